@@ -1,4 +1,4 @@
-"""The fingerprint: the content address of a snapshot, from all that shapes its bytes."""
+"""The fingerprint: the content address of a snapshot, from everything that affects its bytes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LIBRARIES = (
 
 
 def canonical_json(value: object) -> bytes:
-    """One byte string for each plain JSON value: keys sorted, no spaces, UTF-8.
+    """A unique byte string for each plain JSON value: keys sorted, no spaces, UTF-8.
 
-    Lone surrogates, as undecodable file names have, are encoded as if they were characters.
+    Lone surrogates, as in undecodable file names, are encoded as if they were characters.
 
     Raises:
-        TypeError: if the value is not plain JSON: a key is no string, say.
-        ValueError: if a number is NaN or infinite, which JSON cannot say.
+        TypeError: if the value is not plain JSON: for example, a key is not a string.
+        ValueError: if a number is NaN or infinite, which JSON cannot express.
 
     >>> canonical_json({"b": [1, 2.5, None], "a": "é"}).decode()
     '{"a":"é","b":[1,2.5,null]}'
@@ -61,7 +61,7 @@ def digest(value: object) -> str:
 
     Raises:
         TypeError: if it is not plain JSON.
-        ValueError: if it holds NaN or infinity.
+        ValueError: if it contains NaN or infinity.
 
     >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     True
@@ -71,25 +71,25 @@ def digest(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FingerprintParts:
-    """What shapes a snapshot's bytes, each part plain JSON.
+    """What affects a snapshot's bytes, each part as plain JSON.
 
-    Large parts (the contents of a million files) come as a digest of themselves.
+    A large part (the contents of a million files) is a digest.
     """
 
     name: str
-    """The recipe's name: it stands in the manifest."""
+    """The recipe's name, which the manifest contains."""
     inputs: object
-    """Relative paths and contents of the source's files, side files included."""
+    """Relative paths and contents of the source's files, including side files."""
     prepare: object
-    """What shapes the runs: the source's settings, features, seed, each step's code."""
+    """What affects the runs: the source's settings, features, seed, each step's code."""
     splits: object
     shards: object
     preprocessing: object = None
     """Code of the ``preprocessing_fn``; None without one."""
     analysis: object = None
-    """How the analysis ran: batch size, where; None without one."""
+    """How the analysis ran: batch size and where; None without one."""
     revision: int = 0
-    """The recipe's; it shapes the runs of blocks that hold rejects."""
+    """The recipe's revision; it affects the runs of blocks with rejects."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=lambda: library_versions())
     format_version: int = FORMAT_VERSION
 
@@ -107,9 +107,9 @@ def fingerprint(parts: FingerprintParts) -> str:
 
 
 def differences(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """Names of the parts that differ, in the order of ``a``, then what only ``b`` has.
+    """Names of the parts that differ, in the order of ``a``, then those that only ``b`` has.
 
-    ``a`` and ``b`` are parts as :meth:`FingerprintParts.to_json` gives them, perhaps read back
+    ``a`` and ``b`` are parts as :meth:`FingerprintParts.to_json` returns them, possibly read
     from a ``build.json`` of another version. A part that is a mapping on both sides is named
     by its keys: ``versions.numpy``.
 
@@ -130,10 +130,10 @@ def differences(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of Python (``3.11``) and of the libraries that shape bytes, by name.
+    """Versions of Python (``3.11``) and of the libraries that affect bytes, by name.
 
-    Read from the installed packages' metadata: nothing is imported. Python counts with its
-    minor version: a bug-fix release changes neither its parser nor its arithmetic. A library
+    Read from the metadata of installed packages: nothing is imported. Of Python only the minor
+    version counts: a bug-fix release changes neither its parser nor its arithmetic. A library
     that is not installed is ``absent``.
     """
     versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}

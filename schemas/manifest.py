@@ -94,16 +94,16 @@ class SplitEntry(pydantic.BaseModel):
 
 
 class ServingEntry(pydantic.BaseModel):
-    """The SavedModel in ``serving/``, which prepares requests as the build did records."""
+    """The SavedModel in ``serving/``, which prepares requests as the build prepared records."""
 
     model_config = _STRICT
 
     inputs: list[str]
-    """Arguments of its signature; none where nothing could be exported."""
+    """Arguments of its signature; empty if nothing could be exported."""
     optional_inputs: list[str] = []
-    """Those that a request may leave out."""
+    """Arguments that a request may omit."""
     left_out: list[str]
-    """Steps that the model does not hold, and why: the caller does them first."""
+    """Steps that the model does not contain, and why: the caller must perform them first."""
 
 
 class Manifest(pydantic.BaseModel):
@@ -116,36 +116,36 @@ class Manifest(pydantic.BaseModel):
     fingerprint: Annotated[str, pydantic.Field(pattern="^[0-9a-f]{16}$")]
     """16 hex digits: the content address of the snapshot, and its folder's name."""
     features: dict[str, Annotated[Feature, pydantic.Field(discriminator="kind")]]
-    """What the examples hold."""
+    """The features of the examples."""
     structs: list[str] = []
     """Features ``<struct>.<field>`` are their fields, which the reader nests. Outer ones first."""
     label: str | None
-    """The feature to predict: ``as_supervised`` gives it apart."""
+    """The feature to predict: ``as_supervised`` returns it separately."""
     compression: Literal["none", "gzip"]
     num_rejects: _Count
     num_filtered: _Count = 0
     """Records that a step dropped on purpose."""
     serving: ServingEntry | None = None
-    """None where records are stored as they are."""
+    """None if records are stored as they are."""
     shared_contents: dict[str, _Count] = {}
-    """How many equal contents stand in several splits, by the names of these: ``"train, test"``."""
+    """Number of equal contents in several splits, by the names of these: ``"train, test"``."""
     num_missing: dict[str, _Count] = {}
-    """Examples that lack a value, by feature; of all that may be missing."""
+    """Examples without a value, by feature, for all features that may be missing."""
     seed: int
     versions: dict[str, str]
-    """Of snapshard, Python and the libraries that shape the bytes."""
+    """Versions of snapshard, Python and the libraries that affect the bytes."""
     splits: dict[str, SplitEntry]
     files: dict[_Name, FileEntry]
-    """Every file but this one, ``build.json`` and the report; by name relative to the folder."""
+    """All files except this one, ``build.json`` and the report; by name relative to the folder."""
 
     @pydantic.computed_field(repr=False)  # type: ignore[prop-decorator]
     @property
     def checksum(self) -> str:
-        """The sha256 of the rest as JSON with keys sorted, no spaces, and only ASCII."""
+        """The SHA-256, in hex, of the rest as JSON: keys sorted, no spaces, ASCII only."""
         return json_checksum(self.model_dump(mode="json", exclude={"checksum"}))
 
     def to_bytes(self) -> bytes:
-        """The file's content: JSON, keys sorted, UTF-8, a newline at the end."""
+        """The file's content: JSON, keys sorted, UTF-8, with a trailing newline."""
         value = self.model_dump(mode="json")
         text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
         return (text + "\n").encode()

@@ -17,10 +17,10 @@ _Positive = Annotated[int, pydantic.Field(ge=1)]
 class Image:
     """An image of ``uint8[height, width, channels]``.
 
-    ``storage="raw"`` keeps the pixels (row-major, as ``tf.io.decode_raw`` reads them):
-    trains fastest. ``storage="encoded"`` keeps the file's bytes (JPEG, PNG, GIF, BMP) with
-    their size and EXIF orientation beside them. A height and width of None differ from
-    record to record; then ``<name>/height`` and ``<name>/width`` stand in the Example.
+    ``storage="raw"`` stores the pixels (row-major, as ``tf.io.decode_raw`` reads them) and is
+    fastest to train from. ``storage="encoded"`` stores the bytes of the file (JPEG, PNG, GIF, BMP),
+    with the image's size and EXIF orientation in separate columns. A height or width of None
+    varies between records; the Example then has ``<name>/height`` and ``<name>/width``.
     """
 
     height: int | None = None
@@ -47,11 +47,11 @@ class Image:
 
 @config_class
 class Audio:
-    """A sound: ``float32[samples]``, or ``float32[samples, channels]`` where there are several.
+    """A sound: ``float32[samples]``, or ``float32[samples, channels]`` for several channels.
 
-    Samples lie in [-1, 1]. ``dtype="int16"`` stores them as 16-bit PCM in one byte string, which
-    loses nothing of 16-bit files; ``float32`` stores the list of floats. A ``rate`` (Hz) of None
-    differs from record to record; then ``<name>/rate`` stands in the Example. A file's bytes
+    Samples are in [-1, 1]. ``dtype="int16"`` stores them as 16-bit PCM in one byte string, which
+    is lossless for 16-bit files; ``float32`` stores a list of floats. A ``rate`` (Hz) of None
+    varies between records; the Example then has ``<name>/rate``. A file's bytes
     (``storage="encoded"``) exist only between a source and the step that decodes them.
     """
 

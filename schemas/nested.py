@@ -35,12 +35,12 @@ Item = Annotated[
 
 @config_class
 class Sequence(TensorFeature):
-    """Any number of values of one type: ``tf.RaggedTensor`` in the reader.
+    """Any number of values of one type; the reader returns a ``tf.RaggedTensor``.
 
-    ``of`` is a Scalar, ClassLabel, Text or Timestamp, or a Tensor of fixed shape (vectors). A
-    sequence of a struct is a struct of sequences: write it so. Where an ``optional`` one is
-    missing, the reader gives one of length zero and a mask, ``<name>_present``; with
-    ``default=()`` no mask.
+    ``of`` is a Scalar, ClassLabel, Text or Timestamp, or a Tensor of fixed shape (vectors). Write
+    a sequence of structs as a struct of sequences. Where an ``optional`` sequence is missing, the
+    reader returns an empty one and a mask, ``<name>_present``; with ``default=()`` there is no
+    mask.
     """
 
     of: Item

@@ -156,7 +156,7 @@ class _Bounded(TensorFeature, Domain):
 class ClassLabel(TensorFeature):
     """A class, stored as an int64: the index of its name in ``names``.
 
-    An ``optional`` class may be missing: absent from the Example. The reader then gives -1 and a
+    An ``optional`` class may be missing: absent from the Example. The reader then returns -1 and a
     mask, ``<name>_present``; with ``default`` (a name, its index, or -1) that class and no mask.
     """
 
@@ -196,15 +196,15 @@ class Scalar(_Bounded):
     """One number, bool or string (UTF-8 or any bytes).
 
     ``optional`` scalars may be missing: absent from the Example, sparse in a
-    ``preprocessing_fn``. The reader then gives ``default``. Without one it gives NaN for floats,
-    which a loss does not overlook, and for all else 0, False or the empty string with a mask
-    beside it, ``<name>_present``.
+    ``preprocessing_fn``. The reader then returns ``default``. Without a default it returns NaN for
+    floats, which a loss does not overlook, and for all other types 0, False or the empty string
+    together with a mask, ``<name>_present``.
 
     ``min``, ``max``, ``values`` (an enumeration), ``finite`` (neither NaN nor infinite) and
-    ``max_length`` (bytes of a string) say what a value may be; others are rejected.
+    ``max_length`` (bytes of a string) limit the values; records with others are rejected.
 
-    ``unit`` makes an integer a duration or a time of day: so many s, ms, us or ns. Times of
-    another unit are converted; those that do not come out even are rejected.
+    ``unit`` makes an integer a duration or a time of day, in s, ms, us or ns. Times in other units
+    are converted; if the result would not be an integer, the record is rejected.
     """
 
     dtype: DtypeField
@@ -214,7 +214,7 @@ class Scalar(_Bounded):
     kind: Literal["scalar"] = "scalar"
 
     def __post_init__(self) -> None:
-        """Checks default and limits; NaN, which is the default of floats anyway, becomes None."""
+        """Checks default and limits; NaN, already the default of floats, becomes None."""
         _check_domain(self.dtype, self.domain)
         _check_unit(self.dtype, self.unit)
         default = self.default
@@ -251,15 +251,15 @@ class Scalar(_Bounded):
 
 @config_class
 class Tensor(_Bounded):
-    """A tensor of one dtype; dimensions of None vary from record to record.
+    """A tensor of one dtype; dimensions of None vary between records.
 
-    Values lie row-major in one list, or packed in one byte string: see ``schemas.wire``. With
-    two and more varying dimensions, ``<name>/shape`` stands beside it. The reader gives varying
-    dimensions as ``tf.RaggedTensor``. Only a tensor whose first dimension alone varies may be
-    ``optional``: where it is missing, the reader gives one of length zero and a mask,
-    ``<name>_present``; with ``default=()`` no mask.
+    Values are stored row-major in one list, or packed in one byte string: see ``schemas.wire``. If
+    two or more dimensions vary, ``<name>/shape`` is stored too. The reader returns a
+    ``tf.RaggedTensor`` if dimensions vary. Only a tensor whose first dimension alone varies may be
+    ``optional``: where it is missing, the reader returns one of length zero and a mask,
+    ``<name>_present``; with ``default=()`` there is no mask.
 
-    ``unit`` makes integers times, durations or times of day: so many s, ms, us or ns, times since
+    ``unit`` makes integers times, durations or times of day, in s, ms, us or ns; times count from
     1970-01-01T00:00:00 UTC.
     """
 
@@ -293,10 +293,10 @@ class Tensor(_Bounded):
 
 @config_class
 class Text(TensorFeature):
-    """Text, valid UTF-8, of at most ``max_length`` characters; the reader gives a string.
+    """Text, valid UTF-8, of at most ``max_length`` characters; the reader returns a string.
 
-    Where an ``optional`` one is missing, the reader gives ``default``; without one, the empty
-    string and a mask, ``<name>_present``.
+    Where an ``optional`` text is missing, the reader returns ``default``; without a default, the
+    empty string and a mask, ``<name>_present``.
     """
 
     max_length: Annotated[int, pydantic.Field(ge=0)] | None = None
@@ -322,11 +322,11 @@ class Text(TensorFeature):
 
 @config_class
 class Timestamp(TensorFeature):
-    """A point in time: int64, so many ``unit`` since 1970-01-01T00:00:00 UTC.
+    """A point in time: an int64, in ``unit`` since 1970-01-01T00:00:00 UTC.
 
-    Times of a finer unit are rejected and not rounded, unless they come out even. Where an
-    ``optional`` one is missing, the reader gives the smallest int64 (NumPy's NaT) and a mask,
-    ``<name>_present``; with ``default``, a number of units, that and no mask.
+    Times in finer units are never rounded: if the result would not be an integer, the record is
+    rejected. Where an ``optional`` time is missing, the reader returns the smallest int64 (NumPy's
+    NaT) and a mask, ``<name>_present``; with ``default``, a number of units, that and no mask.
     """
 
     unit: TimeUnit = "us"
@@ -349,10 +349,10 @@ class Timestamp(TensorFeature):
 class BoundingBoxes(TensorFeature):
     """Any number of boxes of one image: ``float32[num_boxes, 4]``.
 
-    A box is (ymin, xmin, ymax, xmax) as shares of the image's height and width, 0 to 1, as
-    TensorFlow's ``tf.image`` takes it. ``image`` names the image feature whose geometry they
-    follow; the image's steps move them along. ``labels`` names a Sequence of one value a box,
-    such as its class: a box that is cropped away takes its own along.
+    A box is (ymin, xmin, ymax, xmax) as fractions of the image's height and width, 0 to 1, as in
+    TensorFlow's ``tf.image``. ``image`` names the image feature that the boxes belong to: steps
+    that change its geometry transform the boxes too. ``labels`` names a Sequence of one value per
+    box, such as its class: if a box is cropped away, its value is removed too.
     """
 
     image: str = "image"

@@ -371,7 +371,7 @@ BROKEN_RECIPES = {
     "bad type": ("ss.ImageFolder('x', max_pixels='y')", "line 2: ImageFolder: max_pixels"),
     "own error": ("def f():\n    return 1 / 0\nf()", "recipe.py line 3: ZeroDivisionError"),
     "missing module": ("import nowhere_at_all", "No module named 'nowhere_at_all'. Install it"),
-    "no recipe": ("x = 1", "makes no recipe"),
+    "no recipe": ("x = 1", "has no recipe"),
     "ends the program": ("import sys; sys.exit(7)", "ended the program while it was loaded"),
     "no source": (
         "recipe = ss.Recipe(name='x', source=ss.ImageFolder('gone'))",
@@ -421,7 +421,7 @@ class TestErrors:
             (["plan", ""], "The source is empty"),
             (["verify", ""], "The path of the snapshot is empty"),
             (["plan", "nowhere"], "The source nowhere does not exist"),
-            (["init", "recipe.py"], "recipe.py is a recipe already"),
+            (["init", "recipe.py"], "recipe.py is already a recipe"),
             (["inspect", "nowhere"], "nowhere does not exist"),
             (["verify", "file"], "file is a file, expected the folder of a snapshot"),
             (["gc", "nowhere"], "nowhere is neither an output root"),
@@ -492,7 +492,7 @@ class TestErrors:
         ("error", "said"),
         [
             (StorageError("Cannot read x: no answer."), "error: Cannot read x: no answer."),
-            (OSError(28, "No space left on device", "/tmp/x"), "/tmp/x: no space is left there."),
+            (OSError(28, "No space left on device", "/tmp/x"), "/tmp/x: no space left."),
             (OSError(5, "Input/output error"), "or the output: the disk or its driver failed"),
         ],
     )

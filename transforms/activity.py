@@ -1,13 +1,13 @@
-"""What this process is working on, and that it advances: where the build can see it.
+"""Reports what this process is working on, and that it advances, to the build.
 
-Each process of a build has a small file that it maps into memory. A thread that takes up an element
-(a block, a shard) writes its name into a slot there and counts while it advances; the build reads
-these files once a second (``pipelines.watchdog``). So a process that is stopped, blocked or caught
-in a loop shows by what it leaves undone. Counting costs a tenth of a microsecond. Processes on
-other machines have no such folder, and report nothing.
+Each process of a build maps a small file into memory. A thread that starts an element (a block, a
+shard) writes its name into a slot there and increments a counter while it advances; the build reads
+these files once a second (``pipelines.watchdog``). So it notices a process that is stopped, blocked
+or in an endless loop. Counting costs a tenth of a microsecond. Processes on other machines have no
+such folder, and report nothing.
 
-Every call of a disk, store or database is taken up and put down here, too (``storage.failures``):
-one that has ended counts, and the build names those that do not end.
+Calls to disks, stores and databases are registered here too (``storage.failures``): one that ends
+counts as progress, and the build names those that do not end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .guard import (
 _WORDS = SLOT_BYTES // 8
 
 _SHARED = 0
-"""The slot of threads that have none, such as those that read ahead."""
+"""The slot of threads without one, such as those that read ahead."""
 _UNNOTICED = -1
 
 
@@ -47,7 +47,7 @@ class _Page:
         path = os.path.join(folder, f"{os.getpid()}{SUFFIX}")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            # On a full disk a page that is first written to through the map ends the process.
+            # On a full disk, the first write to a page through the map kills the process.
             os.posix_fallocate(descriptor, 0, SLOT_BYTES * NUM_SLOTS)
             self._map = mmap.mmap(descriptor, SLOT_BYTES * NUM_SLOTS)
         finally:
@@ -69,7 +69,7 @@ class _Page:
         self._words[slot * _WORDS + KIND] = 0
 
     def resume(self, slot: int, kind: int) -> None:
-        if self._words[slot * _WORDS + NUMBER]:  # it was begun here
+        if self._words[slot * _WORDS + NUMBER]:  # it began in this page
             self._words[slot * _WORDS + KIND] = kind
 
     def detail(self, slot: int, text: str) -> None:
@@ -84,10 +84,10 @@ class _Page:
 
 
 class Call(Protocol):
-    """A call of a disk, store or database."""
+    """A call to a disk, store or database."""
 
     def describe(self) -> str:
-        """What it does, as in "waiting to <list s3://bucket>"."""
+        """Its action, as in "waiting to <list s3://bucket>"."""
 
 
 class _Here(threading.local):
@@ -98,11 +98,11 @@ class _Here(threading.local):
 _here = _Here()
 _lock = threading.Lock()
 _pages: tuple[_Page, ...] | None = None
-"""None until somebody asks."""
+"""None until first used."""
 _free = list(range(NUM_SLOTS - 1, 0, -1))
 _num_begun = 0
 _calls: dict[int, Call] = {}
-"""Those that have not ended, the oldest first."""
+"""Calls that have not ended, the oldest first."""
 
 
 def _open() -> tuple[_Page, ...]:
@@ -117,10 +117,10 @@ def _open() -> tuple[_Page, ...]:
 
 @contextlib.contextmanager
 def reported_in(folder: str) -> Iterator[None]:
-    """Reports what this process does in a folder, too, while the body runs.
+    """Also reports what this process does in this folder, while the body runs.
 
     Raises:
-        OSError: if nothing can be written there.
+        OSError: if the folder is not writable.
     """
     global _pages
     page = _Page(folder)
@@ -137,13 +137,13 @@ def reported_in(folder: str) -> Iterator[None]:
 def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
     """Reports that this thread is working on an element, until the body ends.
 
-    The body must call :func:`advance` as it goes on, or what it calls must. Within a job, it stands
-    for the job.
+    The body, or what it calls, must call :func:`advance` as it progresses. Within a job, the
+    element replaces the job.
 
     Args:
-        what: The element, as a message names it.
+        what: The element's name in messages.
         kind: ``JOB`` for what need not advance while anything else does: a step of the build, or a
-            wait for others. ``ELSEWHERE`` for a wait for other machines.
+            wait for other threads. ``ELSEWHERE`` for a wait for other machines.
     """
     global _num_begun
     pages = _pages if _pages is not None else _open()
@@ -152,12 +152,12 @@ def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
         _num_begun += 1
         number = _num_begun
     before, kind_before = _here.slot, _here.kind
-    stands_for = slot != _SHARED and kind_before == JOB
+    replaces_job = slot != _SHARED and kind_before == JOB
     _here.slot, _here.kind = slot, kind if slot != _SHARED else 0
     if slot != _SHARED:
         for page in pages:
             page.begin(slot, number, kind, what)
-            if stands_for:
+            if replaces_job:
                 page.end(before)
     try:
         yield
@@ -165,7 +165,7 @@ def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
         _here.slot, _here.kind = before, kind_before
         if slot != _SHARED:
             for page in pages:
-                if stands_for:
+                if replaces_job:
                     page.resume(before, kind_before)
                 page.end(slot)
             with _lock:
@@ -176,7 +176,7 @@ def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unnoticed() -> Iterator[None]:
-    """Lets nothing that this thread does count: it looks at what others do, over and over."""
+    """Reports nothing that this thread does, because it only polls what others do."""
     before, _here.slot = _here.slot, _UNNOTICED
     try:
         yield
@@ -185,7 +185,7 @@ def unnoticed() -> Iterator[None]:
 
 
 def take_up(call: Call) -> None:
-    """Reports that this thread begins a call that may not end."""
+    """Registers a call by this thread that may not end."""
     if _here.slot != _UNNOTICED:
         _calls[id(call)] = call
 
@@ -197,22 +197,22 @@ def put_down(call: Call) -> None:
 
 
 class waiting_to:
-    """Around a call that is none of a disk or store, and may not end."""
+    """Context of a call that may not end, other than to a disk or store."""
 
     def __init__(self, what: str) -> None:
-        """Takes what it does, as in "waiting to <query the database>"."""
+        """Stores the call's action, as in "waiting to <query the database>"."""
         self._what = what
 
     def __enter__(self) -> None:
-        """Reports that the body begins."""
+        """Registers the call."""
         take_up(self)
 
     def __exit__(self, *_: object) -> None:
-        """Reports that it has ended."""
+        """Reports that the call has ended."""
         put_down(self)
 
     def describe(self) -> str:
-        """What it does."""
+        """The call's action."""
         return self._what
 
 
@@ -222,7 +222,7 @@ def calls_under_way() -> list[str]:
 
 
 def advance() -> None:
-    """Reports that this thread advances; of a thread without an element, that the process does."""
+    """Reports that this thread advances; without an element, that the process does."""
     slot = _here.slot
     if slot == _UNNOTICED:
         return
@@ -231,7 +231,7 @@ def advance() -> None:
 
 
 def reading(path: str) -> None:
-    """Reports which file the element of this thread reads, and that it advances."""
+    """Reports which file this thread's element reads, and that it advances."""
     slot = _here.slot
     if slot == _UNNOTICED:
         return

@@ -1,13 +1,13 @@
-"""What this package changes in Beam in a process that imports this module.
+"""What this package changes in Beam, in a process that imports this module.
 
-It reports that Beam advances, whenever an element passes from one step to the next. Steps that are
-not ours, such as those that merge what an analysis found, report nothing by themselves.
+It reports progress whenever an element passes from one Beam step to the next, because steps that
+are not ours, such as those that merge the results of an analysis, report none.
 
-And it looks up the state and timers of a DoFn once for each class. While a job is set up, Beam asks
-about eight times for each step, and inspects the signature of each method of the DoFn again: a
-third of the set-up of our small jobs, a sixth of an analysis.
+It also looks up the state and timers of a DoFn only once per class. While a job is set up, Beam
+asks about eight times per step, and each time inspects the signature of every method of the DoFn:
+a third of the set-up time of our small jobs, a sixth of an analysis.
 
-A module about Beam: import it where Beam runs.
+Import this module only where Beam runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _note_tracker = statesampler.set_current_tracker
 _trackers: weakref.WeakSet[Any] = weakref.WeakSet()
 _trackers_lock = threading.Lock()
 _looking_in = 0
-"""The process whose thread looks; a fork has none."""
+"""Id of the process whose thread polls; a fork has no such thread."""
 
 _Specs = tuple[frozenset[Any], frozenset[Any]]
 
@@ -40,7 +40,7 @@ _known_specs: dict[type, _Specs] = {}
 
 
 def _set_current_tracker(tracker: Any) -> None:
-    """What Beam's own function does; remembers the tracker."""
+    """Calls Beam's own function, and remembers the tracker."""
     global _looking_in
     _note_tracker(tracker)
     if tracker is not None:
@@ -67,9 +67,9 @@ statesampler.set_current_tracker = _set_current_tracker
 
 
 def get_dofn_specs(dofn: Any) -> tuple[set[Any], set[Any]]:
-    """The state and timer specs of a DoFn: what Beam's own function gives."""
+    """The state and timer specs of a DoFn, as Beam's own function returns them."""
     if any(isinstance(value, types.MethodType) for value in vars(dofn).values()):
-        return _inspect_dofn(dofn)  # methods of its own, beside those of its class
+        return _inspect_dofn(dofn)  # the instance has methods in addition to its class's
     kind = type(dofn)
     if kind not in _known_specs:
         found = _inspect_dofn(dofn)

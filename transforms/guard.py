@@ -1,12 +1,12 @@
-"""Looks after a build from a process of its own, which nothing that stops the build stops.
+"""Guards a build from a separate process, which survives whatever stops the build.
 
 Run as ``python -I -S guard.py BUILD MARK FOLDER SIGNALS`` by ``watchdog``; SIGNALS is a descriptor
-that can be read once a signal came, or -1. Its standard input ends with the build. Then it kills
-whatever the build started and left, stopped or not, and removes the build's folder. It kills the
-build itself where that cannot end by itself: where code in C keeps Python's lock, none of its
-threads runs.
+that becomes readable once a signal has arrived, or -1. Its standard input ends with the build. It
+then kills every remaining process that the build started, stopped or not, and removes the build's
+folder. It kills the build itself if that cannot end: while C code holds Python's lock, none of the
+build's threads runs.
 
-The processes of a build are known by MARK, a variable of their environment and its value.
+The processes of a build are recognized by MARK, an environment variable with its value.
 """
 
 import contextlib
@@ -21,32 +21,32 @@ import time
 from typing import Any, NamedTuple
 
 SUFFIX = ".activity"
-"""A process reports what it does in a file of its number and this, in the build's folder."""
+"""A process reports in the file <pid><SUFFIX> in the build's folder."""
 SLOT_BYTES = 512
 NUM_SLOTS = 128
-"""The first is that of threads without an element, such as those that read ahead."""
+"""The first is for threads without an element, such as those that read ahead."""
 HEAD = struct.Struct("<QQQ")
-"""Begins a slot: a counter, which element of the process it is, and its kind; 0 for none."""
+"""Head of a slot: a counter, the number of the element in the process, and its kind; 0 for none."""
 COUNTER, NUMBER, KIND = range(3)
 ELEMENT, JOB, ELSEWHERE = 1, 2, 3
-"""Kinds of slots: an element has to advance itself; for a job, anything that the build does counts.
-What is waited for elsewhere, on other machines, need not advance at all."""
+"""Kinds of slots: an element must advance itself; for a job, any progress of the build counts.
+A wait for other machines need not advance at all."""
 TEXT = (HEAD.size, 288)
-"""Where the name of the element is in a slot ..."""
+"""Position of the element's name in a slot ..."""
 DETAIL = (288, SLOT_BYTES)
-"""... and that of the file that was opened last."""
+"""... and of the name of the file that was opened last."""
 
 INTERVAL_S = 0.5
 _LEFT_S = 10.0
 
 
 class Activity(NamedTuple):
-    """An element under way."""
+    """An element in progress."""
 
     pid: int
     slot: int
     number: int
-    """Tells the elements of a slot apart."""
+    """Distinguishes the successive elements of a slot."""
     kind: int
     what: str
     detail: str
@@ -54,16 +54,16 @@ class Activity(NamedTuple):
     counter: int
 
     def describe(self) -> str:
-        """The element as a message names it."""
+        """The element's name in messages."""
         return f"{self.what} (last file read: {self.detail})" if self.detail else self.what
 
 
 def read_activities(folder: str, pid: int) -> tuple[list[Activity], int]:
-    """What a process reports: its elements under way, and the counter of its other threads."""
+    """A process's elements in progress, and the counter of its other threads."""
     with open(os.path.join(folder, f"{pid}{SUFFIX}"), "rb") as file:
         content = file.read(SLOT_BYTES * NUM_SLOTS)
     if len(content) < SLOT_BYTES * NUM_SLOTS:
-        return [], 0  # it is being made
+        return [], 0  # it is still being created
     found = []
     for slot in range(1, NUM_SLOTS):
         start = slot * SLOT_BYTES
@@ -78,19 +78,19 @@ def read_activities(folder: str, pid: int) -> tuple[list[Activity], int]:
 
 
 class _Build:
-    """What is known of the build."""
+    """The state of the build, as known here."""
 
     def __init__(self, pid: int, folder: str, signals: int) -> None:
         self.pid = pid
         self._folder = folder
         self._signals = signals
         self._unread = b""
-        self._said: dict[str, Any] = {}
+        self._state: dict[str, Any] = {}
         self._quiet = self._ending = 0.0
         self._has_warned = False
 
     def listen(self) -> bool:
-        """Takes what it says; False where it has ended, or says nothing more."""
+        """Receives the build's messages; False once it has ended, or sends no more."""
         if os.getppid() != self.pid:
             return False
         ready, _, _ = select.select([0], [], [], INTERVAL_S)
@@ -99,36 +99,36 @@ class _Build:
         read = os.read(0, 1 << 16)
         *lines, self._unread = (self._unread + read).split(b"\n")
         if lines:
-            said = json.loads(lines[-1])
-            if said is None:
+            state = json.loads(lines[-1])
+            if state is None:
                 return False
-            self._said = said
+            self._state = state
             self._quiet, self._has_warned = 0.0, False
         return bool(read)
 
     def look(self, passed: float) -> None:
-        """Warns, or kills it, where it has said nothing for too long."""
+        """Warns about the build, or kills it, if it has been silent for too long."""
         if is_stopped(self.pid):
-            return  # by whoever may let it go on
-        told = self._signals >= 0 and bool(select.select([self._signals], [], [], 0)[0])
-        self._ending = self._ending + passed if told else 0.0
-        if self._ending >= self._said.get("ends_within", float("inf")):
-            self._kill("error: interrupted, and killed since it did not end. ")
+            return  # whoever stopped it may resume it
+        signalled = self._signals >= 0 and bool(select.select([self._signals], [], [], 0)[0])
+        self._ending = self._ending + passed if signalled else 0.0
+        if self._ending >= self._state.get("ends_within", float("inf")):
+            self._kill("error: interrupted, and killed because it did not end. ")
         self._quiet += passed
-        if not self._said.get("timeout"):
+        if not self._state.get("timeout"):
             return
-        # Libraries that are loaded keep the lock, too.
+        # Loading a library also holds the lock.
         elements = self._under_way(ELEMENT)
         what = elements or self._under_way(JOB) or "the build"
-        limit = self._said["timeout"] if elements else self._said["job_timeout"]
-        if self._quiet >= min(self._said["warn_after"], limit / 2) and not self._has_warned:
+        limit = self._state["timeout"] if elements else self._state["job_timeout"]
+        if self._quiet >= min(self._state["warn_after"], limit / 2) and not self._has_warned:
             self._has_warned = True
             _say(f"warning: No progress for {duration(self._quiet)} on {what}.")
         if self._quiet >= limit:
             self._kill(
                 f"error: No progress for {duration(self._quiet)} on {what}, in process "
-                f"{self.pid}: code in C that keeps Python's lock does not return. The build was "
-                f"killed. {self._said['advice']} "
+                f"{self.pid}: C code that holds Python's lock does not return. The build was "
+                f"killed. {self._state['advice']} "
             )
 
     def _under_way(self, kind: int) -> str:
@@ -149,7 +149,7 @@ def _say(text: str) -> None:
 
 
 def duration(seconds: float) -> str:
-    """A span of time as a message names it.
+    """A duration, for messages.
 
     >>> [duration(seconds) for seconds in (3.2, 60, 600)]
     ['3 s', '60 s', '10 min']
@@ -158,14 +158,14 @@ def duration(seconds: float) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped, by a signal or a debugger; False where that cannot be known."""
+    """Whether a process is stopped, by a signal or a debugger; False if unknown."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     return False
 
 
 def processes_of(mark: str) -> list[int]:
-    """The processes that were started with this mark in their environment, without this one."""
+    """The processes with this mark in their initial environment, except this one."""
     wanted = mark.encode("utf-8", "surrogateescape")
     found = []
     with contextlib.suppress(OSError):
@@ -179,9 +179,9 @@ def processes_of(mark: str) -> list[int]:
 
 
 def _forks() -> list[int]:
-    """The forks of the build: they have its environment as it began, and the pipe to this process.
+    """Forks of the build: they have its initial environment, and the pipe to this process.
 
-    The build itself, which may go on with something else, has closed that.
+    The build's own process, which may continue with other work, has closed that pipe.
     """
     found = []
     with contextlib.suppress(OSError):
@@ -197,7 +197,7 @@ def _forks() -> list[int]:
 
 
 def _kill_all(mark: str) -> None:
-    """Kills the processes with a mark, forks of the build, and those that they start meanwhile."""
+    """Kills processes with a mark, forks of the build, and those that they start meanwhile."""
     deadline = time.monotonic() + _LEFT_S
     while (left := {*processes_of(mark), *_forks()}) and time.monotonic() < deadline:
         for pid in left:
@@ -207,7 +207,7 @@ def _kill_all(mark: str) -> None:
 
 
 def main() -> None:
-    """Looks after the build that the arguments name."""
+    """Guards the build that the arguments name."""
     pid, mark, folder, signals = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -215,7 +215,7 @@ def main() -> None:
     before = time.monotonic()
     while build.listen():
         now = time.monotonic()
-        # Where this machine slept, or this process was stopped, no time has passed.
+        # While this machine slept, or this process was stopped, no time counts.
         build.look(min(now - before, 3 * INTERVAL_S))
         before = now
     _kill_all(mark)

@@ -1,8 +1,8 @@
-"""What a reject keeps of its record: the bytes that stand in the source, or its values as JSON.
+"""The payload of a reject: the bytes of its record in the source, or its values as JSON.
 
-Up to 64 KiB are kept. Of longer bytes the reject tells length, sha256, and, where it is known,
-which bytes of the source file they are. In values, cells that are too long are cut: what stays of
-each is its length and the sha256 of its values, end to end.
+Up to 64 KiB are kept. For longer bytes the reject has their length, their sha256 and, if known,
+their range in the source file. In values, cells that are too long are cut: each is replaced by its
+length and the sha256 of its values, end to end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 from ..schemas.errors import PayloadPlace, Reject
 
 MAX_PAYLOAD_BYTES = 64 << 10
-"""A reject keeps what it was made of up to this length."""
+"""Maximum length of a payload that a reject keeps."""
 
 _MAX_CELL_BYTES = 63 << 10
 _MAX_BASE64_BYTES = 47 << 10
@@ -31,12 +31,12 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def with_bytes(reject: Reject, content: bytes, *, start: int | None = None) -> Reject:
-    """The reject with the bytes that its record is in the source.
+    """The reject with the bytes of its record in the source.
 
     Args:
-        reject: One without a payload.
+        reject: A reject without a payload.
         content: The record's bytes.
-        start: Where they begin in the source file; None where that is not known, or no one place.
+        start: Where they begin in the source file; None if unknown, or not in one place.
     """
     if len(content) <= MAX_PAYLOAD_BYTES:
         return dataclasses.replace(reject, payload=content)
@@ -86,7 +86,7 @@ def _cut(content: bytes) -> dict[str, Any]:
 
 
 def _cell(array: pa.Array) -> Any:
-    """The one value of an array, or its length and hash where it is long."""
+    """The single value of an array, or its length and hash if it is long."""
     if array.nbytes <= _MAX_CELL_BYTES:
         return _scalar(array[0])
     digest, num_bytes = hashlib.sha256(), 0
@@ -114,13 +114,13 @@ def _leaves(array: pa.Array) -> list[bytes]:
 
 
 def _scalar(scalar: Any) -> Any:
-    """An Arrow value as plain JSON, also where it is none that Python can hold."""
+    """An Arrow value as plain JSON, even if Python cannot represent it."""
     if not scalar.is_valid:
         return None
     try:
         return _plain(scalar.as_py(), 0)
     except (ValueError, OverflowError):
-        # Text that is not UTF-8, a time beyond Python's; perhaps inside of a list.
+        # Text that is not UTF-8, or a time beyond Python's range; perhaps inside a list.
         pass
     if isinstance(scalar, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
         return [_scalar(one) for one in scalar.values]
@@ -133,7 +133,7 @@ def _scalar(scalar: Any) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """A value as plain JSON: text where bytes are UTF-8, else base64."""
+    """A value as plain JSON: bytes as text if they are UTF-8, else base64."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -173,10 +173,10 @@ def _plain_bytes(content: bytes) -> Any:
 
 
 def _shown(value: object) -> str:
-    """What an object of the user's says of itself."""
+    """The text of a user's object."""
     try:
         # An address in memory differs from run to run.
         return _ADDRESS.sub("", str(value)[:1000]).encode(errors="replace").decode()
     except Exception as error:
-        # Whatever its own code does.
+        # User code may raise anything.
         return f"its text cannot be shown: {type(error).__name__}"

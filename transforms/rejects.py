@@ -1,7 +1,7 @@
 """Rejects: records that could not be used, kept with their reason, never lost.
 
-They are held, written and read in bounded memory, however many they are: what a unit of work
-rejects is spilled in sorted parts and merged, and files are read in row groups of about 4 MiB.
+They are held, written and read in bounded memory, whatever their number: the rejects of a unit of
+work are spilled in sorted parts and merged, and files are read in row groups of about 4 MiB.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SCHEMA = pa.schema(
         pa.field("payload_stop", pa.int64()),
     ]
 )
-"""The columns of ``rejects.parquet``; docs/rejects.md says what each holds."""
+"""The columns of ``rejects.parquet``; docs/rejects.md describes them."""
 
 HELD_BYTES = 16 << 20
-"""So many bytes of rejects are held in memory by a unit of work; more is spilled."""
+"""Bytes of rejects that a unit of work holds in memory before it spills them."""
 
 GROUP_BYTES = 4 << 20
-"""About the size of a row group."""
+"""Approximate size of a row group."""
 
 _PART_GROUP_BYTES = 1 << 20
 _ROW_BYTES = 700
@@ -57,34 +57,34 @@ _BATCH_ROWS = 32
 
 @dataclasses.dataclass
 class Dropped:
-    """Records of a unit of work that come into no run, as they are found."""
+    """Records of a unit of work that enter no run, collected as they are found."""
 
     rejects: list[Reject] = dataclasses.field(default_factory=list)
-    """Those that are held in memory: all of them where :attr:`folder` is None."""
+    """Rejects held in memory: all of them if :attr:`folder` is None."""
     num_filtered: int = 0
     folder: str | None = None
-    """Where more of them than memory should hold are spilled to."""
+    """Folder for rejects beyond what memory should hold."""
     num_rejects: Counter[str] = dataclasses.field(default_factory=Counter)
-    """All of them, by stage."""
+    """Number of all rejects, by stage."""
     _parts: list[str] = dataclasses.field(default_factory=list)
     _held_bytes: int = 0
 
     def add(self, rejects: Iterable[Reject]) -> None:
-        """Takes some more rejects."""
+        """Adds rejects."""
         for reject in rejects:
             self.rejects.append(reject)
             self.num_rejects[reject.stage] += 1
             self._held_bytes += _num_bytes(reject)
         if self.folder is not None and self._held_bytes > HELD_BYTES:
             path = os.path.join(self.folder, f"rejects-{len(self._parts)}.parquet")
-            # Many parts are merged at once: of each a row group is held.
+            # Many parts are merged at once, with a row group of each in memory.
             write_rejects(sorted(self.rejects, key=_order), path, group_bytes=_PART_GROUP_BYTES)
             self._parts.append(path)
             self.rejects.clear()
             self._held_bytes = 0
 
     def write(self, path: str) -> None:
-        """Writes all of them to a local file, sorted by source file and position."""
+        """Writes all rejects to a local file, sorted by source file and position."""
         parts = [iterate_rejects(part) for part in self._parts]
         write_rejects(heapq.merge(*parts, sorted(self.rejects, key=_order), key=_order), path)
 
@@ -100,7 +100,7 @@ def _order(reject: Reject) -> tuple[str, int, str, str, str]:
 
 
 def printable(text: str) -> str:
-    r"""Text that is valid UTF-8: bytes of a name that are not are written as ``\xNN``.
+    r"""Text as valid UTF-8: other bytes of a name are written as ``\xNN``.
 
     >>> printable("caf\udce9.jpg")
     'caf\\xe9.jpg'
@@ -111,7 +111,7 @@ def printable(text: str) -> str:
 def write_rejects(
     rejects: Iterable[Reject], path: str | io.BytesIO, *, group_bytes: int = GROUP_BYTES
 ) -> None:
-    """Writes rejects as a Parquet file in their order: the same give the same bytes."""
+    """Writes rejects as a Parquet file in this order; the same rejects give the same bytes."""
     with RejectWriter(path, group_bytes=group_bytes) as writer:
         held: list[Reject] = []
         size = 0
@@ -129,14 +129,14 @@ class RejectWriter:
     """Writes tables of rejects to a local Parquet file, in row groups of bounded size."""
 
     def __init__(self, path: str | io.BytesIO, *, group_bytes: int = GROUP_BYTES) -> None:
-        """Opens the file; ``group_bytes`` is about the size of a row group."""
+        """Opens the file; ``group_bytes`` is the approximate size of a row group."""
         self._group_bytes = group_bytes
         self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True)
         self._held: list[pa.Table] = []
         self._num_bytes = 0
 
     def __enter__(self) -> RejectWriter:
-        """Is closed in the end."""
+        """The file is closed on exit."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +145,7 @@ class RejectWriter:
         self._writer.close()
 
     def write(self, table: pa.Table) -> None:
-        """Adds rows; where row groups end depends on the rows alone."""
+        """Adds rows; only the rows determine where row groups end."""
         self._held.append(table)
         self._num_bytes += table.nbytes
         if self._num_bytes >= self._group_bytes:
@@ -165,7 +165,7 @@ def rejects_to_bytes(rejects: Iterable[Reject]) -> bytes:
 
 
 def rejects_from_bytes(content: bytes) -> list[Reject]:
-    """Reads what :func:`rejects_to_bytes` wrote."""
+    """Reads the output of :func:`rejects_to_bytes`."""
     return list(iterate_rejects(io.BytesIO(content)))
 
 
@@ -198,12 +198,12 @@ def _row(reject: Reject, known: Sequence[str]) -> dict[str, Any]:
 def iterate_rows(
     file: Any, columns: Sequence[str] | None = None, *, first: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a file of rejects, a bounded number in memory.
+    """The rows of a file of rejects, with a bounded number in memory.
 
     Args:
         file: A local path, a file object, or a ``pq.ParquetFile``.
-        columns: Those to read; None for all.
-        first: How many rows to leave out; their row groups are not read.
+        columns: The columns to read; None for all.
+        first: Number of rows to skip; complete row groups are skipped without reading.
 
     Raises:
         pa.ArrowException: if the file is damaged.
@@ -217,7 +217,7 @@ def iterate_rows(
         if first >= num_rows:
             first -= num_rows
             continue
-        # Not by batches, which would go across groups.
+        # Not by batches, which would span groups.
         table = opened.read_row_group(group, columns, use_threads=False)
         for batch in table.slice(first).to_batches(max_chunksize=_BATCH_ROWS):
             yield from batch.to_pylist()
@@ -225,7 +225,7 @@ def iterate_rows(
 
 
 def iterate_rejects(file: Any) -> Iterator[Reject]:
-    """The rejects of a file, as :func:`iterate_rows` reads them."""
+    """The rejects of a file, read by :func:`iterate_rows`."""
     for row in iterate_rows(file):
         kept = row["payload"] is not None
         place = None
@@ -263,11 +263,11 @@ class RejectTally:
     """Counts rejects by stage and reason."""
 
     def __init__(self) -> None:
-        """Begins with none."""
+        """Starts with no rejects."""
         self._groups: dict[tuple[str, str], RejectGroup] = {}
 
     def add(self, *, stage: str, reason: str, record_id: str, message: str) -> None:
-        """Counts one."""
+        """Counts one reject."""
         group = self._groups.setdefault((stage, reason), RejectGroup())
         group.num_rejects += 1
         if len(group.first) < 3:
@@ -293,12 +293,12 @@ class RejectTally:
 
 
 def on_a_line(text: str) -> str:
-    """Text whose line breaks, which a file's name may have, cannot pass for lines of ours."""
+    """Text on one line: line breaks, as in a file's name, cannot fake lines of ours."""
     return visible(text)
 
 
 def tally(rejects: Iterable[Reject]) -> RejectTally:
-    """Counts some rejects."""
+    """Counts rejects."""
     counted = RejectTally()
     for reject in rejects:
         counted.add(
@@ -311,12 +311,12 @@ def tally(rejects: Iterable[Reject]) -> RejectTally:
 
 
 def tally_file(file: Any) -> RejectTally:
-    """Counts the rejects of a file, as :func:`iterate_rows` reads them, without their payloads."""
+    """Counts the rejects of a file, read by :func:`iterate_rows` without their payloads."""
     return tally_rows(iterate_rows(file, ["id", "stage", "reason", "message"]))
 
 
 def tally_rows(rows: Iterable[Mapping[str, Any]]) -> RejectTally:
-    """Counts rejects that are rows of a file."""
+    """Counts rejects given as rows of a file."""
     counted = RejectTally()
     for row in rows:
         counted.add(
@@ -343,13 +343,13 @@ def reject_rows(
     """Rejects of some rows of a batch, all for one reason.
 
     Args:
-        ids: Of all rows.
-        rows: Indices of the rejected ones.
-        reason: To group by.
+        ids: The ids of all rows.
+        rows: Indices of the rejected rows.
+        reason: The class of failure to group by.
         message: What was expected and found.
         numbered: Whether ids are ``path#position``.
         stage: Where they failed.
-        columns: What the rows hold, to keep; None leaves that to the caller.
+        columns: The values of the rows, to keep; if None, the caller adds them.
     """
     rejects = []
     for row in rows:

@@ -1,10 +1,9 @@
-"""A recipe's modules, imported apart from all others.
+"""A recipe's modules, imported separately from all others.
 
-The recipe file and the modules beside it become submodules of a package made for this recipe
-alone, so that the `helpers.py` of two recipes in one process are two modules; `import helpers`
-inside them, also late and inside functions, finds the right one, and `sys.path` stays as it is.
-The same machinery reads a folder, in the process that starts a build, and a staged archive, in
-its workers.
+The recipe file and the modules next to it become submodules of a package made only for this
+recipe: the `helpers.py` of two recipes in one process are two modules. `import helpers` in recipe
+code, even late and inside functions, finds the right one, and `sys.path` is unchanged. The same
+machinery reads a folder, in the process that starts a build, and a staged archive, in workers.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ class SourceTree(Protocol):
     """The Python files of one folder, by relative path with '/'."""
 
     def read(self, path: str) -> bytes | None:
-        """A file's bytes; None where there is none."""
+        """A file's bytes; None if there is no file."""
 
     def is_folder(self, path: str) -> bool:
-        """Whether modules may lie in a folder of this path."""
+        """Whether modules may be in a folder of this path."""
 
     def files_in(self, path: str) -> Sequence[str]:
         """Names of the Python files in a folder."""
 
     def origin(self, path: str) -> tuple[str, str]:
-        """What ``__file__`` says of a file, and the name its code goes by."""
+        """A file's ``__file__``, and the file name of its code."""
 
 
 class FolderTree:
-    """Files on disk. What was read once stays as it was: the file may be edited meanwhile."""
+    """Files on disk. The content first read is kept, because a file may be edited meanwhile."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._read: dict[str, bytes | None] = {}
 
     def read(self, path: str) -> bytes | None:
-        """A file's bytes; None where there is none."""
+        """A file's bytes; None if there is no file."""
         if path not in self._read:
             try:
                 with open(os.path.join(self._folder, *path.split("/")), "rb") as file:
@@ -69,7 +68,7 @@ class FolderTree:
         return self._read[path]
 
     def is_folder(self, path: str) -> bool:
-        """Whether it is a folder, and no installed module has its name."""
+        """Whether it is a folder whose name no installed module has."""
         if not os.path.isdir(os.path.join(self._folder, *path.split("/"))):
             return False
         try:
@@ -83,13 +82,13 @@ class FolderTree:
         return sorted(name for name in names if name.endswith(".py"))
 
     def origin(self, path: str) -> tuple[str, str]:
-        """The file itself, twice."""
+        """The path of the file, twice."""
         name = os.path.join(self._folder, *path.split("/"))
         return name, name
 
 
 class ArchiveTree:
-    """Files of a staged archive, which came from ``folder``."""
+    """Files of a staged archive, which were in ``folder``."""
 
     def __init__(self, files: Mapping[str, bytes], *, folder: str, name: str) -> None:
         self._files = dict(files)
@@ -97,11 +96,11 @@ class ArchiveTree:
         self._name = name
 
     def read(self, path: str) -> bytes | None:
-        """A file's bytes; None where there is none."""
+        """A file's bytes; None if there is no file."""
         return self._files.get(path)
 
     def is_folder(self, path: str) -> bool:
-        """Whether files lie in it."""
+        """Whether it contains files."""
         return any(name.startswith(f"{path}/") for name in self._files)
 
     def files_in(self, path: str) -> Sequence[str]:
@@ -110,15 +109,15 @@ class ArchiveTree:
         return sorted(name for folder, _, name in heads if folder == path)
 
     def origin(self, path: str) -> tuple[str, str]:
-        """Where the file came from, and a name that no file has: that one may be edited."""
+        """The original path, and a name of no existing file: the original may be edited."""
         return os.path.join(self._folder, *path.split("/")), f"<staged {self._name}>/{path}"
 
 
 class RecipeModules:
-    """The modules of one recipe under a package of their own."""
+    """The modules of one recipe, in a package of their own."""
 
     def __init__(self, tree: SourceTree, *, main: str, name: str) -> None:
-        """``main`` is the recipe's file, relative to the tree; ``name`` makes the package's."""
+        """``main`` is the recipe's file, relative to the tree; the package is named by ``name``."""
         self._tree = tree
         self._main = main
         stem = main.removesuffix(".py")
@@ -127,14 +126,14 @@ class RecipeModules:
         self._main_name = stem
         self.package = f"{_PREFIX}{name}"
         self.loaded_files: dict[str, Identity | None] = {}
-        """What the modules opened while they were loaded: absolute path -> its identity then."""
+        """Files that the modules opened when loaded: absolute path -> its identity then."""
         self._builtins = {**vars(builtins), "__import__": SiblingImport(self)}
 
     def import_main(self) -> ModuleType:
         """Imports the recipe's file, once.
 
         Raises:
-            RecipeError: naming file and line, whatever goes wrong in it.
+            RecipeError: if anything fails in it; the message names the file and line.
         """
         _FINDER.add(self)
         try:
@@ -146,7 +145,7 @@ class RecipeModules:
             self.forget()
             raise RecipeError(
                 f"{self._tree.origin(self._main)[0]} ended the program while it was loaded "
-                f"(sys.exit, code {error.code}). Put what a script does under "
+                f"(sys.exit, code {error.code}). Put the script's own actions under "
                 'if __name__ == "__main__":.'
             ) from None
 
@@ -157,9 +156,9 @@ class RecipeModules:
             del sys.modules[name]
 
     def sources(self) -> dict[str, bytes]:
-        """The recipe's file and all modules beside it that it imports, theirs too.
+        """The recipe's file and all modules next to it that it imports, directly or indirectly.
 
-        Found in the source text, so modules that a function imports late are among them.
+        Found in the source text, so modules that a function imports late are included.
         """
         found: dict[str, bytes] = {}
         waiting = [self._main]
@@ -173,14 +172,14 @@ class RecipeModules:
         return dict(sorted(found.items()))
 
     def sibling(self, name: str) -> str | None:
-        """The full name here of a module that recipe code calls ``name``; None if none is."""
+        """The full name of a module that recipe code calls ``name``; None if it is not here."""
         top = name.partition(".")[0]
         if top == PACKAGE or not top.isidentifier():
             return None
         return f"{self.package}.{name}" if self._locate((top,)) is not None else None
 
     def find(self, fullname: str) -> importlib.machinery.ModuleSpec | None:
-        """The import machinery's question: what is this module?"""
+        """The spec of a module, for the import machinery; None if it is not here."""
         parts = tuple(fullname.split(".")[1:])
         located: tuple[str, bool] | None
         if not parts:
@@ -208,7 +207,7 @@ class RecipeModules:
         return spec
 
     def execute(self, module: ModuleType, path: str) -> None:
-        """Runs a file's code as a module; a folder without code is a package as it is."""
+        """Runs a file's code as a module; a folder without code is an empty package."""
         module.__dict__["__builtins__"] = self._builtins
         content = self._content(path)
         if content is None:
@@ -217,7 +216,7 @@ class RecipeModules:
         module.__file__ = file_name
         code: CodeType = compile(content, code_name, "exec", dont_inherit=True)
         lines = importlib.util.decode_source(content).splitlines(keepends=True)
-        # Without a time: whoever asks for the source later gets what ran, not an edited file.
+        # Without a time: a later reader of the source gets what ran, not an edited file.
         linecache.cache[code_name] = (len(content), None, lines, code_name)
         with running.loading(self.loaded_files):
             exec(code, module.__dict__)
@@ -243,7 +242,7 @@ class RecipeModules:
         try:
             tree = ast.parse(content, path)
         except (SyntaxError, ValueError):
-            # Nobody may ever import it; if somebody does, the import says what is wrong.
+            # The file may never be imported; if it is, the import reports the error.
             return
         package = tuple(path.split("/")[:-1])
         for node in ast.walk(tree):
@@ -280,7 +279,7 @@ class RecipeModules:
             yield from (f"{path}/{name}" for name in self._tree.files_in(path))
 
     def _describe(self, error: Exception) -> str:
-        """File, line and words of an error in recipe code."""
+        """File, line and message of an error in recipe code."""
         main = self._tree.origin(self._main)[0]
         if isinstance(error, SyntaxError):
             where = self._shown(error.filename) or main
@@ -305,12 +304,12 @@ class RecipeModules:
     def _advise(self, name: str) -> str:
         name = name.removeprefix(f"{self.package}.")
         if self._locate(tuple(name.split("."))) is not None:
-            return f"It lies beside the recipe: write `import {name}`, which finds it there."
+            return f"It is next to the recipe: write `import {name}`, which finds it there."
         folder = os.path.dirname(self._tree.origin(self._main)[0])
         return f"Install it, or put {name.partition('.')[0]}.py into {folder}."
 
     def _shown(self, code_name: str | None) -> str | None:
-        """The file behind the name of some code, if it is of this recipe."""
+        """The file behind the file name of some code, if it belongs to this recipe."""
         if code_name is None:
             return None
         root = os.path.dirname(self._tree.origin(self._main)[1])
@@ -320,13 +319,13 @@ class RecipeModules:
 
 
 class SiblingImport:
-    """The ``__import__`` of recipe code: modules beside the recipe first."""
+    """The ``__import__`` of recipe code: modules next to the recipe take precedence."""
 
     def __init__(self, modules: RecipeModules) -> None:
         self._modules = modules
 
     def sibling(self, name: str) -> str | None:
-        """The full name of a module beside the recipe; None where ``name`` is none."""
+        """The full name of a module next to the recipe; None if ``name`` is not one."""
         return self._modules.sibling(name)
 
     def __call__(
@@ -337,7 +336,7 @@ class SiblingImport:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        """Does what ``builtins.__import__`` does."""
+        """Imports a module, like ``builtins.__import__``."""
         full = self._modules.sibling(name) if level == 0 else None
         if full is None:
             return builtins.__import__(name, globals, locals, fromlist or (), level)
@@ -356,7 +355,7 @@ class _Loader(importlib.abc.InspectLoader):
         self._path = path
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        # A module that is carried by value goes without the machinery that imported it.
+        # A module pickled by value is sent without the machinery that imported it.
         return type(None), ()
 
     def get_source(self, fullname: str) -> str | None:
@@ -367,7 +366,7 @@ class _Loader(importlib.abc.InspectLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Answers for the packages of recipes, and for no other name."""
+    """Finds modules in the packages of recipes, and no others."""
 
     def __init__(self) -> None:
         self._packages: dict[str, RecipeModules] = {}
@@ -389,7 +388,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         spec = modules.find(fullname) if modules is not None else None
         if spec is None:
             short = fullname.partition(".")[2]
-            raise ModuleNotFoundError(f"No module named {short!r} beside the recipe", name=fullname)
+            raise ModuleNotFoundError(
+                f"No module named {short!r} next to the recipe", name=fullname
+            )
         return spec
 
 

@@ -1,8 +1,8 @@
 """Staging: how a recipe is read from its file, and how its code reaches every worker.
 
-A recipe from a file travels as one archive in the workspace: the file and the modules beside it
+A recipe from a file is sent as one archive in the workspace: the file and the modules next to it
 that it imports, nothing else. A recipe made anywhere else (a script that builds, a notebook, a
-function, inferred from data) travels by value. Either way a job carries a small handle.
+function, inferred from data) is sent by value. Either way a job carries only a small handle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ...transforms.storage.sealed import put_named
 from .modules import ArchiveTree, FolderTree, RecipeModules
 
 MAX_ARCHIVE_BYTES = 16_000_000
-"""What a recipe's own Python files may amount to. Larger things are data, not code."""
+"""Maximum total size of a recipe's own Python files. Larger content is data, not code."""
 
 _COUNTER = itertools.count(1)
 _LOCK = threading.RLock()
@@ -42,31 +42,31 @@ _LOADING = threading.local()
 
 
 class StagedRecipe(Protocol):
-    """A handle on a recipe: small, picklable, good in any process of the job."""
+    """A handle on a recipe: small, picklable, valid in any process of the job."""
 
     def load(self) -> Recipe:
-        """The recipe: the live object where it was made, else imported once a process.
+        """The recipe: the live object where it was made; elsewhere imported once per process.
 
         Raises:
-            RecipeError: if its code does not run here; naming file and line.
+            RecipeError: if its code fails here; the message names the file and line.
         """
 
 
 def load_recipe_file(path: str | os.PathLike[str]) -> Recipe:
     """Reads a recipe from a Python file: its ``recipe``, or the only Recipe in it.
 
-    Modules beside the file, packages too, are found by plain ``import`` statements; those of two
-    recipe files never mix. Each call reads the files anew.
+    Modules and packages next to the file are found by plain ``import`` statements; those of two
+    recipe files never mix. Each call reads the files again.
 
     Raises:
-        RecipeError: if there is no such file, it does not run (naming the line and the reason),
-            or holds no recipe, or several of which none is called ``recipe``.
+        RecipeError: if there is no such file, it fails (the message names the line and the cause),
+            or it has no recipe, or several of which none is called ``recipe``.
     """
     shown = os.fspath(path)
     absolute = os.path.abspath(shown)
     if not os.path.isfile(absolute):
         kind = "is a folder" if os.path.isdir(absolute) else "does not exist"
-        raise RecipeError(f"{shown} {kind}. Give the Python file that makes the recipe.")
+        raise RecipeError(f"{shown} {kind}. Give the Python file that defines the recipe.")
     folder, main = os.path.split(absolute)
     modules = RecipeModules(FolderTree(folder), main=main, name=f"{next(_COUNTER)}")
     attribute, recipe = _import_recipe(modules, shown=shown, folder=folder)
@@ -75,13 +75,13 @@ def load_recipe_file(path: str | os.PathLike[str]) -> Recipe:
 
 
 def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
-    """Makes a recipe ready for workers.
+    """Makes a recipe available to workers.
 
-    What :func:`load_recipe_file` read is put into the workspace, as an archive named by its
-    content; anything else is carried by value.
+    A recipe from :func:`load_recipe_file` is put into the workspace, as an archive named by its
+    content; any other is carried by value.
 
     Raises:
-        RecipeError: if the code beside the recipe is too large to be code.
+        RecipeError: if the code next to the recipe is too large to be code.
         StorageError: if the archive cannot be put.
     """
     origin = _ORIGINS.of(recipe)
@@ -92,7 +92,7 @@ def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
         sizes = {name: len(content) for name, content in origin.modules.sources().items()}
         largest = max(sizes, key=lambda name: sizes[name])
         raise RecipeError(
-            f"{os.path.join(origin.folder, origin.main)} and the modules beside it that it "
+            f"{os.path.join(origin.folder, origin.main)} and the modules next to it that it "
             f"imports have {len(archive):,} bytes, the largest {largest} with {sizes[largest]:,}; "
             f"{MAX_ARCHIVE_BYTES:,} are allowed. Keep data in a file that the recipe reads."
         )
@@ -113,14 +113,14 @@ def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
 
 
 def keep_origin(recipe: Recipe, original: Recipe) -> None:
-    """Says that a recipe is another one but for its source: workers load that one's file."""
+    """Records that a recipe differs from another only in its source: workers load its file."""
     origin = _ORIGINS.of(original)
     if origin is not None:
         _ORIGINS.remember(recipe, origin)
 
 
 def revised(recipe: Recipe, revision: int | None) -> Recipe:
-    """The recipe with another revision; None leaves it as it is.
+    """The recipe with another revision; unchanged if that is None.
 
     Raises:
         RecipeError: if the revision is negative.
@@ -135,25 +135,25 @@ def revised(recipe: Recipe, revision: int | None) -> Recipe:
 
 
 def refuse_written_secrets(recipe: Recipe) -> None:
-    """Refuses a recipe whose file holds a password of its source: files go to the workspace.
+    """Refuses a recipe whose file contains its source's password: files go to the workspace.
 
     Raises:
-        RecipeError: naming the file.
+        RecipeError: if it does; the message names the file.
     """
     origin = _ORIGINS.of(recipe)
     secrets: tuple[str, ...] = getattr(recipe.source, "secrets", ())
     for name, content in ({} if origin is None else origin.modules.sources()).items():
         if any(secret.encode() in content for secret in secrets):
             raise RecipeError(
-                f"{name} holds the password of the recipe's source, and a build copies that file "
-                "into its workspace. Take it from the environment, as in "
+                f"{name} contains the password of the recipe's source, and a build copies that "
+                "file into its workspace. Take it from the environment, as in "
                 'ss.Sql("postgresql://ann:$DB_PASSWORD@host/db", …), or leave it out and use '
                 "PGPASSWORD or a .pgpass file."
             )
 
 
 def _put(archive: bytes, workspace: Workspace) -> tuple[str, str]:
-    """Puts an archive, named by its content, unless it lies there whole: its place and its hash."""
+    """Puts an archive, named by its content, unless it is there intact: its place and its hash."""
     digest = hashlib.sha256(archive).hexdigest()
     url = workspace.staged(digest)
     put_named(url, archive)
@@ -166,26 +166,26 @@ def carry(recipe: Recipe) -> StagedRecipe:
 
 
 def refuse_while_loading(what: str) -> None:
-    """Refuses to do ``what`` while a recipe's file is being read: it would recurse in workers.
+    """Refuses ``what`` while a recipe's file is being loaded: it would recurse in workers.
 
     Raises:
-        RecipeError: if this thread is reading one.
+        RecipeError: if this thread is loading one.
     """
     if getattr(_LOADING, "depth", 0):
         raise RecipeError(
-            f"{what} is called while the recipe is being loaded, as every worker does. Put the "
+            f"{what} is called while the recipe is being loaded, as in every worker. Put the "
             'call under if __name__ == "__main__":.'
         )
 
 
 def refuse_optimized_python() -> None:
-    """Refuses to run where Python leaves out asserts, and with ``-OO`` docstrings.
+    """Refuses to run if Python omits asserts, and with ``-OO`` docstrings.
 
-    A recipe's asserts would let pass what they reject elsewhere, under the same fingerprint; and
+    A recipe's asserts would accept what they reject elsewhere, under the same fingerprint; and
     Apache Beam cannot be imported without docstrings.
 
     Raises:
-        RecipeError: if Python was started so.
+        RecipeError: if Python was started that way.
     """
     if sys.flags.optimize:
         raise RecipeError(
@@ -196,7 +196,7 @@ def refuse_optimized_python() -> None:
 
 
 def pack(files: dict[str, bytes]) -> bytes:
-    """Packs files into a zip archive: the same files give the same bytes, whenever and wherever."""
+    """Packs files into a zip archive: the same files always give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(files):
@@ -208,7 +208,7 @@ def pack(files: dict[str, bytes]) -> bytes:
 
 
 def unpack(content: bytes) -> dict[str, bytes]:
-    """What :func:`pack` packed."""
+    """Unpacks the output of :func:`pack`."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -221,7 +221,7 @@ def _get(url: str, digest: str) -> bytes:
 
 
 class _Origin:
-    """Where a recipe that was read from a file came from."""
+    """The origin of a recipe that was read from a file."""
 
     def __init__(self, modules: RecipeModules, *, folder: str, main: str, attribute: str) -> None:
         self.modules = modules
@@ -231,7 +231,7 @@ class _Origin:
 
 
 class _Origins:
-    """The origins of the recipes of this process, by identity: equal recipes may differ here."""
+    """The origins of this process's recipes, by identity: equal recipes may differ in origin."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[weakref.ref[Recipe], _Origin]] = {}
@@ -248,7 +248,7 @@ class _Origins:
 
 _ORIGINS = _Origins()
 _LIVE: dict[str, Recipe] = {}
-"""The recipes of this process by the keys of their handles."""
+"""The recipes of this process, by the keys of their handles."""
 
 
 class _ArchivedRecipe:
@@ -275,13 +275,13 @@ class _ArchivedRecipe:
 
     @property
     def key(self) -> str:
-        """What makes it the same recipe: the files, the name in them, the folder, the values."""
+        """Identifies the recipe: its files, its name in them, the folder, the code's digests."""
         files = self.files[1] if self.files is not None else ""
         parts = (self.digest, self.main, self.attribute, self.folder, files, str(self.code))
         return "\0".join(parts)
 
     def load(self) -> Recipe:
-        """The recipe, imported from the archive where this process has not got it."""
+        """The recipe, imported from the archive unless this process already has it."""
         with _LOCK:
             if self.key not in _LIVE:
                 _LIVE[self.key] = self._import()
@@ -289,7 +289,7 @@ class _ArchivedRecipe:
 
     def _import(self) -> Recipe:
         content = _get(self.url, self.digest)
-        # One package a key: the same code from two folders has two values of __file__.
+        # One package per key: the same code from two folders has two values of __file__.
         name = hashlib.sha256(self.key.encode()).hexdigest()[:16]
         tree = ArchiveTree(unpack(content), folder=self.folder, name=name)
         modules = RecipeModules(tree, main=self.main, name=name)
@@ -307,16 +307,16 @@ class _ArchivedRecipe:
             raise RecipeError(
                 f"{shown}: {', '.join(other)} is not the same in a worker process as where the "
                 "build started. It depends on something that changes (a file that was edited "
-                "meanwhile or is not there, the time, random numbers, the environment): let the "
+                "meanwhile or is missing, the time, random numbers, the environment): let the "
                 "recipe read fixed values only, and start the build again. If an object fills an "
-                "attribute when it is first used, such as a model that it loads, give its class a "
+                "attribute on first use, such as a model that it loads, give its class a "
                 "__getstate__ that leaves the attribute out."
             )
         return recipe
 
 
 class _CarriedRecipe:
-    """A recipe by value: pickled when a job is sent, together with the user's code in it."""
+    """A recipe by value: pickled with the user's code in it when a job is sent."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._state: dict[str, Any] = {"key": uuid.uuid4().hex}
@@ -324,7 +324,7 @@ class _CarriedRecipe:
         weakref.finalize(self, _LIVE.pop, self._state["key"], None)
 
     def load(self) -> Recipe:
-        """The live object where the handle was made, else unpickled once a process."""
+        """The live object where the handle was made; elsewhere unpickled once per process."""
         with _LOCK:
             key = self._state["key"]
             if key not in _LIVE:
@@ -341,10 +341,10 @@ class _CarriedRecipe:
                 try:
                     self._state["pickled"] = _pickled_by_value(_LIVE[self._state["key"]])
                 except Exception as error:
-                    # A job in this very process needs no copy: only another one must refuse.
+                    # A job in this process needs no copy: only another process must refuse.
                     self._state["failure"] = (
                         f"The recipe cannot be sent to a worker process: {error}. Functions of a "
-                        "recipe may use plain values of the script that defines them; build other "
+                        "recipe may use plain values of the script that defines them; make other "
                         "objects inside the function. Or move the recipe into a file of its own, "
                         "and read it with load_recipe_file, or build with one worker."
                     )
@@ -358,8 +358,8 @@ class _CarriedRecipe:
 def _pickled_by_value(recipe: Recipe) -> bytes:
     """Pickles a recipe with all of the user's code that it refers to.
 
-    Functions of importable modules are pickled by name as a rule; but what the driver can
-    import, beside a script say, another process often cannot.
+    Functions of importable modules are normally pickled by name; but what the driver can import,
+    for example next to a script, another process often cannot.
     """
     from apache_beam.internal import cloudpickle
 
@@ -383,7 +383,7 @@ def _by_value(modules: list[ModuleType], cloudpickle: Any) -> Iterator[None]:
 def _import_recipe(
     modules: RecipeModules, *, shown: str, folder: str, attribute: str | None = None
 ) -> tuple[str, Recipe]:
-    """Runs a recipe's file; finds the recipe in it."""
+    """Runs a recipe's file and finds the recipe in it."""
     refuse_optimized_python()
     _LOADING.depth = getattr(_LOADING, "depth", 0) + 1
     try:
@@ -403,7 +403,7 @@ def _import_recipe(
 
 
 def _code_of(recipe: Recipe) -> dict[str, str]:
-    """Digests of a recipe's functions and steps, values that they refer to included, by name."""
+    """Digests of a recipe's functions and steps, including the values they refer to, by name."""
     folder, declared = recipe.folder, bool(recipe.depends_on)
     code = {
         f"prepare[{index}]": step_digest(step, folder=folder, declared=declared)
@@ -425,10 +425,10 @@ def _only_recipe(names: dict[str, Any], *, shown: str) -> str:
         if isinstance(value, Recipe):
             found.setdefault(id(value), name)
     if not found:
-        raise RecipeError(f"{shown} makes no recipe. Write recipe = ss.Recipe(…) at its top level.")
+        raise RecipeError(f"{shown} has no recipe. Write recipe = ss.Recipe(…) at its top level.")
     if len(found) > 1:
         raise RecipeError(
-            f"{shown} makes several recipes: {', '.join(sorted(found.values()))}. Call the one to "
+            f"{shown} has several recipes: {', '.join(sorted(found.values()))}. Name the one to "
             "build recipe."
         )
     return next(iter(found.values()))

@@ -1,10 +1,11 @@
-"""Suggesting a recipe: what raw data looks like, as a Recipe and as the text of its file."""
+"""Suggests a recipe for raw data: as a Recipe, and as the text of a recipe file."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
@@ -16,37 +17,52 @@ from ...schemas.recipe import PrepareStep, Recipe, Source
 from ...schemas.splits import Splits
 from ...schemas.written import call, written
 from ...transforms import storage
+from ...transforms.prepare import audio
+from ...transforms.sources.arrow.hugging_face import HuggingFace
+from ...transforms.sources.arrow.ipc import Arrow
+from ...transforms.sources.arrow.parquet import Parquet
 from ...transforms.sources.csv.files import default_delimiter, is_table, sniff
 from ...transforms.sources.csv.source import Csv
+from ...transforms.sources.folders.audio import AudioFolder, read_headers
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
-from ...transforms.sources.folders.labels import looks_like_splits
+from ...transforms.sources.folders.labels import LABEL, looks_like_splits
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
+from ...transforms.sources.json.rows import find_lines
+from ...transforms.sources.json.source import JsonLines
+from ...transforms.sources.json.values import UnfitError, parse_line
+from ...transforms.sources.numpy import Numpy
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
+from ...transforms.sources.tfrecord.source import TFRecords
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.globs import is_hidden
 from ...transforms.storage.opened_source import OpenedSource, open_source
 from ..inspect.forecast import forecast
 from ..inventory.inference_cache import infer_features
 from ..inventory.resolve import resolve_features
-from .suggest_sounds import find_sounds
-from .suggest_tables import find_typed_tables
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
-_SNIFFED_BYTES = 1 << 20
+_SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 _SQLITE = b"SQLite format 3\0"
+_SNIFFED_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 16
+_NUM_LINES = 5
 _NUM_PROBED = 64
-_WIDTH = 88
-_INDENT = " " * 4
-_NO_CREDENTIALS = "# Credentials are left out of the URL: name them in the environment."
-_FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them would be empty."
+_SEPARATORS = ("_", "-", " ")
+_MAX_FIELDS = 6
+_FALLBACK_RATE = 16_000
+"""If no rate has a majority: the rate that most speech models expect."""
 _COUNTED_BYTES = 256 << 20
-"""Up to here ``init`` counts the records of each split."""
+"""Up to this size, ``init`` counts the records of each split."""
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
 _USUAL_IF_EMPTY = Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
-_HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths count from the file's folder."""
+_WIDTH = 88
+_INDENT = " " * 4
+_NO_CREDENTIALS = "# Credentials are left out of the URL: set them in the environment."
+_FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them would be empty."
+_HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths are relative to its folder."""
 
 import snapshard as ss
 
@@ -54,29 +70,29 @@ import snapshard as ss
 
 
 def suggest_recipe(url: str) -> Recipe:
-    """Suggests a recipe for raw data: folders of images or of sounds, or tables.
+    """Suggests a recipe for raw data: folders of images or sounds, or tables.
 
-    Tables are CSV, Parquet, Arrow, Feather, JSON Lines, NumPy and TFRecord files, and datasets of
-    Hugging Face: what most files are. Where most are texts, each line is a record.
+    Tables are CSV, Parquet, Arrow, Feather, JSON Lines, NumPy and TFRecord files, and Hugging Face
+    datasets: the format of most files is chosen. If most are texts, each line is a record.
 
-    Images of one size are copied as they are, of several sizes resized to the size that most
-    have, or to 256×256 with the ratio kept where none is the rule. Sounds are treated alike.
+    Images of one size are stored unchanged; images of several sizes are resized to the size that
+    most have, or to 256×256 with the aspect ratio kept if none has a majority. Sounds likewise.
 
     Raises:
-        RecipeError: if nothing lies there, or it is a recipe already.
-        DataError: if it is empty, or neither of these.
+        RecipeError: if nothing is there, or it is already a recipe.
+        DataError: if it is empty or of an unknown kind.
     """
     return _suggest(url)[0]
 
 
 def describe_suggestion(url: str) -> str:
-    """The text of the suggested recipe's file, its features declared as they are found.
+    """The text of the suggested recipe's file, with the features found declared.
 
     The next build then refuses data that no longer has them.
 
     Raises:
-        RecipeError: if nothing lies there, or it is a recipe already.
-        DataError: if it is empty, or neither of these, or its features cannot be told.
+        RecipeError: if nothing is there, or it is already a recipe.
+        DataError: if it is empty or of an unknown kind, or its features cannot be inferred.
     """
     recipe, opened = _suggest(url)
     files = recipe.files.select(opened.list()).files
@@ -87,14 +103,14 @@ def describe_suggestion(url: str) -> str:
 
 
 def _with_splits_that_fill(recipe: Recipe) -> Recipe:
-    """The recipe, with one split alone where a build would refuse the usual ones as empty."""
+    """The recipe, with a single split if a build would refuse the usual ones as empty."""
     if not recipe.splits.fractions:
         return recipe
     counted = _replaced(recipe, _USUAL_IF_EMPTY)
     try:
         found = forecast(counted, progress=Silent())
     except SnapshardError:
-        return recipe  # what is wrong, a build says
+        return recipe  # a build will report the error
     if all(split.num_examples for split in found.splits):
         return recipe
     return _replaced(recipe, _ONE_SPLIT)
@@ -106,11 +122,70 @@ def _replaced(recipe: Recipe, splits: Splits) -> Recipe:
     return made
 
 
+def recipe_text(
+    recipe: Recipe, features: Features | None = None, structs: Sequence[str] = ()
+) -> str:
+    """The text of a recipe file that defines an equal recipe of built-in parts.
+
+    ``features`` are declared, so the next build enforces them; the fields of ``structs`` are
+    nested in these. Credentials in the source's URL are left out.
+    """
+    # The repr of a built-in step is the code that makes it.
+    steps = [repr(step) for step in recipe.prepare]
+    fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
+    by_folder = recipe.splits == Splits.by_folder()
+    source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
+    url = recipe.files.url
+    bare = (
+        source
+        if storage.is_local(url)
+        else source.replace(written(url), written(storage.redact(url)))
+    )
+    lines = [
+        f"name={written(recipe.name)},",
+        bare,
+        f"prepare=[{', '.join(steps)}],",
+        "splits=ss.Splits.by_folder()," if by_folder else f"splits=ss.Splits({fractions}),",
+    ]
+    if recipe.source.label is None:
+        lines.insert(1, '# Add label="COLUMN" to name the column to predict.')
+    if recipe.splits == _ONE_SPLIT:
+        lines.insert(-1, _FEW)
+    if bare != source:
+        lines.insert(1, _NO_CREDENTIALS)
+    if features is not None:
+        lines.append("features={")
+        for name, feature in nest(features, structs).items():
+            lines += textwrap.indent(_declared(name, feature), _INDENT).splitlines()
+        lines.append("},")
+    body = textwrap.indent("\n".join(lines), _INDENT)
+    return f"{_HEAD}recipe = ss.Recipe(\n{body}\n)\n"
+
+
+def _declared(name: str, feature: Feature | Struct) -> str:
+    """One feature's line, or several if it has many classes or fields."""
+    if isinstance(feature, Struct):
+        fields = "\n".join(_declared(*field) for field in feature.fields.items())
+        inner = f"{{\n{textwrap.indent(fields, _INDENT)}\n}}"
+        return f"{written(name)}: ss.Struct(\n{textwrap.indent(inner, _INDENT)}\n),"
+    line = f"{written(name)}: {written(feature)},"
+    if len(line) <= _WIDTH or not isinstance(feature, ClassLabel):
+        return line
+    lines = [""]
+    for text in map(written, feature.names):
+        if lines[-1] and len(lines[-1]) + len(text) > _WIDTH - 8:
+            lines.append("")
+        lines[-1] += f" {text}," if lines[-1] else f"{text},"
+    names = textwrap.indent("\n".join(lines), 2 * _INDENT)
+    optional = f",\n{_INDENT}optional=True," if feature.optional else ""
+    return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT}){optional}\n),"
+
+
 def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     if not url:
         raise RecipeError("The source is empty, expected a path or URL.")
     if url.endswith(".py"):
-        raise RecipeError(f"{url} is a recipe already. Build it: snapshard build {url} --out DIR")
+        raise RecipeError(f"{url} is already a recipe. Build it: snapshard build {url} --out DIR")
     opened = open_source(url, ".")
     listed = opened.list()
     if not listed:
@@ -122,8 +197,8 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     pictured = [file for file in images.select(listed).files if "/" in file.path]
     tables = [f for f in listed if is_table(f.path) and not is_hidden(f.path)]
     num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
-    typed = find_typed_tables(url, listed, opened)
-    sounds = find_sounds(url, listed, opened)
+    typed = _find_typed_tables(url, listed, opened)
+    sounds = _find_sounds(url, listed, opened)
     num_tables = max(len(tables), typed.num_files if typed is not None else 0)
     if holds_samples(url, listed):
         source = WebDataset(url)
@@ -151,7 +226,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
 
 
 def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
-    """CSV as its first file is written: delimiter, encoding, with or without a header."""
+    """A CSV source with the first file's delimiter and encoding, with or without a header."""
     first = next((file for file in tables if not file.problem and file.num_bytes), None)
     if first is None:
         return Csv(url)
@@ -173,14 +248,14 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
     flat = [file for file in listed if file.path.lower().endswith(_IMAGES)]
     if flat:
         return (
-            f"{opened.shown} holds {len(flat):,} images beside each other (first: "
+            f"{opened.shown} holds {len(flat):,} images in one folder (first: "
             f"{flat[0].path!r}), expected class folders: <root>/<class>/<image>. Put the images "
-            "into one folder for each class, or give the folder above."
+            "into one folder per class, or give the parent folder."
         )
     first = next((file.path for file in listed if not file.problem and file.num_bytes), None)
     if first is not None and opened.read(first, 0, len(_SQLITE)) == _SQLITE:
         return (
-            f"{opened.shown} holds an SQLite database ({first!r}), of which only a query tells "
+            f"{opened.shown} holds an SQLite database ({first!r}): only a query can say "
             'what a record is. Write a recipe file with source=ss.Sql("path of the database", '
             '"SELECT …", key="id").'
         )
@@ -188,12 +263,12 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
         f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines, NumPy, TFRecord), "
         "nor texts, nor class folders of images or sounds (first of "
         f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
-        "that says what it is."
+        "that describes it."
     )
 
 
 def _name_of(url: str) -> str:
-    """A recipe's name: the last part of its place that is no wildcard."""
+    """A recipe's name: the last part of the URL that is not a wildcard."""
     parts = [part for part in re.split(r"[/\\]|::", url.partition("?")[0]) if part]
     plain = [part for part in parts if not re.search(r"[*\[]", part) and part not in (".", "..")]
     last = plain[-1] if plain else ""
@@ -201,60 +276,154 @@ def _name_of(url: str) -> str:
     return name[:100] or "dataset"
 
 
-def recipe_text(
-    recipe: Recipe, features: Features | None = None, structs: Sequence[str] = ()
-) -> str:
-    """The text of a recipe file that makes an equal recipe of built-in parts.
+@dataclasses.dataclass(frozen=True)
+class _Sounds:
+    """What a folder of sounds suggests."""
 
-    With ``features`` they are declared, so that the next build enforces them; the fields of
-    ``structs`` stand inside of these. Credentials in the source's URL are left out.
+    source: AudioFolder
+    steps: tuple[PrepareStep, ...]
+    splits: Splits | None
+    """If folders name splits."""
+    num_files: int
+
+
+def _find_sounds(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Sounds | None:
+    """Suggests how to read the sounds among files; None if there are none, or no labels.
+
+    Labels come from class folders, or else from file names of one pattern. Sounds of several
+    rates are resampled to the rate that more than half of them have, or to 16 kHz; if the number
+    of channels differs, they are mixed to mono.
     """
-    # A built-in step shows itself as it is written.
-    steps = [repr(step) for step in recipe.prepare]
-    fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
-    by_folder = recipe.splits == Splits.by_folder()
-    source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
-    url = recipe.files.url
-    bare = (
-        source
-        if storage.is_local(url)
-        else source.replace(written(url), written(storage.redact(url)))
-    )
-    lines = [
-        f"name={written(recipe.name)},",
-        bare,
-        f"prepare=[{', '.join(steps)}],",
-        "splits=ss.Splits.by_folder()," if by_folder else f"splits=ss.Splits({fractions}),",
-    ]
-    if recipe.source.label is None:
-        lines.insert(1, '# Add label="COLUMN" to name the one to predict.')
-    if recipe.splits == _ONE_SPLIT:
-        lines.insert(-1, _FEW)
-    if bare != source:
-        lines.insert(1, _NO_CREDENTIALS)
-    if features is not None:
-        lines.append("features={")
-        for name, feature in nest(features, structs).items():
-            lines += textwrap.indent(_declared(name, feature), _INDENT).splitlines()
-        lines.append("},")
-    body = textwrap.indent("\n".join(lines), _INDENT)
-    return f"{_HEAD}recipe = ss.Recipe(\n{body}\n)\n"
+    files = AudioFolder(url).select(listed).files
+    sounds = [file for file in files if file.path.lower().endswith(_SOUNDS)]
+    if not sounds:
+        return None
+    paths = [file.path for file in sounds]
+    splits: Splits | None = None
+    if all("/" in path for path in paths):
+        source = AudioFolder(url)
+        if looks_like_splits(paths) and all(path.count("/") > 1 for path in paths):
+            source = AudioFolder(url, split_folders=True)
+            splits = Splits.by_folder()
+    else:
+        pattern = name_pattern([path.rpartition("/")[2] for path in paths])
+        if pattern is None:
+            return None
+        source = AudioFolder(url, pattern=pattern)
+    return _Sounds(source, _infer_sound_steps(sounds, opened), splits, len(sounds))
 
 
-def _declared(name: str, feature: Feature | Struct) -> str:
-    """One feature's line, or several where it has many classes or fields."""
-    if isinstance(feature, Struct):
-        fields = "\n".join(_declared(*field) for field in feature.fields.items())
-        inner = f"{{\n{textwrap.indent(fields, _INDENT)}\n}}"
-        return f"{written(name)}: ss.Struct(\n{textwrap.indent(inner, _INDENT)}\n),"
-    line = f"{written(name)}: {written(feature)},"
-    if len(line) <= _WIDTH or not isinstance(feature, ClassLabel):
-        return line
-    lines = [""]
-    for text in map(written, feature.names):
-        if lines[-1] and len(lines[-1]) + len(text) > _WIDTH - 8:
-            lines.append("")
-        lines[-1] += f" {text}," if lines[-1] else f"{text},"
-    names = textwrap.indent("\n".join(lines), 2 * _INDENT)
-    optional = f",\n{_INDENT}optional=True," if feature.optional else ""
-    return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT}){optional}\n),"
+def _infer_sound_steps(
+    sounds: Sequence[SourceFile], opened: OpenedSource
+) -> tuple[PrepareStep, ...]:
+    headers = list(read_headers(sounds, opened))
+    rates = Counter(header.rate for header in headers)
+    mono = len({header.channels for header in headers}) > 1
+    rate: int | None = None
+    if len(rates) > 1:
+        most, count = max(rates.items(), key=lambda item: (item[1], item[0]))
+        rate = most if 2 * count > rates.total() else _FALLBACK_RATE
+    return (audio.decode("audio", rate, mono),)
+
+
+def name_pattern(names: Sequence[str]) -> str | None:
+    """The pattern of file names that all have the same number of fields; None if they do not.
+
+    The first field is the label: it has several values, each of them repeated. The last one is a
+    number if it consists of digits.
+
+    >>> name_pattern(["yes_ann_1.wav", "no_ann_2.wav", "yes_bob_3.wav", "no_bob_4.wav"])
+    '{label}_{field2}_{n}.wav'
+    """
+    parts = [name.rpartition(".") for name in names]
+    ends = {end for _, _, end in parts}
+    end = next(iter(ends)) if len(ends) == 1 else "*"
+    for separator in _SEPARATORS:
+        rows = [stem.split(separator) for stem, _, _ in parts]
+        num_fields = {len(row) for row in rows}
+        if num_fields not in [{number} for number in range(2, _MAX_FIELDS + 1)]:
+            continue
+        columns = [set(column) for column in zip(*rows, strict=True)]
+        if not 1 < len(columns[0]) <= len(names) // 2 or "" in set().union(*columns):
+            continue
+        fields = [LABEL, *(f"field{number}" for number in range(2, len(columns) + 1))]
+        if all(re.fullmatch(r"[0-9]+", text) for text in columns[-1]):
+            fields[-1] = "n"
+        return f"{separator.join(f'{{{field}}}' for field in fields)}.{end}"
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class _TypedTables:
+    """A source of tables, and the number of files it would read."""
+
+    source: Source
+    num_files: int
+
+
+def _find_typed_tables(
+    url: str, listed: Sequence[SourceFile], opened: OpenedSource
+) -> _TypedTables | None:
+    """The kind of typed table that most files are, by name and content; None if there is none.
+
+    For a single file, only the content decides.
+
+    Args:
+        url: The source's URL.
+        listed: All files of it.
+        opened: Its root.
+    """
+    dataset = _find_dataset(url, listed)
+    if dataset is not None:
+        return dataset
+    found = []
+    for make in (Parquet, Arrow, JsonLines, Numpy, TFRecords):
+        source = make(url)
+        files = [file for file in source.select(listed).files if not file.problem]
+        # The first file decides: another file with such a name but other content is rejected.
+        first = next((file for file in files if file.num_bytes), None)
+        if first is not None and _table_kind(first, opened) is make:
+            found.append(_TypedTables(source, len(files)))
+    return max(found, key=lambda tables: tables.num_files, default=None)
+
+
+def _find_dataset(url: str, listed: Sequence[SourceFile]) -> _TypedTables | None:
+    """A Hugging Face dataset: Arrow files next to a ``state.json``."""
+    source = HuggingFace(url)
+    paths = [file.path.rpartition("/") for file in listed]
+    folders = {folder for folder, _, name in paths if name == "state.json"}
+    files = [f for f in source.select(listed).files if f.path.rpartition("/")[0] in folders]
+    return _TypedTables(source, len(files)) if files else None
+
+
+def _table_kind(file: SourceFile, opened: OpenedSource) -> type[Source] | None:
+    head = opened.read(file.path, 0, 8)
+    if head.startswith((b"PAR1", b"PARE")):
+        return Parquet
+    # A stream begins with the marker of a message.
+    if head.startswith((b"ARROW1", b"FEA1", b"\xff\xff\xff\xff")):
+        return Arrow
+    if head.startswith(b"\x93NUMPY") or (head.startswith(b"PK") and file.path.endswith(".npz")):
+        return Numpy
+    if TFRecords(".").select([file]).files:
+        return TFRecords
+    return JsonLines if _holds_objects(file, opened) else None
+
+
+def _holds_objects(file: SourceFile, opened: OpenedSource) -> bool:
+    """Whether one of a file's first lines is a JSON object."""
+    text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
+    try:
+        lines = next(find_lines(text, 0, min(text.stop, _HEAD_BYTES)), None)
+    except DamagedError:
+        return False
+    if lines is None:
+        return False
+    for line in range(min(len(lines), _NUM_LINES)):
+        try:
+            parse_line(lines.text(line))
+        except UnfitError:
+            continue
+        return True
+    # The first line is longer than what was read.
+    return len(lines) == 1 and lines.data.startswith(b'{"') and len(lines.data) == _HEAD_BYTES

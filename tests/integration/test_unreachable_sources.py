@@ -51,13 +51,13 @@ URLS = {
     "webhdfs": "webhdfs://{}/a.csv",
 }
 ANSWERS = {
-    401: (2, "the store refuses it (401"),
-    403: (2, "the store refuses it (403"),
+    401: (2, "the store refused the request (401"),
+    403: (2, "the store refused the request (403"),
     404: (2, "does not exist. Correct the path"),
-    429: (1, "the store failed to serve it (429"),
+    429: (1, "the store failed to answer the request (429"),
     451: (2, "the store answered 451"),
-    500: (1, "the store failed to serve it (500"),
-    503: (1, "the store failed to serve it (503"),
+    500: (1, "the store failed to answer the request (500"),
+    503: (1, "the store failed to answer the request (503"),
 }
 Call = Callable[..., tuple[int, str]]
 

@@ -614,7 +614,7 @@ def test_a_file_that_changed_after_the_recipe_was_loaded_is_refused(tmp_path: Pa
     loaded, work = load_recipe_file(recipe), Workspace(str(tmp_path / "work"))
     assert survey(loaded, workspace=work, progress=Silent()).fingerprint
     put(folder / "cfg.db", 2)
-    with pytest.raises(RecipeError, match=r"read uses DB, a sqlite3.*cfg\.db.*Load the recipe"):
+    with pytest.raises(RecipeError, match=r"read uses DB, a sqlite3.*cfg\.db.*reload the recipe"):
         survey(loaded, workspace=work, progress=Silent())
 
 

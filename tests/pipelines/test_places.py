@@ -59,8 +59,8 @@ def test_what_cannot_be_a_place_is_refused(
     [
         ("file", "out: .*/file is a file, expected a folder. Choose another place"),
         ("file/below", "a part of the path is a file, expected a folder"),
-        ("/proc/snapshots", "the filesystem does not allow this. Choose another place"),
-        ("file:///proc/snapshots", "the filesystem does not allow this"),
+        ("/proc/snapshots", "the filesystem does not support this. Choose another place"),
+        ("file:///proc/snapshots", "the filesystem does not support this"),
         ("/dev/null", "is a file, expected a folder"),
     ],
 )

@@ -337,7 +337,7 @@ def test_a_damaged_archive_is_told(tmp_path: Path, workspace: Workspace) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\n", "makes no recipe. Write recipe = ss.Recipe"),
+        ("x = 1\n", "has no recipe. Write recipe = ss.Recipe"),
         ("recipe = 3\n", "recipe is 'int', expected an ss.Recipe"),
         ("def f(:\n  pass\n", r"recipe.py line 1: .*: def f\(:"),
         ("\n\nraise KeyError('a b')\n", r"recipe.py line 3: KeyError: 'a b'"),
@@ -348,7 +348,7 @@ def test_a_damaged_archive_is_told(tmp_path: Path, workspace: Workspace) -> None
         ("from . import missing\n", "cannot import name 'missing'"),
         (
             "import importlib\nimportlib.import_module('h')\n",
-            "It lies beside the recipe: write `import h`",
+            "It is next to the recipe: write `import h`",
         ),
         ("import sys\nsys.exit(3)\n", r"ended the program .*sys.exit, code 3"),
         (
@@ -378,7 +378,7 @@ def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, message: str) -> N
 def test_several_recipes_are_named(tmp_path: Path) -> None:
     text = _recipe_text().replace("recipe = ", "one = ")
     text += 'two = ss.Recipe(name="two", source=one.source)\n'
-    with pytest.raises(RecipeError, match=r"several recipes: one, two\. Call the one to build"):
+    with pytest.raises(RecipeError, match=r"several recipes: one, two\. Name the one to build"):
         load_recipe_file(_write(tmp_path, recipe=text))
 
 

@@ -159,7 +159,7 @@ def test_name_is_one_that_a_folder_can_have(tmp_path: Path) -> None:
 def test_what_is_no_known_data(pictures: Any, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="nowhere does not exist"):
         suggest_recipe("nowhere")
-    with pytest.raises(RecipeError, match=r"made\.py is a recipe already\. Build it: snapshard bu"):
+    with pytest.raises(RecipeError, match=r"made\.py is already a recipe\. Build it: snapshard bu"):
         suggest_recipe("made.py")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty holds no files"):
@@ -168,7 +168,7 @@ def test_what_is_no_known_data(pictures: Any, tmp_path: Path) -> None:
     (tmp_path / "others" / "a" / "x.odt").write_text("words")
     with pytest.raises(DataError, match=r"neither tables .* nor class folders .*'a/x\.odt'"):
         suggest_recipe("others")
-    with pytest.raises(DataError, match=r"6 images beside each other .*one folder for each class"):
+    with pytest.raises(DataError, match=r"6 images in one folder .*one folder per class"):
         suggest_recipe(f"{pictures([(4, 6)])}/cat")
 
 

@@ -9,8 +9,7 @@ import soundfile
 
 import snapshard as ss
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recipe.suggest import describe_suggestion, suggest_recipe
-from snapshard.pipelines.recipe.suggest_sounds import name_pattern
+from snapshard.pipelines.recipe.suggest import describe_suggestion, name_pattern, suggest_recipe
 from snapshard.schemas.errors import DataError
 
 

@@ -36,8 +36,8 @@ def caused(error: OSError, cause: Exception) -> OSError:
     return error
 
 
-REFUSED = "the store refuses it"
-BUSY = "the store failed to serve it"
+REFUSED = "the store refused the request"
+BUSY = "the store failed to answer the request"
 
 
 @pytest.mark.parametrize(

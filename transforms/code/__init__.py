@@ -1,5 +1,5 @@
 """Hashes of user code and values, which enter the fingerprint of a snapshot.
 
-In: a function, a value or a source of the recipe. Out: one digest of what it does, part by part, so
-that a difference can be named; files that the code opens without declaring them are refused.
+In: a function, a value or a source of the recipe. Out: one digest of what it does, made of named
+parts, so a difference can be reported by name. Files that the code opens undeclared are refused.
 """

@@ -1,7 +1,7 @@
 """Files and values that a recipe depends on: named in ``depends_on``, or by paths in its code.
 
-They enter the fingerprint by content. A process that uses what was hashed holds the files to it:
-before the outcome is kept, every file must still be the one that was hashed.
+They enter the fingerprint by content. A process that uses them checks, before its result is kept,
+that every file is still the one that was hashed.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dependencies:
-    """What a recipe depends on beside its source, as plain data that reaches every worker.
+    """What a recipe depends on in addition to its source; plain data that reaches every worker.
 
     Attributes:
         entries: Name and digest of each entry of ``depends_on``, in order.
-        files: The sha256 or digest of each file, by absolute path, or by URL.
+        files: The sha256 or digest of each file, by absolute path or by URL.
     """
 
     entries: tuple[tuple[str, str], ...] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def hold(self) -> HeldFiles:
-        """Holds the files to their hashes, in this process, from now on.
+        """Checks the files against their hashes, in this process, from now on.
 
         Raises:
-            StorageError: if one is missing, or its content is another.
+            StorageError: if one is missing or its content differs.
         """
         return HeldFiles(self.files)
 
 
 class HeldFiles:
-    """Files that must stay as they were hashed."""
+    """Files that must not change after they were hashed."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         """Compares each file's content with its hash.
 
         Raises:
-            StorageError: if one is missing, or its content is another.
+            StorageError: if one is missing or its content differs.
         """
         self._identities: dict[str, object] = {}
         for name, expected in files.items():
@@ -64,10 +64,10 @@ class HeldFiles:
                 _refuse_changed(name)
             self._identities[name] = before
         self.paths = frozenset(os.path.realpath(name) for name in files if not _is_remote(name))
-        """The files of this machine, without links."""
+        """The local files, with links resolved."""
 
     def check(self) -> None:
-        """Compares device, inode, size and times of each file with those that it had.
+        """Compares device, inode, size and times of each file with the recorded ones.
 
         Raises:
             StorageError: naming the file that changed.
@@ -78,7 +78,7 @@ class HeldFiles:
 
 
 def read_dependencies(recipe: Recipe) -> Dependencies:
-    """Hashes what a recipe depends on beside its source.
+    """Hashes what a recipe depends on in addition to its source.
 
     Raises:
         RecipeError: if a file does not exist or cannot be read, or a value cannot be hashed.
@@ -104,7 +104,7 @@ def read_dependencies(recipe: Recipe) -> Dependencies:
     if opaque:
         loaded = _read_loaded(recipe, opaque[0])
         added = ((sha, _named(path, recipe)) for path, sha in loaded.items() if path not in files)
-        # By content: where a project lies does not count.
+        # By content: the location of a project does not count.
         entries += ((name, sha256) for sha256, name in sorted(added))
         files |= loaded
     return Dependencies(entries=tuple(entries), files=files)
@@ -113,21 +113,21 @@ def read_dependencies(recipe: Recipe) -> Dependencies:
 def _read_loaded(recipe: Recipe, opaque: str) -> dict[str, str]:
     """The files that the recipe's code opened while it was loaded, and their hashes.
 
-    An object that cannot be looked into may be made from any of them.
+    An object that cannot be inspected may have been made from any of them.
 
     Args:
-        recipe: One with such an object.
+        recipe: A recipe with such an object.
         opaque: Names the function and the object.
 
     Raises:
-        RecipeError: if nobody saw it being loaded, or a file has changed since.
+        RecipeError: if its loading was not observed, or a file has changed since.
     """
     if recipe.loaded_files is None:
         raise RecipeError(
-            f"{opaque}: its content cannot be hashed, and what it is made from is seen only where "
-            "a recipe is loaded from a file. Make it inside the function, which functools.cache "
-            "keeps it for, and name its files in ss.Recipe(depends_on=[…]); or put the recipe into "
-            "a file of its own and run snapshard build recipe.py."
+            f"{opaque}: its content cannot be hashed, and the files it is made from are known only "
+            "if a recipe is loaded from a file. Make it inside the function, decorated with "
+            "functools.cache, and name its files in ss.Recipe(depends_on=[…]); or put the recipe "
+            "into a file of its own and run snapshard build recipe.py."
         )
     found = {}
     for path, identity in sorted(recipe.loaded_files.items()):
@@ -138,19 +138,19 @@ def _read_loaded(recipe: Recipe, opaque: str) -> dict[str, str]:
         if identity_of(path) != identity:
             raise RecipeError(
                 f"{opaque}, which is made while the recipe is loaded, and {path}, which was read "
-                "then, has changed since. Load the recipe again: start the build again."
+                "then, has changed since. Start the build again to reload the recipe."
             )
     return found
 
 
 def _named(path: str, recipe: Recipe) -> str:
-    """A file's name for a person: relative to the recipe's folder if it lies there."""
+    """A file's name for a person: relative to the recipe's folder if it is inside."""
     inside = os.path.relpath(path, os.path.abspath(recipe.folder))
     return path if inside.startswith("..") else inside.replace(os.sep, "/")
 
 
 def functions_in(recipe: Recipe) -> Iterator[Any]:
-    """The functions and steps of the user's own that a recipe names."""
+    """The user's functions and steps in a recipe."""
     for step in recipe.prepare:
         yield from StepTraits.of(step).functions
         if callable(step) or is_users_class(type(step)):
@@ -161,7 +161,7 @@ def functions_in(recipe: Recipe) -> Iterator[Any]:
 
 
 def _read_entry(text: str, folder: str) -> tuple[str, str, dict[str, str]]:
-    """The name and the digest of a file, folder or glob, and the files in it."""
+    """The name and digest of a file, folder or glob, and the files in it."""
     if not storage.is_local(text):
         return storage.redact(text), _remote_digest(text), {text: _remote_digest(text)}
     path = os.path.join(os.path.abspath(folder), os.path.expanduser(storage.local_path(text)))
@@ -180,7 +180,7 @@ def _read_entry(text: str, folder: str) -> tuple[str, str, dict[str, str]]:
         kind = "holds no file" if os.path.isdir(path) else "does not exist"
         raise RecipeError(
             f"Recipe: depends_on names {text!r}, which {kind} (looked for {path}). Correct the "
-            "path; a relative one counts from the recipe's folder. Write a value that is a text "
+            "path; a relative path is relative to the recipe's folder. Write a text value "
             'as ("text",).'
         )
     listed = [[os.path.relpath(file, root), sha256] for file, sha256 in files.items()]
@@ -196,7 +196,7 @@ def _digest_of(name: str) -> str:
 
 
 def _identity(name: str) -> object:
-    """What changes with a file's content; None where there is none."""
+    """Changes with a file's content; None if there is no file."""
     if not _is_remote(name):
         return identity_of(name)
     try:
@@ -204,12 +204,12 @@ def _identity(name: str) -> object:
     except RecipeError:
         return None
     stamps = [(file.path, file.num_bytes, file.stamp) for file in listed]
-    # A store that says nothing of a file's version has to be read.
+    # If a store reports no version of a file, the file must be read.
     return stamps if all(file.stamp for file in listed) else _remote_digest(name)
 
 
 def _remote_digest(url: str) -> str:
-    """The digest of the files of a URL: of one its sha256, of several their names, too."""
+    """The digest of the files of a URL: of one its sha256, of several also their names."""
     try:
         opened = open_source(url, ".")
     except RecipeError:
@@ -229,6 +229,6 @@ def _remote_digest(url: str) -> str:
 def _refuse_changed(name: str) -> NoReturn:
     raise StorageError(
         f"{storage.redact(name)}, which the recipe depends on, changed while the build ran, or is "
-        "missing where it runs. Nothing was published. Wait until nothing writes there, then "
+        "missing on this machine. Nothing was published. Wait until nothing writes there, then "
         "start the build again."
     )

@@ -1,12 +1,12 @@
-"""The content hash of a user's function: its code, and all that the code refers to.
+"""The content hash of a user's function: its code, and everything that the code refers to.
 
-It follows a function from what is live: the source of its definition, and for each name in it
-the object that the name stands for now. Functions and classes of the user's own count by their
-source and what that refers to in turn; values and objects by what they hold, so that a vocabulary
-read from a file counts; what installed libraries define, by name and version; a path to a file by
-the file's content. Everything else is refused, unless the recipe's ``depends_on`` names what it
-is made from. What nothing refers to does not count. Caches of functions and properties do not count
-either: the walk empties those that it meets.
+Starting from the live function, it hashes the source of its definition and, for each name in it,
+the object that the name refers to now. The user's own functions and classes count by their source
+and what that refers to in turn; values and objects by their content, including a vocabulary read
+from a file; what installed libraries define, by name and version; a path to a file by the file's
+content. Everything else is refused, unless the recipe's ``depends_on`` names what it is made from.
+What nothing refers to does not count, nor do caches of functions and properties: the walk empties
+those that it meets.
 """
 
 from __future__ import annotations
@@ -70,31 +70,31 @@ _OF_C = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
-"""Functions and attributes that C code defines: a name says all of them."""
+"""Functions and attributes defined in C: the name identifies them."""
 
 _COMPUTED_IMPORT = (
-    "{name} imports a module whose name is computed, so which one is not known before it runs, and "
-    "a change of it would go unnoticed. Write an import statement, or a literal name."
+    "{name} imports a module with a computed name: which one is unknown before it runs, and "
+    "a change to it would go unnoticed. Write an import statement, or a literal name."
 )
 
 
 def code_digest(function: Any, *, folder: str, declared: bool = False) -> str:
-    """The content hash (sha256, hex) of a callable of the user's.
+    """The content hash (sha256, hex) of a user's callable.
 
     Args:
         function: A function, lambda, method, partial, or instance of a class with ``__call__``.
-        folder: The recipe's folder: paths inside it count without it. Files that paths lead to
+        folder: The recipe's folder: paths inside it count relative to it. Files that paths lead to
             count by content.
-        declared: Whether the recipe has a ``depends_on``: then an object whose content is out of
-            reach counts by its type; ``read_dependencies`` adds what it may be made from.
+        declared: Whether the recipe has a ``depends_on``: if so, an object whose content cannot be
+            hashed counts by its type; ``read_dependencies`` adds what it may be made from.
 
     Returns:
-        64 hex digits. Comments, formatting, the files' places and times, and what the function
-        does not refer to leave it as it is.
+        64 hex digits. Comments, formatting, the location and times of files, and what the function
+        does not refer to have no effect on it.
 
     Raises:
         RecipeError: if it refers to something whose content cannot be hashed (an open file, a
-            model): a change of that would go unnoticed.
+            model), because a change to that would go unnoticed.
     """
     return CodeWalk(folder, declared=declared).digest(function)
 
@@ -122,8 +122,8 @@ class CodeWalk:
     """One walk over everything that a function refers to.
 
     Functions, classes, instances and modules are records, numbered in the order in which they
-    are met; a reference is a number, so what refers to itself is no trouble, and names of
-    modules, which differ from process to process, do not matter.
+    are met. A reference is a number, so circular references are no problem and module names,
+    which differ from process to process, do not matter.
     """
 
     def __init__(self, folder: str, *, declared: bool = False) -> None:
@@ -137,15 +137,15 @@ class CodeWalk:
         self._num_named = 0
         """Depth inside functions that a library defines by name."""
         self.opaque: list[str] = []
-        """Objects whose content is out of reach, as a person knows them: ``DB, a sqlite3.…``."""
+        """Objects whose content cannot be hashed, as messages name them: ``DB, a sqlite3.…``."""
 
     @property
     def files(self) -> dict[str, str]:
-        """The files that paths lead to which the walk met: absolute path -> sha256, hex."""
+        """The files that the walk met through paths: absolute path -> sha256, hex."""
         return self._values.files
 
     def digest(self, root: Any, *, name: str = "") -> str:
-        """Hash of an object and of all that it refers to, hex; ``name`` is for errors."""
+        """Hash of an object and everything it refers to, hex; ``name`` is for errors."""
         name = name or getattr(root, "__qualname__", None) or type(root).__qualname__
         try:
             return digest([self._refer(root, name), self._records])
@@ -153,7 +153,7 @@ class CodeWalk:
             raise RecipeError(error.explain(name, moves=moves(error.value))) from None
         except RecursionError:
             raise RecipeError(
-                f"{name} uses values that are nested too deeply to be told apart. Flatten them."
+                f"{name} uses values that are nested too deeply to be hashed. Flatten them."
             ) from None
 
     def _refer(self, value: Any, where: str) -> Json:
@@ -210,7 +210,7 @@ class CodeWalk:
         return self._of_library(value, where)
 
     def _opaque(self, value: Any, where: str) -> Json:
-        """An object whose content is out of reach: only a recipe's ``depends_on`` covers it."""
+        """An object whose content cannot be hashed: only a recipe's ``depends_on`` covers it."""
         if moves(value) or not self._declared:
             raise OpaqueError(where, value)
         if not self._num_named:
@@ -219,7 +219,7 @@ class CodeWalk:
         return ["depends_on", library_name(type(value))]
 
     def _with_added(self, found: Json, value: Any, where: str) -> Json:
-        """What a function of a library's is, with attributes that were set on it."""
+        """A library's function, with the attributes that were set on it."""
         held = {
             name: item
             for name, item in vars(value).items()
@@ -277,15 +277,15 @@ class CodeWalk:
         return self._finish(number, record)
 
     def _library_function(self, function: FunctionType, where: str) -> Json:
-        """A library's function by name; what a library made around a user's own by that."""
+        """A library's function by name; one that wraps a user's own, by the wrapped function."""
         wrapped = getattr(function, "__wrapped__", None)
-        # Not by __module__ and __qualname__: a wrapper bears those of what it wraps.
+        # Not by __module__ and __qualname__: a wrapper has those of what it wraps.
         module = versioned(str(function.__globals__.get("__name__")))
         name = f"{module}:{function.__code__.co_qualname}"
         if "<locals>" not in name and wrapped is None:
             return self._with_added(["library", name], function, where)
         number = self._start(function)
-        # The inner workings of what a library itself defines count by its version.
+        # The internals of what a library itself defines count by the library's version.
         named = is_named(function) or _wraps_named(function)
         self._num_named += named
         try:
@@ -325,7 +325,7 @@ class CodeWalk:
         return [[name, self._name(name, scope, node)] for name in sorted(names)]
 
     def _name(self, name: str, scope: Mapping[str, Any], node: ast.AST | None) -> Json:
-        """What a name in some code stands for."""
+        """The object that a name in some code refers to."""
         if name in _MODULE_NAMES:
             return ["module's own"]
         if name not in scope:
@@ -344,7 +344,7 @@ class CodeWalk:
         return self._refer(scope[name], name)
 
     def _used_of_module(self, module: ModuleType, chains: Iterable[tuple[str, ...]]) -> Json:
-        """What ``module.a.b`` stands for, for each such chain of attributes."""
+        """What ``module.a.b`` refers to, for each such chain of attributes."""
         found = []
         for chain in sorted(chains):
             owner, depth = module, 0
@@ -361,7 +361,7 @@ class CodeWalk:
         return ["module", found]
 
     def _imports_in(self, node: ast.AST, function: FunctionType) -> Json:
-        """What import statements inside a function bring in."""
+        """What import statements inside a function import."""
         found: list[Json] = []
         for module, name, local in import_targets(node, function.__globals__):
             if module is None:
@@ -375,7 +375,7 @@ class CodeWalk:
         return found
 
     def _called_imports(self, node: ast.AST, scope: Mapping[str, Any], where: str) -> list[Json]:
-        """What calls such as ``__import__("helper")`` bring in: the modules, all of each."""
+        """The modules that calls such as ``__import__("helper")`` import, each complete."""
         found = []
         for called in called_imports(node, scope):
             if called is None:
@@ -389,7 +389,7 @@ class CodeWalk:
         return ["library", versioned(name)] if module is None else self._module(module)
 
     def _module(self, module: ModuleType) -> Json:
-        """A module as a whole: all that it defines."""
+        """A complete module: everything that it defines."""
         if not is_user_module(module):
             return ["library", versioned(module.__name__)]
         if id(module) in self._numbers:
@@ -431,7 +431,7 @@ class CodeWalk:
                 [name, self._closure(method, f"{cls.__qualname__}.{name}")]
                 for name, method in sorted(methods.items())
             ]
-            # Defaults are made where the class is loaded: its source does not say what they are.
+            # Defaults are evaluated when the class is loaded: its source does not show the values.
             record["defaults"] = [
                 [
                     name,
@@ -460,7 +460,7 @@ class CodeWalk:
         return self._finish(number, record)
 
     def _state(self, value: Any, where: str) -> Json:
-        """What an object holds: as it would be pickled where its class says so."""
+        """An object's state: as it would be pickled if its class defines that."""
         empty_cache(value)
         own = getattr(type(value), "__getstate__", None)
         if own is not None and own is not getattr(object, "__getstate__", None):
@@ -474,7 +474,7 @@ class CodeWalk:
         return [*found, self._opaque(value, where)] if hides_state(value) else found
 
     def _of_library(self, value: Any, where: str) -> Json:
-        """An instance of a library's class: by all that it holds."""
+        """An instance of a library's class: by everything that it holds."""
         fields = getattr(type(value), "__dataclass_fields__", None)
         if fields is not None:
             items = [[n, self._refer(getattr(value, n, None), f"{where}.{n}")] for n in fields]
@@ -497,7 +497,7 @@ class CodeWalk:
 
 
 def _wraps_named(function: FunctionType) -> bool:
-    """Whether a library's function decorates one that stands in the library's source by name."""
+    """Whether a library's function decorates one that the library's source defines by name."""
     inner = inspect.unwrap(function)
     return (
         isinstance(inner, FunctionType)
@@ -507,7 +507,7 @@ def _wraps_named(function: FunctionType) -> bool:
 
 
 def functions_of(source: Source | ExtractedSource) -> tuple[Any, ...]:
-    """The user's functions that a source calls, and the source itself if its class is his own."""
+    """The user's functions that a source calls, and the source itself if its class is too."""
     found: tuple[Callable[..., Any], ...] = getattr(source, "functions", ())
     return (*found, source) if is_users_class(type(source)) else found
 
@@ -516,12 +516,12 @@ def source_settings(source: Source, *, folder: str, declared: bool = False) -> d
     """The source as plain JSON: its class's name, its settings, and digests of its functions.
 
     Args:
-        source: Of a recipe.
-        folder: The recipe's.
+        source: The source of a recipe.
+        folder: The recipe's folder.
         declared: Whether the recipe has a ``depends_on``.
 
     Raises:
-        RecipeError: if a function refers to what cannot be told, as ``code_digest`` says.
+        RecipeError: if a function refers to what cannot be hashed, as in ``code_digest``.
     """
     described = {"type": type(source).__name__, **source.settings()}
     code = [

@@ -1,4 +1,4 @@
-"""What names in a user's code lead to: his own modules and classes, or a library's by name."""
+"""What names in a user's code refer to: own modules and classes, or a library's by name."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _VERSIONED = frozenset(
     {"apache_beam", "numpy", "PIL", "pyarrow", "tensorflow", "tensorflow_transform", "tfx_bsl"}
     | {PACKAGE}
 )
-"""Their versions are part of every fingerprint already."""
+"""Libraries whose versions are already part of every fingerprint."""
 
 
 _MOVING = ("__next__", "fileno", "getstate", "get_state", "bit_generator")
-"""What iterators, files and random generators have."""
+"""Attributes of iterators, files and random generators."""
 _IMPORTERS = frozenset({"__import__", "import_module"})
 _BUILT_IN: tuple[Any, ...] = (dict, list, tuple, set, frozenset, bytes, float, str, int)
-"""Classes whose content is read from an object of a subclass."""
+"""Classes whose content can be read from an instance of a subclass."""
 _CACHED_FUNCTION = type(functools.cache(len))
 _POINTER = struct.calcsize("P")
 
 
 _MADE_BY_PYTHON = 1 << 9
-"""The flag of classes that code in Python defines (Py_TPFLAGS_HEAPTYPE)."""
+"""The flag of classes defined in Python code (Py_TPFLAGS_HEAPTYPE)."""
 
 
 def is_users_class(cls: type) -> bool:
@@ -48,23 +48,23 @@ def is_users_class(cls: type) -> bool:
     functions = own_functions(cls).values()
     if module is None or (functions and not is_named(cls)):
         return any(is_users_function(function) for function in functions)
-    # It may bear the name of a library's module: what ``types.new_class`` makes does, and whatever
-    # sets ``__module__``. Then it is not found there.
+    # It may have the name of a library's module, as classes made by ``types.new_class`` do, or
+    # where ``__module__`` was set. Then it is not found in that module.
     return bool(cls.__flags__ & _MADE_BY_PYTHON) and not is_named(cls)
 
 
 def is_users_function(function: FunctionType) -> bool:
-    """Whether a function is the user's own; one that a library made in his name is."""
+    """Whether a function is the user's own, or one that a library made in the user's module."""
     path = function.__code__.co_filename
     if path.startswith("<") and not path.endswith(".py"):
-        # Typed in or generated: whose namespace is it?
+        # Typed in or generated: its namespace decides.
         module = sys.modules.get(str(function.__globals__.get("__name__")))
         return module is None or is_user_module(module)
     return is_user_file(path)
 
 
 def library_name(value: Any) -> str:
-    """The name of a library's function or class: ``module:name``, with a version if need be."""
+    """The name of a library's function or class: ``module:name``, with a version if needed."""
     module = getattr(value, "__module__", None) or getattr(value, "__name__", "")
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
     return f"{versioned(str(module))}:{name}"
@@ -77,7 +77,7 @@ def _distributions() -> Mapping[str, list[str]]:
 
 @functools.cache
 def versioned(module: str) -> str:
-    """A library module's name, with the version where no fingerprint has it yet."""
+    """A library module's name, with the version unless every fingerprint already has it."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top in _VERSIONED or not top:
         return module
@@ -87,7 +87,7 @@ def versioned(module: str) -> str:
 
 
 def import_users(name: str, scope: Mapping[str, Any], *, level: int = 0) -> ModuleType | None:
-    """Imports a module as code with this scope would, if it is the user's own."""
+    """Imports a module as code in this scope would, if it is the user's own."""
     own = scope.get("__builtins__")
     own = own if isinstance(own, dict) else vars(own or builtins)
     find = getattr(own.get("__import__"), "sibling", None)
@@ -110,10 +110,10 @@ def import_users(name: str, scope: Mapping[str, Any], *, level: int = 0) -> Modu
 def import_targets(
     node: ast.AST, scope: Mapping[str, Any]
 ) -> Iterator[tuple[ModuleType | None, str, str | None]]:
-    """What the import statements in some code bring in: (module, name, local name).
+    """What the import statements in some code import: (module, name, local name).
 
-    A module of the user's comes with the name that the code gives it; a variable of one with
-    its name there and None; a library as None with its name.
+    A user's module has the name that the code gives it; a variable of one, its name there and
+    None; a library is None with its name.
     """
     for statement in ast.walk(node):
         if isinstance(statement, ast.Import):
@@ -138,9 +138,9 @@ def import_targets(
 
 
 def called_imports(node: ast.AST, scope: Mapping[str, Any]) -> Iterator[tuple[str, int] | None]:
-    """What ``__import__("name")`` and ``import_module("name")`` in some code bring in.
+    """What ``__import__("name")`` and ``import_module("name")`` in some code import.
 
-    Each with its level, the number of dots before the name; None for what is computed.
+    Each with its level, the number of dots before the name; None for a computed name.
     """
     locally = {
         alias.asname or alias.name
@@ -177,7 +177,7 @@ def called_imports(node: ast.AST, scope: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def _member(module: ModuleType, name: str) -> Any:
-    """What ``from module import name`` gives: a variable, or a module inside the package."""
+    """What ``from module import name`` yields: a variable, or a module inside the package."""
     if name not in vars(module) and hasattr(module, "__path__"):
         try:
             return importlib.import_module(f"{module.__name__}.{name}")
@@ -194,8 +194,8 @@ def moves(value: Any) -> bool:
 def hides_state(value: Any) -> bool:
     """Whether an object holds more than its attributes and its built-in value show.
 
-    Code in C keeps what it holds out of sight, in memory behind that of a plain object: the same
-    comparison by which ``object.__reduce_ex__`` refuses to pickle such an object.
+    C code keeps hidden state in memory after that of a plain object: this is the comparison by
+    which ``object.__reduce_ex__`` refuses to pickle such an object.
     """
     cls = type(value)
     base = next(kind for kind in cls.__mro__ if kind in _BUILT_IN or kind is object)
@@ -207,7 +207,7 @@ def hides_state(value: Any) -> bool:
 
 
 def is_named(value: Any) -> bool:
-    """Whether a library's object is found there by its own name: its version says what it is."""
+    """Whether a library's object is found there by its own name, so the version identifies it."""
     found: Any = sys.modules.get(str(getattr(value, "__module__", None)))
     for part in str(getattr(value, "__qualname__", None)).split("."):
         found = getattr(found, part, None)
@@ -215,7 +215,7 @@ def is_named(value: Any) -> bool:
 
 
 def _slots(cls: type) -> Iterator[str]:
-    """The names of the slots of a class and its bases, as attributes are looked up by."""
+    """The names of the slots of a class and its bases, as used for attribute lookup."""
     for base in cls.__mro__:
         slots = vars(base).get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
@@ -226,9 +226,9 @@ def _slots(cls: type) -> Iterator[str]:
 
 
 def empty_cache(value: Any) -> None:
-    """Forgets what an object keeps of its cached properties, and a cached function of results.
+    """Empties an object's cached properties, and the results of a cached function.
 
-    They may come from a file that was opened while nobody looked, or has been edited since.
+    They may come from a file that was opened unobserved, or has been edited since.
     """
     if isinstance(value, _CACHED_FUNCTION):
         value.cache_clear()
@@ -242,7 +242,7 @@ def empty_cache(value: Any) -> None:
 
 
 def attributes_of(value: Any) -> list[tuple[str, Any]]:
-    """An object's own attributes, sorted: those in slots too, what it only caches left out."""
+    """An object's own attributes, sorted, including slots, without cached properties."""
     cls = type(value)
     state = {}
     for slot in _slots(cls):
@@ -257,7 +257,7 @@ def attributes_of(value: Any) -> list[tuple[str, Any]]:
 
 
 def as_built_in(value: Any) -> Any:
-    """The plain value that an object of a subclass of ``dict``, ``str`` and so on is; or None."""
+    """The plain value of an instance of a subclass of ``dict``, ``str`` and so on; or None."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -266,7 +266,7 @@ def as_built_in(value: Any) -> Any:
 
 
 def is_told(name: str, value: Any, *, by_source: bool, methods: Mapping[str, Any]) -> bool:
-    """Whether a class's attribute is told by its source, or only belongs to Python's workings."""
+    """Whether a class's attribute is covered by its source, or only internal to Python."""
     if name in methods:
         return by_source
     if name.startswith("__") and name.endswith("__"):
@@ -276,5 +276,5 @@ def is_told(name: str, value: Any, *, by_source: bool, methods: Mapping[str, Any
 
 
 def is_followed(value: Any) -> bool:
-    """Whether a module's variable is worth following when the whole module counts."""
+    """Whether a module's variable is to be followed when the complete module counts."""
     return not isinstance(value, ModuleType) or is_user_module(value)

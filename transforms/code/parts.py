@@ -1,8 +1,8 @@
-"""What a user's function is made of, part by part: to say which one differs, and not only that.
+"""The parts of a user's function, to report which one differs and not only that one does.
 
 The walk is that of ``code_digest``; here each function, class and variable that it meets gets a
-name and a digest of its own, without what it refers to in turn. Digests alone, no values: what a
-constant holds may be nobody's business.
+name and a digest of its own, without what it refers to in turn. Only digests, no values: a
+constant may be confidential.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from .digest import CodeWalk
 from .values import Json
 
 MAX_PARTS = 2_000
-"""Of a function that refers to more than this no parts are told."""
+"""For a function that refers to more than this, no parts are reported."""
 
 _DIGITS = 16
 _NAMES = frozenset({"globals", "names"})
-"""Fields of a record that say what names stand for: variables are parts of their own."""
+"""Fields of a record that map names to what they refer to: variables are separate parts."""
 
 
 def code_parts(function: Any, *, folder: str, declared: bool = False) -> dict[str, str]:
-    """Digests of all that a callable of the user's refers to, itself included, by name.
+    """Digests of everything that a user's callable refers to, itself included, by name.
 
     Args:
-        function: As ``code_digest`` takes it.
+        function: As for ``code_digest``.
         folder: The recipe's folder: files are named relative to it.
         declared: Whether the recipe has a ``depends_on``.
 
     Returns:
         ``"recipe.py: scale" -> 16 hex digits``, sorted by name; empty for more than MAX_PARTS.
-        Two functions whose ``code_digest`` differs differ in one of them, but for the order of
-        what they hold.
+        If the ``code_digest`` of two functions differs, so does one of these, unless only the
+        order of their content differs.
 
     Raises:
         RecipeError: as ``code_digest`` does.
@@ -46,7 +46,7 @@ def code_parts(function: Any, *, folder: str, declared: bool = False) -> dict[st
 
 
 class _PartsWalk(CodeWalk):
-    """A walk that keeps the name of each record, and what each variable stands for."""
+    """A walk that keeps the name of each record, and the value of each variable."""
 
     def __init__(self, folder: str, *, declared: bool = False) -> None:
         super().__init__(folder, declared=declared)
@@ -59,19 +59,19 @@ class _PartsWalk(CodeWalk):
         self.digest(root)
         name = getattr(root, "__qualname__", None) or type(root).__qualname__
         reference = self._refer(root, name)
-        told: dict[str, list[Json]] = {}
+        parts: dict[str, list[Json]] = {}
         if reference[0] != "record":
-            # A partial, say: what it adds to the function that it is made of.
-            told[name] = [self._named(reference)]
+            # For example a partial: what it adds to the function inside.
+            parts[name] = [self._named(reference)]
         for number, label in self._labels.items():
-            told.setdefault(label, []).append(self._own(self._records[number]))
+            parts.setdefault(label, []).append(self._own(self._records[number]))
         for label, (value, of_object) in self._variables.items():
-            # A function or class is a part by its own name, whatever it is called where it is used.
+            # A function or class is a part under its own name, whatever name refers to it.
             if of_object is None:
-                told.setdefault(label, []).append(self._named(value))
+                parts.setdefault(label, []).append(self._named(value))
             elif of_object not in self._labels:
-                told.setdefault(label, []).append(self._own(self._records[of_object]))
-        return {label: digest(values)[:_DIGITS] for label, values in sorted(told.items())}
+                parts.setdefault(label, []).append(self._own(self._records[of_object]))
+        return {label: digest(values)[:_DIGITS] for label, values in sorted(parts.items())}
 
     def _start(self, value: Any) -> int:
         number = super()._start(value)
@@ -83,7 +83,7 @@ class _PartsWalk(CodeWalk):
         return number
 
     def _refer(self, value: Any, where: str) -> Json:
-        # By name at once: a container hashes what it refers to.
+        # By name at once, because a container hashes what it refers to.
         return self._named(super()._refer(value, where))
 
     def _variable(self, name: str, scope: Mapping[str, Any]) -> Json:
@@ -104,7 +104,7 @@ class _PartsWalk(CodeWalk):
         return None
 
     def _file(self, scope: Mapping[str, Any]) -> str:
-        """A module by its file, relative to the recipe's; by its name where it lies elsewhere."""
+        """A module by its file, relative to the recipe's; by its name if it is elsewhere."""
         path = scope.get("__file__")
         for root in self._roots if isinstance(path, str) else ():
             if str(path).startswith(root + os.sep):
@@ -112,7 +112,7 @@ class _PartsWalk(CodeWalk):
         return str(scope.get("__name__", "?"))
 
     def _own(self, record: Json) -> Json:
-        """A record without what the names in it stand for."""
+        """A record without what the names in it refer to."""
         if not isinstance(record, dict):
             return self._named(record)
         return {
@@ -121,7 +121,7 @@ class _PartsWalk(CodeWalk):
         }
 
     def _kinds(self, value: Json) -> Json:
-        """Names, with the kind of what each stands for."""
+        """Names, with the kind of what each refers to."""
         if not isinstance(value, list):
             return value
         if len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], list):
@@ -139,7 +139,7 @@ class _PartsWalk(CodeWalk):
         return value[:1]
 
     def _named(self, value: Json) -> Json:
-        """The same with the names of records in place of their numbers, which anything moves."""
+        """The same with names of records in place of their numbers, which any change shifts."""
         if isinstance(value, list | tuple):
             if len(value) == 2 and value[0] == "record" and isinstance(value[1], int):
                 return ["record", self._labels.get(value[1]) or self._objects[value[1]]]
@@ -148,5 +148,5 @@ class _PartsWalk(CodeWalk):
 
 
 def _pairs(value: list[Json]) -> Iterable[tuple[Json, Json]]:
-    """The attributes of a module that are used, and what each is."""
+    """The attributes of a module that are used, and the value of each."""
     return [(pair[0], pair[1]) for pair in (value[0] if value else [])]

@@ -1,7 +1,7 @@
 """The source of live functions and classes: found, checked against the code, and normalised.
 
-In the normal form only what has an effect counts. Comments, docstrings, formatting and annotations
-that nothing reads leave no trace; names and constants do.
+In the normal form only what has an effect counts: names and constants, but not comments,
+docstrings, formatting or annotations that nothing reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Sources:
         self._codes: dict[str, list[CodeType]] = {}
 
     def module(self, names: Mapping[str, Any]) -> ast.Module | None:
-        """The source of the module with this namespace; None where there is none."""
+        """The source of the module with this namespace; None if there is none."""
         path, loader = names.get("__file__"), names.get("__loader__")
         if not isinstance(path, str):
             return None
@@ -43,9 +43,9 @@ class Sources:
     def function(self, function: FunctionType) -> ast.AST | None:
         """The definition of a function.
 
-        A lambda that cannot be told from another on its line gives the statement that holds
-        both. None where there is no source, or only one that the code was not made from: a
-        file edited since, a notebook's text gone.
+        For a lambda that cannot be distinguished from another on its line, it is the statement
+        that holds both. None if there is no source, or if the code was not made from it: the file
+        was edited since, or the text of a notebook is gone.
         """
         code = function.__code__
         tree = self._tree(code.co_filename, function.__globals__)
@@ -63,9 +63,9 @@ class Sources:
         return None
 
     def classes(self, cls: type) -> list[ast.ClassDef]:
-        """The definitions of a class: one, or all of that name where they cannot be told apart.
+        """The definitions of a class: one, or all of that name if they cannot be distinguished.
 
-        Empty where there is no source that its methods were made from.
+        Empty if no source matches its methods.
         """
         module = sys.modules.get(cls.__module__)
         names = vars(module) if module is not None else {}
@@ -132,7 +132,7 @@ def own_functions(cls: type) -> dict[str, FunctionType]:
 
 
 def _is_generated(function: FunctionType) -> bool:
-    """Whether a function in a class was not written there: a decorator's, a library's."""
+    """Whether a function in a class was written elsewhere, by a decorator or a library."""
     path = function.__code__.co_filename
     if path.startswith("<") and not path.endswith(".py"):
         return "__file__" in function.__globals__
@@ -160,7 +160,7 @@ def imported_names(code: CodeType) -> set[str]:
 
 
 def texts_in(code: ast.AST | CodeType) -> set[str]:
-    """The strings that stand in some code: of a source text, without docstrings."""
+    """The strings in some code; of a source text, without docstrings."""
     if isinstance(code, CodeType):
         constants = [constant for inner in _nested(code) for constant in inner.co_consts]
     else:
@@ -170,7 +170,7 @@ def texts_in(code: ast.AST | CodeType) -> set[str]:
 
 
 def free_names(node: ast.AST) -> set[str]:
-    """Names that a definition or statement reads from around it."""
+    """Names that a definition or statement reads from its surroundings."""
     module: Any = ast.Module(body=[stripped(node)], type_ignores=[])  # type: ignore[list-item]
     table = symtable.symtable(ast.unparse(ast.fix_missing_locations(module)), "<node>", "exec")
     names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
@@ -183,7 +183,7 @@ def free_names(node: ast.AST) -> set[str]:
 
 
 def attribute_chains(node: ast.AST, name: str) -> set[tuple[str, ...]]:
-    """How code uses a name: ("a", "b") for each longest ``name.a.b``, () where it stands bare."""
+    """How code uses a name: ("a", "b") for each longest ``name.a.b``, () where it is bare."""
     chains: set[tuple[str, ...]] = set()
 
     def visit(current: ast.AST) -> None:
@@ -221,7 +221,7 @@ def _find_lambda(tree: ast.Module, code: CodeType) -> ast.AST | None:
         node
         for node in lambdas
         if (node.body.lineno, node.body.col_offset) in inside
-        # In column 0 stands what the compiler put before the first instruction.
+        # Column 0 holds what the compiler put before the first instruction.
         and all(_covers(node, line, column) for line, column in inside if column)
     ]
     if len(fitting) == 1:
@@ -298,18 +298,18 @@ def _same_constant(a: object, b: object) -> bool:
 
 
 def normalised(node: ast.AST) -> str:
-    """A text that is the same for code that means the same, however it is written down."""
+    """A text that is the same for equivalent code, however it is written."""
     return ast.dump(stripped(node))
 
 
 def stripped(node: ast.AST) -> ast.AST:
-    """A copy of a definition or statement without what has no effect."""
+    """A copy of a definition or statement without the parts that have no effect."""
     stripped: ast.AST = _Normaliser().visit(copy.deepcopy(node))
     return stripped
 
 
 class _Normaliser(ast.NodeTransformer):
-    """Removes what has no effect."""
+    """Removes parts that have no effect."""
 
     def __init__(self) -> None:
         self._in_class = False
@@ -363,7 +363,7 @@ class _Normaliser(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
-        # In a class they may be the fields of a dataclass.
+        # In a class it may be the field of a dataclass.
         if self._in_class:
             return node
         if node.value is None:
@@ -377,7 +377,7 @@ class _Normaliser(ast.NodeTransformer):
 
 
 def code_json(code: CodeType, doc: str | None) -> list[Any]:
-    """Compiled code, where there is no source: without line numbers, file name, docstring."""
+    """Compiled code, if there is no source: without line numbers, file name, docstring."""
     constants: list[Any] = []
     for position, constant in enumerate(code.co_consts):
         if isinstance(constant, CodeType):

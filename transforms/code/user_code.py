@@ -1,4 +1,4 @@
-"""Whose code a module is: the user's own, or an installed library's."""
+"""Whether a module's code is the user's own or an installed library's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INSTALLED_ROOTS = _installed_roots()
 def is_user_file(path: str) -> bool:
     """Whether a source file is the user's own: not installed, not part of this package.
 
-    What only looks like a path (``<string>``) is nobody's file.
+    What only looks like a path (``<string>``) does not count as a file.
     """
     if path.startswith("<") and not path.endswith(".py"):
         return False
@@ -44,23 +44,23 @@ def is_user_file(path: str) -> bool:
     if _INSTALLED_PARTS.intersection(real.split(os.sep)):
         return False
     if real.startswith(_PACKAGE_FOLDER + os.sep):
-        # Tests and examples of a checkout lie in the package's folder, and are nobody's rooms.
-        room = os.path.relpath(real, _PACKAGE_FOLDER).split(os.sep)[0]
-        return not (room.endswith(".py") or room in _ROOMS)
+        # Tests and examples of a checkout are in the package's folder, but in no subpackage.
+        top = os.path.relpath(real, _PACKAGE_FOLDER).split(os.sep)[0]
+        return not (top.endswith(".py") or top in _SUBPACKAGES)
     return not any(real.startswith(root + os.sep) for root in _INSTALLED_ROOTS)
 
 
 @functools.lru_cache(maxsize=4096)
 def _real_folder(folder: str) -> str:
-    # Thousands of modules lie in a few folders: looking at every part of every path takes long.
+    # Thousands of modules are in a few folders: checking every part of every path takes long.
     return os.path.realpath(folder)
 
 
-_ROOMS = frozenset({"schemas", "transforms", "pipelines", "runners"})
+_SUBPACKAGES = frozenset({"schemas", "transforms", "pipelines", "runners"})
 
 
 def is_user_module(module: object) -> TypeGuard[ModuleType]:
-    """Whether this is a module of the user's own: a file of his, a script, or what is typed in."""
+    """Whether this is the user's own module: a file, a script, or typed-in code."""
     if not isinstance(module, ModuleType):
         return False
     if module.__name__ == "__main__":
@@ -68,14 +68,14 @@ def is_user_module(module: object) -> TypeGuard[ModuleType]:
         return path is None or is_user_file(path)
     path = getattr(module, "__file__", None)
     if path is None:
-        # A folder without __init__.py has no file; what is built in has no path either.
+        # A folder without __init__.py has no file; a built-in module has no path either.
         folders = [str(folder) for folder in getattr(module, "__path__", ())]
         return bool(folders) and all(is_user_file(os.path.join(f, "_.py")) for f in folders)
     return path.endswith(".py") and is_user_file(path)
 
 
 def user_modules() -> list[ModuleType]:
-    """The user's modules among those that are loaded."""
+    """The user's modules that are loaded."""
     return [
         module
         for module in list(sys.modules.values())

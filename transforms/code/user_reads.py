@@ -1,9 +1,9 @@
-"""Files that a user's functions open: what the fingerprint does not cover is refused.
+"""Files that a user's functions open: those that the fingerprint does not cover are refused.
 
-An audit hook of Python's sees each file that Python code opens while a user's function runs, or
-his modules are loaded. It cannot see what C code opens by itself (``cv2.imread``), what other
-processes read, sizes and times of files, nor environment variables; operations of TensorFlow that
-read files are found in the traced graph.
+A Python audit hook sees each file that Python code opens while a user's function runs or the
+user's modules are loaded. It cannot see what C code opens itself (``cv2.imread``), what other
+processes read, sizes and times of files, or environment variables. TensorFlow operations that read
+files are found in the traced graph.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SCRATCH = ("tempfile.mkdtemp", "tempfile.mkstemp")
 _EVENTS = frozenset({"open", "sqlite3.connect", *_SCRATCH})
 _STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _OUR_THREADS = frozenset({PACKAGE, "apache_beam", "grpc", "tensorflow"})
-"""What runs threads beside those of a user's function."""
+"""Packages that run threads of their own, not those of a user's function."""
 
 
 class _Reads:
@@ -47,9 +47,9 @@ class _Reads:
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
-        """What it has read since this was last looked at."""
+        """Files read since the last check."""
         self.unseen = ""
-        """What reads files that are known only when it runs, out of the hook's sight."""
+        """What reads files that are known only at run time and that the hook cannot see."""
         self.written: dict[str, None] = {}
         """Its own files and folders, the oldest first."""
 
@@ -63,53 +63,53 @@ class _Reads:
         return True
 
     def note_read(self, path: str, frame: FrameType | None) -> None:
-        """Notes a file that it opens, unless that is part of an import."""
+        """Notes a file that the function opens, unless that is part of an import."""
         if path not in self.paths and not _is_for_code(path, frame):
             self.paths.add(path)
 
     def note_written(self, path: str) -> None:
-        """Notes a file or folder that it makes; of very many the last ones."""
+        """Notes a file or folder that the function makes; only the last ones of very many."""
         self.written[path] = None
         while len(self.written) > _MAX_WRITTEN:
             del self.written[next(iter(self.written))]
 
 
 class _Loading(_Reads):
-    """What the user's code opens while his modules are loaded."""
+    """What the user's code opens while the user's modules are loaded."""
 
     def __init__(self, found: dict[str, Identity | None]) -> None:
         super().__init__()
         self.found = found
 
     def note_read(self, path: str, frame: FrameType | None) -> None:
-        """Notes a file, as it is, that the user's code opens: no library that is imported."""
+        """Notes a file and its identity if the user's code opens it, not a library's import."""
         if path not in self.found and _is_opened_by_user(path, frame):
             self.found[path] = identity_of(path)
 
 
 _READS: dict[int, tuple[Any, _Reads]] = {}
-"""By the identity of the function; with it, or a weak reference to it."""
+"""Keyed by the identity of the function; with the function, or a weak reference to it."""
 _NOW: dict[int, tuple[_Reads | None, str]] = {}
-"""By thread: whose opened files are noted, and the record's own file."""
+"""By thread: whose opened files are noted, and the file of the current record."""
 _LOCK = threading.Lock()
 _INSTALLED = False
 
 
 class running:
-    """While it is entered, this thread runs a user's function, whose opened files are noted.
+    """Context in which this thread runs a user's function, and the files that it opens are noted.
 
-    So are those of threads that the function started. None as the function says that this
-    package's own code runs in between.
+    Files opened by threads that the function started are noted too. ``None`` as the function means
+    that this package's own code runs in between.
     """
 
     def __init__(self, function: Any, *, own: str = "") -> None:
-        """``own`` is the path of the record's own file, which it may open."""
+        """``own`` is the path of the current record's file, which the function may open."""
         self._reads = None if function is None else _reads_of(function)
         self._own = own
 
     @classmethod
     def loading(cls, found: dict[str, Identity | None]) -> running:
-        """While it is entered, this thread loads the user's modules.
+        """Context in which this thread loads the user's modules.
 
         Files that their code opens are added to ``found``, with their identity at that time.
         """
@@ -134,20 +134,20 @@ class running:
         else:
             _NOW[threading.get_ident()] = self._before
         if isinstance(self._reads, _Loading):
-            # Lines that are kept of them would not be read again where a function asks for them.
-            # Those of a module that ran, which have no time, stay.
+            # Cached lines of these files would not be read again when a function needs them. Those
+            # of a module that ran have no time and stay.
             for name, entry in list(linecache.cache.items()):
                 if os.path.abspath(name) in self._reads.found and entry[1:2] != (None,):
                     linecache.cache.pop(name, None)
 
 
 def note_path(function: Any, path: str) -> None:
-    """Notes a file that a function will have opened out of the hook's sight."""
+    """Notes a file that a function will open where the hook cannot see it."""
     _reads_of(function).paths.add(os.path.abspath(path))
 
 
 def note_unseen(function: Any, what: str) -> None:
-    """Notes that a function opens files which are known only when it runs, out of sight."""
+    """Notes that a function opens files that are known only at run time and cannot be seen."""
     _reads_of(function).unseen = what
 
 
@@ -157,9 +157,9 @@ def refuse_undeclared(
     """Refuses functions that opened files which the fingerprint does not cover.
 
     Args:
-        functions: Those of a recipe.
-        declared: Paths, without links, of the files that it covers.
-        folder: The recipe's: messages name files from there.
+        functions: The functions of a recipe.
+        declared: Paths, with links resolved, of the files that it covers.
+        folder: The recipe's folder: messages name files relative to it.
 
     Raises:
         RecipeError: naming the function and the file.
@@ -170,8 +170,8 @@ def refuse_undeclared(
             continue
         if reads.unseen and not declared:
             raise RecipeError(
-                f"{name_of(function)} reads files in {reads.unseen}: which ones is not known "
-                "before it runs, and a change of one would go unnoticed. Name them, or their "
+                f"{name_of(function)} reads files in {reads.unseen}: which ones is unknown "
+                "before it runs, and a change to one would go unnoticed. Name them, or their "
                 'folders, in the recipe: ss.Recipe(depends_on=["masks/", …]).'
             )
         paths, reads.paths = reads.paths, set()
@@ -180,10 +180,10 @@ def refuse_undeclared(
                 continue
             raise RecipeError(
                 f"{name_of(function)} opened {path}, which the fingerprint does not cover: a "
-                "change of that file would go unnoticed, and old results would be taken for new "
-                "ones. Name it, or its folder, in the recipe: "
-                f"ss.Recipe(depends_on=[{_named_from(path, folder)!r}, …]). Paths count from the "
-                "recipe's folder."
+                "change to that file would go unnoticed, and old results would be reused. "
+                "Name it, or its folder, in the recipe: "
+                f"ss.Recipe(depends_on=[{_named_from(path, folder)!r}, …]). Paths are relative to "
+                "the recipe's folder."
             )
 
 
@@ -197,7 +197,7 @@ def _named_from(path: str, folder: str) -> str:
 
 
 def name_of(function: Any) -> str:
-    """Names a function or step for a person."""
+    """The name of a function or step, for messages."""
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
@@ -206,7 +206,7 @@ def _is_covered(path: str, declared: Collection[str]) -> bool:
 
 
 def is_of_machine(path: str) -> bool:
-    """Whether a file is of the system or of installed libraries."""
+    """Whether a file belongs to the system or to installed libraries."""
     real = os.path.realpath(path)
     if real.startswith(_LIBRARIES):
         return True
@@ -236,7 +236,7 @@ def _reads_of(function: Any) -> _Reads:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    # Called for every event of the process: what is not asked for must cost nothing.
+    # Called for every event of the process: irrelevant events must cost nothing.
     if event not in _EVENTS or not _NOW:
         return
     now = _NOW.get(threading.get_ident())
@@ -252,9 +252,9 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_users_thread(frame: FrameType | None) -> bool:
-    """Whether a thread that runs no function itself was started by one: a pool of its own.
+    """Whether a thread that runs no function itself was started by one, for example by a pool.
 
-    A thread in which this package is at work is of another build, or reads a record's file.
+    A thread in which this package is at work belongs to another build, or reads a record's file.
     """
     lowest = ""
     while frame is not None:
@@ -288,22 +288,22 @@ def _note(reads: _Reads, own: str, event: str, args: tuple[Any, ...]) -> None:
 
 
 def _below_open_folder(name: str) -> str:
-    """The file of a relative name in a folder that this process holds open, or an empty text.
+    """The file with a relative name in a folder that this process has open, or an empty string.
 
-    ``os.open(name, flags, dir_fd=…)`` does not say which folder it means.
+    ``os.open(name, flags, dir_fd=…)`` does not report which folder it means.
     """
     try:
         links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
     except OSError:
         return ""
-    # Sorted, so that of several the same one is named each time.
+    # Sorted: of several, the same one is reported each time.
     folders = sorted(os.path.realpath(link) for link in links if os.path.isdir(link))
     found = (os.path.join(folder, name) for folder in folders)
     return next((os.path.normpath(path) for path in found if os.path.isfile(path)), "")
 
 
 def _source_of(path: str) -> str:
-    """The module that bytecode was compiled from; other paths as they are."""
+    """The module that bytecode was compiled from; other paths unchanged."""
     if not path.endswith(".pyc"):
         return path
     try:
@@ -323,10 +323,10 @@ def _is_same(path: str, own: str) -> bool:
 
 
 def _is_for_code(path: str, frame: FrameType | None) -> bool:
-    """Whether a file is opened by an import statement, or to read the source of a module.
+    """Whether a file is opened by an import statement, or to read a module's source.
 
     Modules count by what is used of them; what they read while they are imported, by value. A
-    module that a function loads from a path (``spec_from_file_location``) is a file that it opens.
+    module that a function loads from a path (``spec_from_file_location``) is a file it opens.
     """
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
@@ -342,7 +342,7 @@ def _is_for_code(path: str, frame: FrameType | None) -> bool:
 
 
 def _is_opened_by_user(path: str, frame: FrameType | None) -> bool:
-    """Whether code of the user's own, itself or through a library, opens a file."""
+    """Whether the user's own code opens a file, directly or through a library."""
     while frame is not None:
         code = frame.f_code
         if is_user_file(code.co_filename):
@@ -358,7 +358,7 @@ def _is_opened_by_user(path: str, frame: FrameType | None) -> bool:
 
 
 def _is_source_shown(path: str, frame: FrameType) -> bool:
-    """Whether a library reads a module's source, as for a traceback."""
+    """Whether a library reads a module's source, for example for a traceback."""
     if frame.f_globals.get("__name__") != "linecache" or not path.endswith(".py"):
         return False
     asks: FrameType | None = frame

@@ -1,6 +1,6 @@
-"""Values as they enter a fingerprint: plain JSON that two equal values share, in any process.
+"""Values as they enter a fingerprint: plain JSON, the same for equal values in any process.
 
-What is not a plain value (a function, an object of the user's) goes to a callback.
+What is not a plain value (a function, an object of the user's) is passed to a callback.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .user_code import is_user_file
 
 Json = Any
 Refer = Callable[[Any, str], Json]
-"""Gives the JSON of a value inside another; the second argument names it for a person."""
+"""Returns the JSON of a value inside another; the second argument names it in messages."""
 
 _BY_REPR: tuple[type, ...] = (
     datetime.date,
@@ -55,12 +55,12 @@ _NO_EFFECT: tuple[type, ...] = (
 _OF_ENUM = frozenset({"_value_", "_name_", "_sort_order_", "_inverted_", "__objclass__"})
 _OF_LOGGER = frozenset(vars(logging.Logger("")))
 _OF_MEMMAP = frozenset({"filename", "offset", "mode"})
-"""Attributes that such objects have by themselves."""
+"""Attributes that such objects have initially."""
 _CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 class OpaqueError(Exception):
-    """A value whose content cannot be hashed; ``where`` names it for a person."""
+    """A value whose content cannot be hashed; ``where`` names it in messages."""
 
     def __init__(self, where: str, value: Any) -> None:
         super().__init__(where)
@@ -68,23 +68,23 @@ class OpaqueError(Exception):
         self.value = value
 
     def explain(self, root: str, *, moves: bool) -> str:
-        """What is wrong with it and what helps.
+        """The error message: what is wrong and how to fix it.
 
         Args:
-            root: The function that leads to it.
-            moves: Whether it changes by being used, as a file or an iterator does.
+            root: The function that leads to the value.
+            moves: Whether the value changes when used, as a file or an iterator does.
         """
         kind = type(self.value)
         shown = f"{kind.__module__}.{kind.__qualname__}"
         message = (
-            f"{root} uses {self.where}, a {shown}: its content cannot be hashed, so a change of it "
+            f"{root} uses {self.where}, a {shown}: its content cannot be hashed, so a change to it "
             "would go unnoticed. "
         )
         if isinstance(self.value, io.IOBase):
-            return message + "Read the file where the module is loaded, and use what was read."
+            return message + "Read the file when the module is loaded, and use the content."
         inside = "Make it inside the function from plain values (numbers, strings, lists, arrays)"
         if moves:
-            return message + f"{inside}: it changes each time that it is used."
+            return message + f"{inside}: it changes each time it is used."
         return message + (
             f"{inside}, or name the files and values that it is made from in the recipe: "
             'ss.Recipe(depends_on=["model.bin", …]).'
@@ -94,7 +94,7 @@ class OpaqueError(Exception):
 class Values:
     """Turns plain values into JSON.
 
-    ``folder`` is the recipe's: a path inside it counts by what follows. A path to a file counts
+    ``folder`` is the recipe's: a path inside it counts relative to it. A path to a file counts
     with the file's content.
 
     Attributes:
@@ -106,7 +106,7 @@ class Values:
         self.files: dict[str, str] = {}
 
     def files_named(self, texts: Iterable[str]) -> list[Json]:
-        """The files that absolute paths in some code lead to, by content."""
+        """The files that absolute paths in some code lead to, with their hashes."""
         found = ((text, self._content(text)) for text in sorted(texts))
         return [[text, content] for text, content in found if content is not None]
 
@@ -183,7 +183,7 @@ class Values:
         return ["str", value] if content is None else ["str", value, content]
 
     def _content(self, path: str) -> str | None:
-        """The hash of the file that an absolute path leads to; None where there is none."""
+        """The hash of the file that an absolute path leads to; None if there is none."""
         if not path.startswith((os.sep, "~")):
             return None
         full = os.path.expanduser(path)
@@ -199,7 +199,7 @@ class Values:
         return count, total.hexdigest()
 
     def _mapping(self, items: Any, refer: Refer, where: str) -> Json:
-        """In their order: it can be seen."""
+        """In order, because code can see the order."""
         total = hashlib.sha256()
         for key, item in items.items():
             pair = [refer(key, f"a key of {where}"), refer(item, f"{where}[{key!r}]")]
@@ -207,7 +207,7 @@ class Values:
         return len(items), total.hexdigest()
 
     def _set(self, items: Iterable[Any], refer: Refer, where: str) -> Json:
-        # Functions by name first: what they are called in turn must not hang on the set's order.
+        # Functions by name first: the names they get must not depend on the order of the set.
         ordered = sorted(items, key=lambda item: getattr(item, "__qualname__", ""))
         members = sorted(canonical_json(refer(item, where)) for item in ordered)
         return hashlib.sha256(b"\n".join(members)).hexdigest()
@@ -234,7 +234,7 @@ class Values:
 
 
 def _added(value: Any) -> list[tuple[str, Any]]:
-    """Attributes that were set on a plain value beside those that it has by itself, sorted."""
+    """Attributes that were set on a plain value in addition to its initial ones, sorted."""
     kind = type(value)
     held = getattr(value, "__dict__", None)
     if not held or isinstance(value, type) or kind in (types.SimpleNamespace, threading.local):
@@ -244,24 +244,24 @@ def _added(value: Any) -> list[tuple[str, Any]]:
     elif isinstance(value, logging.Logger):
         names = held.keys() - _OF_LOGGER
     elif kind.__module__.partition(".")[0] in ("keras", "tf_keras"):
-        # Weights count as such.
+        # Weights are hashed separately.
         names = {n for n in held.keys() - _of_layer(value) if not hasattr(held[n], "assign")}
         names = {name for name in names if not name.startswith("_")}
     elif kind.__module__.partition(".")[0] in sys.stdlib_module_names or is_users_class(kind):
         names = set(held)
     else:
-        # What libraries hold there themselves, caches too, has private names.
+        # What libraries keep there themselves, including caches, has private names.
         names = {name for name in held.keys() - _OF_MEMMAP if not name.startswith("_")}
     return [(name, held[name]) for name in sorted(names)]
 
 
 def _of_layer(value: Any) -> set[str]:
-    """Names of the attributes that a Keras layer has by itself."""
+    """Names of the attributes that a Keras layer has initially."""
     kind = type(value)
     try:
         return set(vars(kind.from_config(value.get_config())))
     except Exception:
-        # One that holds a function is not made from settings alone.
+        # A layer with a function cannot be made from its settings alone.
         return set(vars(next(base for base in kind.__mro__ if base.__name__ == "Layer")()))
 
 
@@ -313,7 +313,7 @@ def _pyarrow(value: Any) -> Json | None:
 
 
 def _schema_text(schema: Any) -> str:
-    # What str() gives cuts long metadata short.
+    # str() truncates long metadata.
     return str(schema.to_string(truncate_metadata=False))
 
 
@@ -374,14 +374,14 @@ def _tensorflow(value: Any, refer: Refer, where: str) -> Json | None:
 
 
 def _keras(value: Any, refer: Refer, where: str) -> Json | None:
-    """A layer: its settings, its weights, its words."""
+    """A layer: its settings, weights and vocabulary."""
     is_layer = all(hasattr(value, name) for name in ("get_config", "get_weights", "trainable"))
     if not is_layer or hasattr(value, "layers"):
         return None
-    # Layers without a name of their own are numbered as they are made.
+    # Layers without an explicit name are numbered in order of creation.
     settings = {key: item for key, item in value.get_config().items() if key != "name"}
     words = value.get_vocabulary() if hasattr(value, "get_vocabulary") else None
-    # Settings name functions of the user's, and no more.
+    # Settings only name the user's functions.
     functions = {
         name: item
         for name, item in sorted(vars(value).items())

@@ -1,10 +1,9 @@
-"""Decodes sound files to samples: plain WAV by TensorFlow in a graph, all else by libsndfile.
+"""Decodes sound files to samples: plain WAV with TensorFlow in a graph, all others with libsndfile.
 
-Decoders take much that is damaged for good: they fill gaps with silence and end early. So what a
-file says of itself is compared with what comes out: the number of samples, FLAC's MD5 of them,
-whether floats are numbers. In a graph, what goes wrong comes out as a string, ``reason``, tab,
-message, between the marks that say so: an exception that went through TensorFlow would be logged
-with all its frames.
+Decoders accept much damage silently: they fill gaps with silence and end early. So what a file's
+header states is compared with the result: the number of samples, FLAC's MD5 of them, whether
+floats are finite. In a graph, a failure is returned as a string, ``reason``, tab, message, between
+marks: an exception raised through TensorFlow would be logged with all its frames.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ from .audio_header import (
 Samples = npt.NDArray[np.float32]
 
 _FLAC_INFO = 8
-"""A STREAMINFO begins so far behind the mark ``fLaC``."""
+"""Distance from the mark ``fLaC`` to the STREAMINFO."""
 
 _HEAD_BYTES = 44
-"""Before the samples of a plain WAV file: RIFF, fmt and data, nothing else."""
+"""Length of the header of a plain WAV file: RIFF, fmt and data, nothing else."""
 _PLAIN = (
     (0, b"RIFF"),
     (8, b"WAVEfmt \x10\0\0\0\x01\0"),
     (34, b"\x10\0data"),
 )
-"""Where, and what: a chunk ``fmt`` of 16 bytes, PCM; 16 bits, then the samples."""
+"""Positions and contents: a chunk ``fmt`` of 16 bytes, PCM; 16 bits, then the samples."""
 
 _NOISE = re.compile(rb"\[src/libmpg123/|Note: |Warning: |\s*$")
 _DAMAGE = re.compile(r"error: |Skipped \d+ bytes")
@@ -57,20 +56,20 @@ _DESCRIPTOR_LOCK = threading.Lock()
 
 
 def decode_sound(data: bytes, *, max_samples: int = MAX_SAMPLES) -> tuple[Samples, int]:
-    """Decodes a sound file: WAV, FLAC, Ogg Vorbis or Opus, MP3; the content decides.
+    """Decodes a sound file: WAV, FLAC, Ogg Vorbis or Opus, MP3; the content decides which.
 
-    Integers become floats exactly: divided by their type's range, 1/32768 a step of 16 bits. Of 32
-    bits and of float64, float32 keeps 24.
+    Integers are converted to floats exactly, divided by their type's range: one step of 16 bits is
+    1/32768. Of 32-bit integers and float64, float32 keeps 24 bits.
 
     Args:
         data: The file's bytes.
-        max_samples: Of all channels together.
+        max_samples: Maximum number of samples of all channels together.
 
     Returns:
         float32[samples, channels], and the rate in Hz.
 
     Raises:
-        UnreadableSoundError: if it is none of these, or not whole.
+        UnreadableSoundError: if it is none of these formats, or not intact.
     """
     header = read_header(data, max_samples=max_samples)
     decode = {"wav": _wav, "flac": _flac, "mp3": _mp3}.get(header.format, _other)
@@ -86,7 +85,7 @@ def decode_sound(data: bytes, *, max_samples: int = MAX_SAMPLES) -> tuple[Sample
 
 
 def check_installed(*, where: str) -> None:
-    """Checks that the library that decodes is there.
+    """Checks that the decoding library is installed.
 
     Raises:
         RecipeError: if it is not; ``where`` names the step that needs it.
@@ -94,13 +93,13 @@ def check_installed(*, where: str) -> None:
     if importlib.util.find_spec("soundfile") is None:
         raise RecipeError(
             f"prepare: {where} needs the package soundfile, which is not installed. Run: pip "
-            'install "snapshard[audio]". Where all files are plain 16-bit WAV, write instead: '
+            'install "snapshard[audio]". If all files are plain 16-bit WAV, write instead: '
             'ss.audio.decode("…", plain_wav=True).'
         )
 
 
 def decoder_version() -> str:
-    """The version of soundfile, which brings its own libsndfile; ``absent`` without it."""
+    """The version of soundfile, which includes libsndfile; ``absent`` without it."""
     try:
         return importlib.metadata.version("soundfile")
     except importlib.metadata.PackageNotFoundError:
@@ -108,7 +107,7 @@ def decoder_version() -> str:
 
 
 def diagnose(data: bytes) -> UnreadableSoundError | None:
-    """Why a sound does not decode; None if it does."""
+    """Why a sound cannot be decoded; None if it can."""
     try:
         decode_sound(data)
     except UnreadableSoundError as error:
@@ -150,7 +149,7 @@ def _flac(data: bytes, header: SoundHeader, max_samples: int) -> Samples:
 
 
 def _packed(samples: npt.NDArray[np.int32], bits: int) -> bytes:
-    """Samples as FLAC's MD5 takes them: little-endian, in as few bytes as hold their bits."""
+    """Samples as input of FLAC's MD5: little-endian, in as few bytes as hold their bits."""
     values = np.ascontiguousarray(samples >> (32 - bits), "<i4")
     return values.view(np.uint8).reshape(-1, 4)[:, : -(-bits // 8)].tobytes()
 
@@ -189,7 +188,7 @@ def _compare(samples: npt.NDArray[Any], rate: int, header: SoundHeader) -> None:
 
 
 def failure_text(reason: str, message: str) -> str:
-    """What went wrong, as an error of TensorFlow's carries it."""
+    """A failure, in the form in which a TensorFlow error carries it."""
     return f"{FAILURE_MARK}{reason}\t{message}{FAILURE_MARK}"
 
 
@@ -197,8 +196,8 @@ def decode_tensors(data: Any) -> tuple[Any, Any, Any]:
     """Decodes a sound file, a string scalar.
 
     Returns:
-        float32[samples, channels], the rate as an int64 scalar, and what went wrong: a string
-        scalar, empty where nothing did.
+        float32[samples, channels], the rate as an int64 scalar, and the failure: a string scalar,
+        empty if there is none.
     """
     import tensorflow as tf
 
@@ -209,7 +208,7 @@ def decode_tensors(data: Any) -> tuple[Any, Any, Any]:
 
 
 def decode_plain_wav(data: Any) -> tuple[Any, Any, Any]:
-    """As :func:`decode_tensors`, for plain WAV files alone, without Python."""
+    """Like :func:`decode_tensors`, but for plain WAV files only, and without Python."""
     import tensorflow as tf
 
     failed = failure_text(
@@ -225,7 +224,7 @@ def decode_plain_wav(data: Any) -> tuple[Any, Any, Any]:
 
 
 def misfit(samples: Any, rate: Any, sound: Audio, *, mono: bool) -> Any:
-    """What is wrong with a decoded sound where it is to be like ``sound``: a string scalar."""
+    """How a decoded sound differs from what ``sound`` declares: a string scalar."""
     import tensorflow as tf
 
     def unless(fits: Any, reason: str, *message: Any) -> Any:
@@ -264,7 +263,7 @@ def misfit(samples: Any, rate: Any, sound: Audio, *, mono: bool) -> Any:
 
 
 def _is_plain(data: Any) -> Any:
-    """Whether a file begins as a plain WAV file does, all of its samples there."""
+    """Whether a file begins like a plain WAV file and contains all of its samples."""
     import tensorflow as tf
 
     def fits() -> Any:
@@ -273,7 +272,7 @@ def _is_plain(data: Any) -> Any:
         whole = (size > 0) & (size <= tf.strings.length(data) - _HEAD_BYTES)
         frame_bytes = _number(data, 32, tf.uint16)
         channels, rate = _number(data, 22, tf.uint16), _number(data, 24, tf.int32)
-        # Where the header contradicts itself, the other decoder says how.
+        # If the header contradicts itself, the other decoder reports how.
         agrees = (channels > 0) & (rate > 0) & (frame_bytes == 2 * channels)
         frame = tf.cast(frame_bytes, tf.int32)
         agrees &= (_number(data, 28, tf.int32) == rate * frame) & (size % tf.maximum(frame, 1) == 0)
@@ -291,7 +290,7 @@ def _number(data: Any, at: int, dtype: Any) -> Any:
 def _by_tensorflow(data: Any) -> tuple[Any, Any, Any]:
     import tensorflow as tf
 
-    # What stands behind the samples is none of the decoder's concern.
+    # What follows the samples must not reach the decoder.
     whole = tf.strings.substr(data, 0, _HEAD_BYTES + _number(data, 40, tf.int32))
     rate = tf.cast(_number(data, 24, tf.int32), tf.int64)
     samples, _ = tf.audio.decode_wav(whole)
@@ -312,7 +311,7 @@ def _by_python(data: Any) -> tuple[Any, Any, Any]:
 
 
 def _decode(data: bytes) -> tuple[Any, Any, Any]:
-    """What TensorFlow calls."""
+    """Called by TensorFlow."""
     try:
         samples, rate = decode_sound(data)
     except UnreadableSoundError as error:
@@ -325,11 +324,11 @@ def _decode(data: bytes) -> tuple[Any, Any, Any]:
 def caught_noise() -> Iterator[list[str]]:
     """Catches what libmpg123 writes to file descriptor 2 in this block; one block at a time.
 
-    That is how this library reports damage, and libsndfile gives no way to silence it or to ask
-    it. So the descriptor leads to a file meanwhile; what others have written there is passed on.
+    This is how the library reports damage, and libsndfile offers no way to silence or query it.
+    So the descriptor is redirected to a file; what others write there meanwhile is passed on.
 
     Yields:
-        A list that holds, after the block, what libmpg123 said of damage.
+        A list that contains, after the block, the damage that libmpg123 reported.
     """
     found: list[str] = []
     with _DESCRIPTOR_LOCK, tempfile.TemporaryFile() as caught:

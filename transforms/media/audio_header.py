@@ -1,9 +1,9 @@
-"""Reads what a sound file's bytes say of it: format, rate, channels, length. No sample is decoded.
+"""Reads a sound file's header: format, rate, channels, length. Decodes no sample.
 
 The content decides the format, never the name: WAV (RIFF, RF64 and big-endian RIFX, in ``wav``
 here), FLAC (RFC 9639), Ogg with Vorbis or Opus (RFC 3533), MP3. Anything else is reported with a
-reason by which rejects can be grouped. Of Ogg, pages are counted and their checksums compared: a
-decoder would leave out what is damaged, and take a file that was cut off for a shorter sound.
+reason by which rejects can be grouped. Ogg's pages are counted and their checksums verified: a
+decoder would skip damaged pages, and treat a truncated file as a shorter sound.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 MAX_SAMPLES = 100_000_000
-"""Of all channels: 400 MB as floats, 35 minutes of 48 kHz, 100 minutes of 16 kHz."""
+"""Of all channels together: 400 MB as floats, 35 minutes at 48 kHz, 100 minutes at 16 kHz."""
 MIN_RATE, MAX_RATE = 100, 1_000_000
 MAX_CHANNELS = 64
 
@@ -29,9 +29,9 @@ _CODECS = {
     (6, 8): ("ALAW", True),
     (7, 8): ("ULAW", True),
 }
-"""Format tag and bits a sample -> libsndfile's name, whether 16 bits hold every sample."""
+"""Format tag and bits per sample -> libsndfile's name, whether 16 bits hold every sample."""
 _STREAMED = 0x7FFF_0000
-"""Recorders that cannot seek back leave such a length, or more, or 0: the data lasts to the end."""
+"""Recorders that cannot seek back leave at least such a length, or 0: the data lasts to the end."""
 _GUID_END = b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71"
 _FOREIGN: dict[str, Callable[[bytes], bool]] = {
     "AIFF": lambda data: data[:4] == b"FORM" and data[8:12] in (b"AIFF", b"AIFC"),
@@ -63,28 +63,28 @@ _MP3_KBITS = {
 }
 """(MPEG 1, layer) -> kbit/s of the header's index 1 to 14."""
 _SEARCHED = 64 << 10
-"""How far behind a tag an MP3's first frame is looked for."""
+"""How far after a tag the first frame of an MP3 is searched for."""
 
 
 class SoundHeader(NamedTuple):
-    """What the header of one sound says."""
+    """The header of one sound."""
 
     format: Literal["wav", "flac", "ogg", "mp3"]
     subtype: str
     """As libsndfile names it: ``PCM_16``, ``FLOAT``, ``VORBIS`` …"""
     rate: int
-    """Samples a second of each channel, as it is decoded."""
+    """Samples per second of each channel, as decoded."""
     channels: int
     samples: int | None
-    """Of each channel; None where nothing but decoding tells."""
+    """Of each channel; None if only decoding can tell."""
     fits_16_bits: bool
-    """Whether every sample is a whole multiple of 1/32768, at most 1."""
+    """Whether every sample is an integer multiple of 1/32768, at most 1."""
     estimate: int = 0
-    """Where ``samples`` is None: about how many there are, if that can be told."""
+    """If ``samples`` is None: their approximate number, if it can be estimated."""
 
 
 class UnreadableSoundError(ValueError):
-    """Bytes that are no sound we can decode, with a reason to group by."""
+    """Bytes that cannot be decoded as a sound, with a reason to group by."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -94,13 +94,13 @@ class UnreadableSoundError(ValueError):
 def read_header(
     data: bytes, *, num_bytes: int | None = None, max_samples: int = MAX_SAMPLES
 ) -> SoundHeader:
-    """Reads the header of a sound file, and checks what can be checked without decoding it.
+    """Reads the header of a sound file, and checks what can be checked without decoding.
 
     Args:
         data: The file's bytes, or its first ones.
-        num_bytes: Length of the file; None where ``data`` is all of it. With a part of a file,
-            ``samples`` is None where the format states the length at its end.
-        max_samples: Of all channels together.
+        num_bytes: Length of the file; None if ``data`` is all of it. With a part of a file,
+            ``samples`` is None for formats that store the length at the end.
+        max_samples: Maximum number of samples of all channels together.
 
     Raises:
         UnreadableSoundError: with one of the reasons ``empty file``, ``zero-filled file``, ``text,
@@ -155,7 +155,7 @@ def _parse(data: bytes, total: int) -> SoundHeader:
 
 
 def _say_what_it_is(data: bytes) -> UnreadableSoundError:
-    """The error for bytes that are none of the known formats."""
+    """The error for bytes of no known format."""
     if not data.strip(b"\0"):
         return UnreadableSoundError("zero-filled file", f"all of {len(data):,} bytes are zero")
     for name, fits in _FOREIGN.items():
@@ -174,7 +174,7 @@ def _say_what_it_is(data: bytes) -> UnreadableSoundError:
 
 
 def _after_id3(data: bytes) -> int | None:
-    """Where the sound begins behind ID3v2 tags; None where there are none."""
+    """Where the sound begins after ID3v2 tags; None if there are none."""
     position = 0
     while data[position : position + 3] == b"ID3" and len(data) >= position + 10:
         size = 0
@@ -186,12 +186,12 @@ def _after_id3(data: bytes) -> int | None:
 
 
 def mp3_start(data: bytes) -> int:
-    """Where the frames of an MP3 begin, behind its tags."""
+    """Where the frames of an MP3 begin, after its tags."""
     return first_frame(data, _after_id3(data) or 0)
 
 
 def with_length(data: bytes) -> bytes:
-    """A WAV file with the length of its samples where a recorder has left 0."""
+    """A WAV file with the length of its samples filled in, if a recorder left 0."""
     order = ">" if data[:4] == b"RIFX" else "<"
     for chunk in _chunks(data, order):
         if chunk.name == b"data" and chunk.size == 0:
@@ -247,10 +247,10 @@ def _chunks(data: bytes, order: str) -> Iterator[_Chunk]:
 
 
 def _data_bytes(data: bytes, start: int, size: int, total: int) -> int:
-    """How many bytes of samples there are.
+    """Number of bytes of samples.
 
     Raises:
-        UnreadableSoundError: if the file ends before the length that it states.
+        UnreadableSoundError: if the file ends before the stated length.
     """
     rest = total - start
     if size == 0 and rest > 0 and not _holds_chunks(data, start, total):
@@ -266,7 +266,7 @@ def _data_bytes(data: bytes, start: int, size: int, total: int) -> int:
 
 
 def _holds_chunks(data: bytes, start: int, total: int) -> bool:
-    """Whether what follows an empty chunk of samples are chunks, and not samples."""
+    """Whether an empty chunk of samples is followed by chunks rather than by samples."""
     while start < total:
         name = data[start : start + 4]
         if len(name) < 4 or not name.isascii() or not name.decode("ascii").isprintable():
@@ -313,7 +313,7 @@ def read_flac(data: bytes, start: int) -> SoundHeader:
     """Reads the STREAMINFO of the FLAC stream at ``start``.
 
     Raises:
-        UnreadableSoundError: if there is none.
+        UnreadableSoundError: if it is missing or damaged.
     """
     info = data[start + 8 : start + 42]
     if len(info) < 34:
@@ -337,10 +337,10 @@ def read_flac(data: bytes, start: int) -> SoundHeader:
 
 
 def read_ogg(data: bytes, *, whole: bool) -> SoundHeader:
-    """Reads the first header of an Ogg file; of a ``whole`` one, checks every page.
+    """Reads the first header of an Ogg file; checks every page if the file is ``whole``.
 
     Raises:
-        UnreadableSoundError: if it is neither Vorbis nor Opus, or damaged, or cut off.
+        UnreadableSoundError: if it is neither Vorbis nor Opus, or damaged, or truncated.
     """
     page = _ogg_page(data, 0)
     packet = data[page.start : page.stop]
@@ -404,14 +404,14 @@ def _ogg_page(data: bytes, position: int) -> _OggPage:
 
 
 def _ogg_checksum(page: bytes) -> int:
-    """Ogg's CRC-32, of zlib's polynomial, but most significant bit first, from 0, not inverted."""
+    """Ogg's CRC-32: zlib's polynomial, most significant bit first, initially 0, not inverted."""
     body = page[:22] + bytes(4) + page[26:]
     value = zlib.crc32(body.translate(_REVERSED), 0xFFFF_FFFF) ^ 0xFFFF_FFFF
     return int(f"{value:032b}"[::-1], 2)
 
 
 def _check_pages(data: bytes, page: _OggPage) -> int:
-    """The position of the last sample; all pages have to be there."""
+    """The position of the last sample; all pages must be present."""
     first, granule = page, -1
     while not page.last:
         if page.stop == len(data):
@@ -437,7 +437,7 @@ def _check_pages(data: bytes, page: _OggPage) -> int:
 
 
 def _opus_rate(stated: int) -> int:
-    """The rate that libsndfile decodes Opus at: the next one that the codec has."""
+    """The rate at which libsndfile decodes Opus: the codec's next higher one."""
     return next((rate for rate in _OPUS_RATES if stated <= rate), 48_000)
 
 
@@ -447,14 +447,14 @@ class _Mp3Frame(NamedTuple):
     samples: int
     num_bytes: int
     side_bytes: int
-    """Between the frame's header and what an encoder may put there of the whole file."""
+    """Between the frame's header and an encoder's header for the entire file, if there is one."""
 
 
 def read_mp3(data: bytes, start: int, total: int) -> SoundHeader:
     """Reads the first frame of an MPEG audio stream (layers I to III).
 
     Raises:
-        UnreadableSoundError: if there is no frame, or the file is shorter than its encoder says.
+        UnreadableSoundError: if there is no frame, or the file is shorter than the encoder states.
     """
     start = first_frame(data, start)
     frame = _mp3_frame(data, start)
@@ -472,7 +472,7 @@ def read_mp3(data: bytes, start: int, total: int) -> SoundHeader:
         channels=frame.channels,
         samples=None,
         fits_16_bits=False,
-        # Where the encoder does not say, as if all frames were as long as the first.
+        # If the encoder states no number, assume that all frames are as long as the first.
         estimate=(num_frames or (total - start) // frame.num_bytes) * frame.samples,
     )
 
@@ -482,7 +482,7 @@ def _mp3_layer(byte: int) -> str:
 
 
 def first_frame(data: bytes, start: int) -> int:
-    """Where the first frame begins that another one of its kind follows, or that ends the file.
+    """Where the first frame begins that is followed by a frame of its kind or ends the file.
 
     Raises:
         UnreadableSoundError: if there is none near ``start``.
@@ -528,7 +528,7 @@ def _mp3_frame(data: bytes, position: int) -> _Mp3Frame | None:
 
 
 def _mp3_stated(data: bytes, start: int, frame: _Mp3Frame) -> tuple[int | None, int | None]:
-    """How many frames and bytes of them an encoder's ``Xing`` or ``Info`` header states."""
+    """Numbers of frames and of their bytes that an encoder's ``Xing`` or ``Info`` header states."""
     position = start + 4 + frame.side_bytes
     if data[position : position + 4] not in (b"Xing", b"Info"):
         return None, None

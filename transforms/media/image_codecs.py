@@ -1,7 +1,7 @@
 """Images as bytes and as pixels: decode, turn, encode, in TensorFlow operations on one image.
 
-For whole batches of encoded images there are a quick check that all decode, and a cut into parts
-by what the images take once decoded.
+For batches of encoded images: a quick check that all of them decode, and a division into parts by
+decoded size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...schemas.features import RESERVED_PREFIX, Features, Image
 Format = Literal["jpeg", "png"]
 
 NO_ALPHA = "a GIF with a transparent colour, whose alpha is not known; decode it to 3 channels"
-"""Why an image does not decode to four channels."""
+"""Why an image cannot be decoded to four channels."""
 
 _PNG_COLOURS = {1: b"\0", 3: b"\2", 4: b"\6"}
 
@@ -29,27 +29,27 @@ _MAX_EXIF_ENTRIES = 64
 
 _PARALLEL_CHECKS = 8
 MAX_PART_PIXELS = 48 << 20
-"""Decoded together at most, unless one image alone has more: 144 MiB as RGB."""
+"""Maximum decoded together, unless a single image has more: 144 MiB as RGB."""
 
 
 class Origin(NamedTuple):
-    """The file that an image was decoded from; goes along in the record while steps run."""
+    """The file that an image was decoded from; kept in the record while steps run."""
 
     data: Any
     """The file's bytes, a string scalar."""
     pixels: Any
-    """The image that the record holds; another one there is of another origin."""
+    """The image in the record; any other image there has another origin."""
     is_same: Any
-    """Whether they are the file's own pixels, but for colours left out: a bool scalar."""
+    """Whether they are the file's own pixels, except for dropped colours: a bool scalar."""
 
 
 def origin_name(name: str) -> str:
-    """Where a record has the origin of an image."""
+    """The name of an image's origin in a record."""
     return f"{RESERVED_PREFIX}origin/{name}"
 
 
 def with_image(record: dict[str, Any], name: str, image: Any, *, is_same: Any) -> dict[str, Any]:
-    """The record with another image, made from the one that was there."""
+    """The record with a new image, made from the previous one."""
     origin = record.get(origin_name(name))
     record = {**record, name: image}
     if origin is not None:
@@ -73,7 +73,7 @@ def _is_animated(webp: Any) -> Any:
 
 
 def decode_small(data: Any) -> Any:
-    """Decodes a JPEG, a string scalar, to 1/8 of its size: all of its scan, a pixel a block."""
+    """Decodes a JPEG, a string scalar, at 1/8 of its size: the entire scan, one pixel per block."""
     import tensorflow as tf
 
     return tf.io.decode_jpeg(data, channels=3, ratio=8, dct_method="INTEGER_FAST")
@@ -87,7 +87,7 @@ def _has_transparent_colour(gif: Any) -> Any:
     size = tf.size(codes)
 
     def at(place: Any) -> Any:
-        # Zero behind the end, so that both loops stop there.
+        # Zero after the end, which stops both loops.
         code = codes[tf.minimum(place, size - 1)]
         return tf.where(place < size, tf.cast(code, tf.int32), 0)
 
@@ -115,7 +115,7 @@ def is_webp(data: Any) -> Any:
 
 
 def decode_pixels(data: Any, channels: int) -> Any:
-    """Decodes a string scalar to ``uint8[height, width, channels]``, as it lies in the file."""
+    """Decodes a string scalar to ``uint8[height, width, channels]``, as stored in the file."""
     import tensorflow as tf
 
     def jpeg(channels: int) -> Any:
@@ -132,14 +132,14 @@ def decode_pixels(data: Any, channels: int) -> Any:
         # TensorFlow 2.21 corrupts its memory with an animation that has no transparency.
         single = tf.debugging.Assert(~_is_animated(data), ["an animated WebP"])
         with tf.control_dependencies([single]):
-            # It decodes to the channels that the file has, and to no others.
+            # Decodes to the channels of the file, and to no others.
             image = tf.image.decode_webp(tf.identity(data))[0]
         if channels == 4:
             return tf.cond(tf.shape(image)[2] == 4, lambda: image, lambda: opaque(image))
         return image[..., :3] if channels == 3 else luma(image[..., :3])
 
     def grey_jpeg() -> Any:
-        # libjpeg turns no CMYK into grey.
+        # libjpeg cannot convert CMYK to grey.
         cmyk = tf.io.extract_jpeg_shape(data)[2] == 4
         return tf.cond(cmyk, lambda: luma(jpeg(3)), lambda: jpeg(1))
 
@@ -154,7 +154,7 @@ def decode_pixels(data: Any, channels: int) -> Any:
         return tf.cond(bare, lambda: opaque(other(3)), lambda: tf.io.decode_png(data, channels=4))
 
     def without_alpha() -> Any:
-        # TensorFlow paints black what is transparent in a GIF, and does not say where.
+        # TensorFlow paints a GIF's transparent pixels black, and does not report which they are.
         is_gif = tf.strings.substr(data, 0, 3) == b"GIF"
         transparent = tf.cond(
             is_gif, lambda: _has_transparent_colour(data), lambda: tf.constant(False)
@@ -197,7 +197,7 @@ def turn_upright(image: Any, orientation: Any) -> Any:
 
 
 def luma(image: Any) -> Any:
-    """BT.601 luma in 16-bit fixed point, as Pillow computes it: grey stays exactly as it is."""
+    """BT.601 luma in 16-bit fixed point, as Pillow computes it: grey is exactly unchanged."""
     import tensorflow as tf
 
     weights = tf.constant([19_595, 38_470, 7_471], tf.int32)
@@ -206,7 +206,7 @@ def luma(image: Any) -> Any:
 
 
 def encode_pixels(image: Any, *, file_format: Format, quality: int) -> Any:
-    """Encodes ``uint8[height, width, channels]`` to a string scalar, the same bytes each time."""
+    """Encodes ``uint8[height, width, channels]`` to a string scalar, deterministically."""
     import tensorflow as tf
 
     if file_format == "png":
@@ -216,7 +216,7 @@ def encode_pixels(image: Any, *, file_format: Format, quality: int) -> Any:
 
 
 def is_stored_as(data: Any, *, file_format: Format, channels: int) -> Any:
-    """Whether encoded bytes are of a format and hold so many channels, of 8 bits: a bool scalar."""
+    """Whether encoded bytes have a format and this many 8-bit channels: a bool scalar."""
     import tensorflow as tf
 
     if file_format == "jpeg":
@@ -227,14 +227,14 @@ def is_stored_as(data: Any, *, file_format: Format, channels: int) -> Any:
         )
     is_png = tf.strings.substr(data, 0, 8) == b"\x89PNG\r\n\x1a\n"
     kind = b"\x08" + _PNG_COLOURS[channels]
-    # Bytes that are no PNG may be too short to have a byte 24.
+    # Bytes that are not a PNG may be too short to have a byte 24.
     return tf.cond(is_png, lambda: tf.strings.substr(data, 24, 2) == kind, lambda: is_png)
 
 
 def orientation_of(content: Any) -> Any:
-    """The orientation, int64 scalar from 1 to 8, that an encoded image states; 1 where it does not.
+    """The orientation of an encoded image, int64 scalar from 1 to 8; 1 if none is stated.
 
-    For serving: a build reads it with ``image_header`` and stores it beside the image. Looks for
+    For serving: a build reads it with ``image_header`` and stores it with the image. Looks for
     the first EXIF block in the first 64 KiB, where cameras put it. Source: CIPA DC-008 (Exif
     2.32), 4.6.
     """
@@ -291,11 +291,11 @@ def _tiff_orientation(tiff: Any) -> Any:
 
 
 class JpegCheck:
-    """A quick check of whole batches of JPEGs that stay encoded: do all decode, to their size?
+    """A quick check of batches of JPEGs that stay encoded: do all decode to their stated size?
 
-    It can only say yes: any other batch goes through the graph of the steps, which finds the
-    culprits. Its loop only decodes, at 1/8 of the size, and so costs a quarter less than that
-    graph. Thread-safe, and costly enough to keep.
+    It can only confirm: any other batch goes through the graph of the steps, which finds the
+    failing images. Its loop only decodes, at 1/8 of the size, and so costs a quarter less than that
+    graph. Thread-safe. Keep it: making one is expensive.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -309,10 +309,10 @@ class JpegCheck:
             )
 
     def passes(self, columns: pa.RecordBatch) -> bool:
-        """Whether all images of a batch are JPEGs that decode to what their headers state.
+        """Whether all images of a batch are JPEGs that decode to the size in their headers.
 
         Args:
-            columns: Wire columns, the images' side columns among them.
+            columns: Wire columns, including the images' side columns.
         """
         return all(self._passes(columns, name) for name in self._names)
 
@@ -335,7 +335,7 @@ class JpegCheck:
 
 
 def _small_sizes(data: Any) -> Any:
-    """int32[n, 2]: height and width at 1/8 of JPEGs, string[n]."""
+    """int32[n, 2]: height and width at 1/8 of the size, of JPEGs as string[n]."""
     import tensorflow as tf
 
     num_images = tf.shape(data)[0]
@@ -355,11 +355,11 @@ def _small_sizes(data: Any) -> Any:
 
 
 def parts_by_pixels(batch: RawBatch, features: Features) -> Iterator[RawBatch]:
-    """The batch, in parts of bounded numbers of pixels where it holds too many.
+    """The batch, divided into parts with a bounded number of pixels if it has too many.
 
     Args:
-        batch: Of wire columns of the features.
-        features: An encoded image's size stands in the columns beside it.
+        batch: With the wire columns of the features.
+        features: The size of an encoded image is in its side columns.
     """
     names = [
         name
@@ -384,7 +384,7 @@ def parts_by_pixels(batch: RawBatch, features: Features) -> Iterator[RawBatch]:
 
 
 def _part(batch: RawBatch, start: int, stop: int) -> RawBatch:
-    """Some of a batch's rows; what it says of others goes with the first."""
+    """Some of a batch's rows; its rejects and its count of filtered records go with the first."""
     first = start == 0
     return RawBatch(
         ids=batch.ids[start:stop],

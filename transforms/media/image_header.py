@@ -1,9 +1,9 @@
-"""Reads what an image's first bytes say of it: format, size, orientation. No pixel is decoded.
+"""Reads an image's header: format, size, orientation. Decodes no pixel.
 
-The content decides the format, never the name. Sizes are those of the picture as it is shown,
-with its EXIF orientation applied. Only formats that TensorFlow decodes are known: JPEG, PNG, GIF,
-BMP and WebP. Anything else is reported with a reason by which rejects can be grouped. It takes a
-few microseconds an image, a tenth of what Pillow's parser takes.
+The content decides the format, never the name. Sizes are those of the picture as displayed, with
+its EXIF orientation applied. Only formats that TensorFlow decodes are known: JPEG, PNG, GIF, BMP
+and WebP. Anything else is reported with a reason by which rejects can be grouped. Takes a few
+microseconds per image, a tenth of the time of Pillow's parser.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MAX_PIXELS = 178_956_970
-"""Where Pillow, too, takes an image for a decompression bomb: half a GiB as RGB."""
+"""Pillow's own threshold for a decompression bomb: half a GiB as RGB."""
 
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
@@ -34,9 +34,9 @@ _FOREIGN: dict[str, Callable[[bytes], bool]] = {
     "PDF": lambda data: data[:5] == b"%PDF-",
 }
 _FRAME_PIXELS = 3
-"""A pixel of a picture takes as much as so many of a GIF's frames: these are not yet coloured."""
+"""The cost of one pixel of a picture, in pixels of a GIF's frames, which are not yet coloured."""
 _MAX_SCANS = 200
-"""Of a progressive JPEG, where encoders make about ten: each costs the time of a whole picture."""
+"""Of a progressive JPEG; encoders make about ten. Each costs as much time as an entire picture."""
 _MAX_TEXTS = 100
 """Compressed texts in a PNG, each of which may grow to 8 MB."""
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
@@ -52,23 +52,23 @@ _CMYK_COMPONENTS = 4
 
 
 class ImageHeader(NamedTuple):
-    """What the header of one image says."""
+    """The header of one image."""
 
     format: str
     """``jpeg``, ``png``, ``gif``, ``bmp`` or ``webp``."""
     height: int
-    """As shown: the EXIF orientation is applied."""
+    """As displayed: the EXIF orientation is applied."""
     width: int
     channels: int
     """1 for shades of grey, 3 for colours, 4 for colours with transparency."""
     orientation: int
-    """EXIF orientation, 1 to 8; 1 where none is given."""
+    """EXIF orientation, 1 to 8; 1 if none is given."""
     more_pixels: int = 0
-    """Of a GIF's other frames, which are decoded along with the one that counts."""
+    """Of all frames of a GIF with several, which are decoded along with the one that counts."""
 
 
 class UnreadableImageError(ValueError):
-    """Bytes that are no image we can decode, with a reason to group by."""
+    """Bytes that cannot be decoded as an image, with a reason to group by."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class UnreadableImageError(ValueError):
 
 
 def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> ImageHeader:
-    """Reads the header of an image file from its bytes, of which the first may be enough.
+    """Reads the header of an image file from its bytes; the first ones may be enough.
 
     Raises:
         UnreadableImageError: with one of the reasons ``empty file``, ``zero-filled file``,
@@ -119,9 +119,9 @@ def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> ImageHeader:
 
 
 def diagnose(data: bytes) -> str:
-    """Says why an image with a good header does not decode: it is cut short, or damaged."""
+    """Why an image with a valid header does not decode: it is truncated, or damaged."""
     if data[:3] == b"\xff\xd8\xff":
-        # A thumbnail inside the metadata has its own end, but before the last scan begins.
+        # A thumbnail in the metadata has its own end, but before the last scan begins.
         complete = data.rfind(b"\xff\xd9") > data.rfind(b"\xff\xda")
     elif data[:8] == _PNG:
         complete = b"IEND" in data[-64:]
@@ -135,7 +135,7 @@ def diagnose(data: bytes) -> str:
 
 
 def jpeg_components(data: bytes) -> int:
-    """How many components a JPEG has: 1 of grey, 3 of colours, 4 of CMYK; 0 where none is told."""
+    """The number of a JPEG's components: 1 for grey, 3 for colours, 4 for CMYK; 0 if unknown."""
     try:
         for marker, position, _ in _jpeg_segments(data):
             if marker in _SOF:
@@ -146,11 +146,11 @@ def jpeg_components(data: bytes) -> int:
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """The segments of a JPEG's header: marker, where the content begins, where it ends.
+    """The segments of a JPEG's header: marker, start and end of the content.
 
     Raises:
         IndexError: where the file ends.
-        UnreadableImageError: where the pixels begin before any frame header.
+        UnreadableImageError: if the pixels begin before any frame header.
     """
     position = 2
     while True:
@@ -184,7 +184,7 @@ def _read_jpeg(data: bytes) -> ImageHeader:
                     "1, 3 or 4 components",
                 )
             if components == 4 and not (adobe or _has_adobe(data, segments)):
-                # TensorFlow and Pillow each take it for granted, and for opposites.
+                # TensorFlow and Pillow each assume one or the other, and they disagree.
                 raise UnreadableImageError(
                     "unsupported image format",
                     "a CMYK JPEG without an Adobe segment, so that it is unknown whether its inks "
@@ -204,7 +204,7 @@ def _read_jpeg(data: bytes) -> ImageHeader:
 
 
 def _has_adobe(data: bytes, segments: Iterator[tuple[int, int, int]]) -> bool:
-    """Whether an Adobe segment stands between the frame header and the pixels."""
+    """Whether there is an Adobe segment between the frame header and the pixels."""
     with contextlib.suppress(UnreadableImageError):
         return any(
             marker == _APP14 and data[start : start + 5] == b"Adobe"
@@ -236,7 +236,7 @@ def _read_png(data: bytes) -> ImageHeader:
 
 
 def _read_gif(data: bytes) -> ImageHeader:
-    """The largest of the frames, not the canvas: TensorFlow gives the first frame that size."""
+    """The size of the largest frame, not the canvas: TensorFlow gives the first frame that size."""
     width, height = canvas = struct.unpack_from("<HH", data, 6)
     flags = data[10]
     position = 13 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0)
@@ -255,14 +255,14 @@ def _read_gif(data: bytes) -> ImageHeader:
             if frame is not None:
                 frames.append((frame[0], frame[1], frame[2], frame[3]))
     except (IndexError, struct.error):
-        # A first frame suffices, and TensorFlow forgives what comes after it.
+        # A first frame suffices; TensorFlow tolerates errors after it.
         if not frames:
             raise
     if frames:
         width, height = max(frame[2] for frame in frames), max(frame[3] for frame in frames)
         whole = max(canvas[0], width), max(canvas[1], height)
         if frames[0] != (0, 0, *whole):
-            # TensorFlow cuts the picture off at the largest frame's size, wherever frames stand.
+            # TensorFlow crops the picture to the largest frame's size, wherever frames are placed.
             raise UnreadableImageError(
                 "unsupported image format",
                 f"a GIF of {whole[0]}×{whole[1]} pixels whose first frame has "
@@ -285,7 +285,7 @@ def _read_bmp(data: bytes) -> ImageHeader:
         and struct.unpack_from("<III", data, 54) == (0xFF0000, 0xFF00, 0xFF)
     )
     if bits == 8 and compression == 0:
-        # TensorFlow takes the index for the shade, so only a palette that says so is right.
+        # TensorFlow reads the index as the shade: only a palette that maps it so is correct.
         start = 14 + header_bytes
         palette = data[start : start + 1024]
         good = all(palette[i::4] == bytes(range(256)) for i in range(3))
@@ -330,7 +330,7 @@ def _read_webp(data: bytes) -> ImageHeader:
 
 
 def _webp_orientation(data: bytes) -> int:
-    """From the EXIF chunk, which stands behind the pixels."""
+    """From the EXIF chunk, which follows the pixels."""
     position = 12
     stop = 8 + int.from_bytes(data[4:8], "little")
     while position + 8 <= stop:
@@ -345,7 +345,7 @@ def _webp_orientation(data: bytes) -> int:
 
 
 def _exif_orientation(tiff: bytes) -> int:
-    """Orientation, 1 to 8, from a TIFF structure; 1 where it is missing or senseless."""
+    """Orientation, 1 to 8, from a TIFF structure; 1 if it is missing or invalid."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None:
         return 1
@@ -377,7 +377,7 @@ def _no_image(data: bytes) -> UnreadableImageError:
     expected = "expected JPEG, PNG, GIF, BMP or WebP"
     start = data[:1024]
     try:
-        # The cut may fall inside a character.
+        # The cut may be inside a character.
         start.decode("utf-8", "strict" if len(data) == len(start) else "ignore")
         text = _CONTROLS.isdisjoint(start) and (len(start) < 1024 or _mostly_ascii(start))
     except UnicodeDecodeError:
@@ -401,8 +401,8 @@ def found_formats(contents: pa.Array, *, channels: int) -> tuple[str, ...]:
 
     Args:
         contents: large_binary[n], image files that can be decoded.
-        channels: Of the feature. Where it is 1, ``cmyk`` is among the formats if a JPEG has four
-            components: libjpeg, and so TensorFlow, turns all others into grey by itself.
+        channels: Of the feature. If it is 1, ``cmyk`` is included if a JPEG has four components:
+            libjpeg, and so TensorFlow, converts all others to grey itself.
     """
     found = set()
     for name, magic in _FORMAT_MAGIC.items():

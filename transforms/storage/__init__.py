@@ -1,8 +1,8 @@
-"""Files anywhere: local paths, stores and archives by URL, read by range and put atomically.
+"""Files anywhere by URL: local paths, stores and archives, read by range and put atomically.
 
-In: a local path or any fsspec URL, chained ones included. Out: bytes, open files, listings with
-stamps and hashes, or a file that was put: one atomic, durable step, so that a reader finds the
-complete file or none. Every failure is a StorageError (``failures``) without credentials.
+In: a local path or any fsspec URL, including chained ones. Out: bytes, open files, listings with
+stamps and hashes. A put is one atomic, durable step: a reader finds the complete file or none.
+Every failure is a StorageError (``failures``) without credentials.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def is_local(url: str) -> bool:
 
 
 def is_in_memory(url: str) -> bool:
-    """Whether the URL leads into the memory of a process, which no other one sees.
+    """Whether the URL points into the memory of a process, which no other process can see.
 
     >>> [is_in_memory(url) for url in ("memory://data", "zip://*::memory://a.zip", "memory")]
     [True, True, False]
@@ -72,7 +72,7 @@ def is_in_memory(url: str) -> bool:
 
 
 def local_path(url: str) -> str:
-    """The path that a local URL stands for.
+    """The path that a local URL refers to.
 
     Raises:
         ValueError: if the URL is not local.
@@ -83,14 +83,14 @@ def local_path(url: str) -> str:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The fsspec filesystem of a URL, and the filesystem's own path in it.
+    """The fsspec filesystem of a URL, and the path within that filesystem.
 
     Raises:
-        RecipeError: if no filesystem of this protocol is known or installed.
+        RecipeError: if the protocol is unknown or its filesystem is not installed.
     """
     learn(url)
     try:
-        # A cached listing would not show what other workers have written since.
+        # A cached listing would miss what other workers have written since.
         found, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         raise RecipeError(
@@ -105,7 +105,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def read_bytes(url: str, start: int = 0, stop: int | None = None) -> bytes:
-    """Reads bytes [start, stop) of a file, to its end without a stop: one request remotely.
+    """Reads bytes [start, stop) of a file, to its end if ``stop`` is None: one request remotely.
 
     Raises:
         StorageError: if it cannot be read.
@@ -146,19 +146,19 @@ def read_open(file: io.FileIO, start: int = 0, stop: int | None = None) -> bytes
 
 
 def read_expected(path: str, num_bytes: int, stamp: str = "") -> bytes | None:
-    """The content of a local file if it is so long; None if it is not, or cannot be read.
+    """The content of a local file if it has this length; None if not, or if it cannot be read.
 
-    With ``stamp``, only of the file that had it when it was listed.
+    With ``stamp``, also None if the file no longer has the stamp it was listed with.
 
-    In three calls of the system and none that a file object would add: of a folder of small
-    files, half of the time that reading them takes.
+    Makes only three system calls, fewer than a file object would: this halves the time to read a
+    folder of small files.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return None
     try:
-        # One byte more than expected would show that the file has grown.
+        # Reading one byte more than expected reveals that the file has grown.
         content = os.read(descriptor, num_bytes + 1)
         if stamp and stamp_of_local(os.fstat(descriptor)) != stamp:
             return None
@@ -170,10 +170,10 @@ def read_expected(path: str, num_bytes: int, stamp: str = "") -> bytes | None:
 
 
 def exists(url: str) -> bool:
-    """Whether a file or folder lies there.
+    """Whether a file or folder exists there.
 
     Raises:
-        StorageError: if that cannot be found out.
+        StorageError: if this cannot be determined.
     """
     with failing_as_storage_error("look for", url):
         if is_local(url):
@@ -184,7 +184,7 @@ def exists(url: str) -> bool:
             return True
         found, path = filesystem(url)
         try:
-            # Not `found.exists`, which takes a refused request for an absent file.
+            # Not `found.exists`, which mistakes a refused request for a missing file.
             found.info(path)
         except Exception as error:
             if is_missing(error):
@@ -197,7 +197,7 @@ def num_bytes(url: str) -> int:
     """Length of a file.
 
     Raises:
-        StorageError: if it does not exist or cannot be looked at.
+        StorageError: if it does not exist or cannot be accessed.
     """
     with failing_as_storage_error("read", url):
         if is_local(url):
@@ -207,12 +207,12 @@ def num_bytes(url: str) -> int:
 
 
 def size_of(url: str) -> int | None:
-    """Length of a file; None where there is none. It is asked for by name, not by a listing.
+    """Length of a file; None if it does not exist. Queries the file, not a listing.
 
-    Listings of some stores lag behind what was put.
+    Listings of some stores lag behind puts.
 
     Raises:
-        StorageError: if it cannot be looked at.
+        StorageError: if it cannot be accessed.
     """
     try:
         return num_bytes(url)
@@ -223,7 +223,7 @@ def size_of(url: str) -> int | None:
 
 
 def list_names(url: str) -> list[str]:
-    """Names directly in a folder, sorted; [] where there is no such folder.
+    """Names directly in a folder, sorted; [] if there is no such folder.
 
     Raises:
         StorageError: if it cannot be listed.
@@ -243,12 +243,12 @@ def list_names(url: str) -> list[str]:
 
 
 def absolute(url: str) -> str:
-    """The URL with a relative local path made absolute; others as they are."""
+    """The URL with a relative local path made absolute; other URLs unchanged."""
     return os.path.abspath(local_path(url)) if is_local(url) else url
 
 
 def walk(url: str) -> list[str]:
-    """Names of all files below a folder, relative to it, sorted; [] where there is none.
+    """Names of all files below a folder, relative to it, sorted; [] if it does not exist.
 
     Raises:
         StorageError: if it cannot be listed.
@@ -272,7 +272,7 @@ def walk(url: str) -> list[str]:
 
 
 def sizes(url: str) -> dict[str, int]:
-    """Lengths of all files below a folder, by name relative to it; {} where there is none.
+    """Lengths of all files below a folder, by name relative to it; {} if it does not exist.
 
     Raises:
         StorageError: if it cannot be listed.
@@ -288,13 +288,13 @@ def sizes(url: str) -> dict[str, int]:
 
 @contextlib.contextmanager
 def scratch_folder(near: str) -> Iterator[str]:
-    """A local folder for work in progress, removed in the end.
+    """A local folder for work in progress, removed at the end.
 
-    Inside ``near`` where that is local, so that a finished file is renamed and not copied, and
-    so that a large one does not fill a memory-backed temporary folder.
+    It is inside ``near`` if that is local: a finished file is then renamed, not copied, and a
+    large one does not fill a memory-backed temporary folder.
 
     Raises:
-        StorageError: if it cannot be made, or an OSError comes of what is done in it.
+        StorageError: if it cannot be made, or if the body raises an OSError.
     """
     parent = None
     if is_local(near):
@@ -309,14 +309,14 @@ def scratch_folder(near: str) -> Iterator[str]:
 
 
 def remove_abandoned_scratch(near: str) -> None:
-    """Removes the scratch folders near a place whose processes are gone; none of a store."""
+    """Removes the scratch folders near a place whose processes are gone; a no-op on a store."""
     if is_local(near):
         remove_abandoned_folders(os.path.join(local_path(near), "scratch"))
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """A folder among the system's temporary ones, removed in the end; see ``held_folder``.
+    """A folder in the system's temporary folder, removed at the end; see ``held_folder``.
 
     Raises:
         StorageError: if it cannot be made.
@@ -328,10 +328,10 @@ def temporary_folder() -> Iterator[str]:
 
 
 def put_bytes(url: str, content: bytes) -> None:
-    """Puts a file in place, replacing what lies there, in one atomic durable step.
+    """Puts a file in place, replacing any existing one, in one atomic, durable step.
 
     Raises:
-        StorageError: if it cannot be written; then what lay there is untouched.
+        StorageError: if it cannot be written; an existing file is then untouched.
     """
     with failing_as_storage_error("write", url):
         if is_local(url):
@@ -341,12 +341,12 @@ def put_bytes(url: str, content: bytes) -> None:
 
 
 def put_file(local: str, url: str) -> None:
-    """Moves a finished local file to its place, in one atomic durable step.
+    """Moves a finished local file to its place, in one atomic, durable step.
 
-    On the same filesystem it is renamed; else it is copied, and the local file removed.
+    On the same filesystem it is renamed; otherwise it is copied and the local file removed.
 
     Raises:
-        StorageError: if it cannot be written; then what lay there is untouched.
+        StorageError: if it cannot be written; an existing file is then untouched.
     """
     with failing_as_storage_error("write", url):
         if is_local(url):
@@ -357,13 +357,13 @@ def put_file(local: str, url: str) -> None:
 
 
 def settle(url: str) -> None:
-    """Makes a local folder hold whole files alone, with durable names; on stores it does.
+    """Removes unfinished files from a local folder and makes its names durable; a no-op on stores.
 
-    A process that was killed may have named files without having made their names durable, and
-    may have left one on its way.
+    A killed process may have named files without making the names durable, and may have left an
+    unfinished file.
 
     Raises:
-        StorageError: if that fails: then what lies there must not be relied on.
+        StorageError: if that fails; the folder's content must then not be relied on.
     """
     if is_local(url):
         with failing_as_storage_error("write", url):
@@ -372,7 +372,7 @@ def settle(url: str) -> None:
 
 
 def remove_tree(url: str) -> None:
-    """Removes a file, or a folder and all in it; nothing where there is none.
+    """Removes a file, or a folder and everything in it; does nothing if it does not exist.
 
     Raises:
         StorageError: if it cannot be removed.

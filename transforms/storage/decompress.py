@@ -1,7 +1,7 @@
-"""Compressed files as streams: the content decides, memory stays flat, damage loses nothing good.
+"""Compressed files as streams, in constant memory; data before any damage is not lost.
 
-GZIP, Zstandard, bzip2 and xz are told by their first bytes, whatever the file is called. Several
-streams one after the other, as ``pigz`` and ``pbzip2`` write them, are one text.
+GZIP, Zstandard, bzip2 and xz are recognized by their first bytes, whatever the file's name. Several
+concatenated streams, as ``pigz`` and ``pbzip2`` write them, are one text.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from ...schemas.limits import FREE_BYTES, Limits
 from .ranges import Read
 
 SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
-"""What compressed files' names end with."""
+"""Suffixes of compressed files' names."""
 MAGIC_BYTES = 10
-"""So many bytes of a file tell how it is compressed."""
+"""Number of first bytes that identify the compression."""
 
 MAX_EXPANSION = Limits().max_expansion
 
 _READ_BYTES = 1 << 20
-# What Zstandard makes of one piece is held at once: at the worst ratio 4 KiB become 134 MB.
+# The output of one piece is held in memory: at Zstandard's worst ratio 4 KiB become 134 MB.
 _PIECE_BYTES = 4 << 10
-# bzip2 would make up to 6 GB of one, and is asked for so much at a time, as xz is.
+# One piece of bzip2 could make up to 6 GB: its output, like that of xz, is limited per call.
 _MADE_BYTES = 4 << 20
-# A file may ask for a dictionary of 4 GiB; xz -9 needs 65 MiB.
+# A file may request a dictionary of 4 GiB; xz -9 needs 65 MiB.
 _XZ_BYTES = 256 << 20
 
 
 class DamagedError(Exception):
-    """A compressed file ends too early, or is not what was compressed."""
+    """A compressed file is truncated, or damaged."""
 
     def __init__(self, compression: str, *, offset: int, detail: str) -> None:
-        """Says what is wrong, and before which byte of the compressed file."""
+        """Builds the message: what is wrong, and before which byte of the compressed file."""
         self.offset = offset
         super().__init__(f"{compression} data {detail} at byte {offset:,} of the compressed file")
 
 
 class _FeedError(Exception):
-    """A piece that a decoder refuses, which begins at ``args[0]``."""
+    """A decoder refused a piece, which begins at ``args[0]``."""
 
 
 def compression_of(head: bytes) -> str:
-    """How a file is compressed that begins so: ``gzip``, ``zstd``, ``bzip2``, ``xz`` or empty.
+    """The compression that a file's first bytes show: ``gzip``, ``zstd``, ``bzip2``, ``xz`` or "".
 
     >>> compression_of(b"name,age"), compression_of(bytes.fromhex("28b52ffd24"))
     ('', 'zstd')
     """
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
-    # The second is a frame to be skipped, which parallel compressors begin with.
+    # The second is a skippable frame, with which parallel compressors begin.
     if head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"*M\x18" and head[0] >> 4 == 5):
         return "zstd"
     if head.startswith(b"\xfd7zXZ\x00"):
@@ -64,12 +64,12 @@ def compression_of(head: bytes) -> str:
 
 
 def compressed_offset(read: Read, compression: str, offset: int) -> int:
-    """About which byte of a compressed file becomes a byte of its content.
+    """The approximate position in a compressed file of a byte of its content.
 
     Args:
         read: Reads the compressed file.
-        compression: As :func:`compression_of` says.
-        offset: Of the content.
+        compression: As :func:`compression_of` returns it.
+        offset: Position in the content.
     """
     num_read = 0
 
@@ -95,12 +95,12 @@ def decompressed(
 
     Args:
         read: Reads the compressed file.
-        compression: As :func:`compression_of` says.
-        max_expansion: How many times the bytes that were read those that are given may be, beyond
-            256 MiB: a bomb counts as damaged from there on.
+        compression: As :func:`compression_of` returns it.
+        max_expansion: Maximum ratio of bytes produced to bytes read, once more than 256 MiB are
+            produced: beyond it the file is a decompression bomb and counts as damaged.
 
     Raises:
-        DamagedError: after all that comes before the damage has been given.
+        DamagedError: after all content before the damage has been yielded.
     """
     num_read = num_given = 0
 
@@ -122,7 +122,7 @@ def decompressed(
 
 
 def grows_beyond(max_expansion: int) -> str:
-    """What is said of a bomb."""
+    """The message for a decompression bomb."""
     return (
         f"grows to over {max_expansion} times its size (limits=ss.Limits(max_expansion=…) in the "
         "recipe allows more)"
@@ -130,15 +130,15 @@ def grows_beyond(max_expansion: int) -> str:
 
 
 def _whole_pieces(read: Read, compression: str) -> Iterator[bytes]:
-    """All that can be decompressed; DamagedError after all that comes before the damage."""
+    """All that can be decompressed; then DamagedError if there is damage."""
     num_given = 0
     try:
         for piece in _pieces(read, compression, single_from=None):
             num_given += len(piece)
             yield piece
     except _FeedError as error:
-        # A decoder keeps to itself what it made of a piece before it failed: fed byte by byte
-        # from there, it gives all of it.
+        # When a decoder fails it discards its output for the piece. Fed byte by byte from there, it
+        # yields all of that output.
         for piece in _pieces(read, compression, single_from=error.args[0]):
             if len(piece) > num_given:
                 yield piece[num_given:]
@@ -146,7 +146,7 @@ def _whole_pieces(read: Read, compression: str) -> Iterator[bytes]:
 
 
 def _pieces(read: Read, compression: str, *, single_from: int | None) -> Iterator[bytes]:
-    """Feeds a decoder; from ``single_from`` on with single bytes."""
+    """Feeds a decoder; single bytes from ``single_from`` on."""
     new, errors = _decoders(compression)
     decoder, fed_any, offset, ended = new(), False, 0, False
     while data := read(offset, offset + _READ_BYTES):
@@ -155,12 +155,12 @@ def _pieces(read: Read, compression: str, *, single_from: int | None) -> Iterato
             start = offset + position
             size = _PIECE_BYTES
             if single_from is not None:
-                # Up to there the pieces are those of the first time.
+                # Up to there the pieces are the same as the first time.
                 size = 1 if start >= single_from else min(size, single_from - start)
             piece = data[position : position + size]
             if ended:
                 if compression == "gzip" and not piece.strip(b"\0"):
-                    position += len(piece)  # what tapes and block devices fill up with
+                    position += len(piece)  # the padding of tapes and block devices
                     continue
                 decoder, fed_any, ended = new(), False, False
             try:
@@ -182,7 +182,7 @@ def _pieces(read: Read, compression: str, *, single_from: int | None) -> Iterato
 
 
 def made_of(decoder: Any, piece: bytes) -> Iterator[bytes]:
-    """What a decoder makes of a piece, in parts of bounded size; the last one may be empty."""
+    """A decoder's output for a piece, in parts of bounded size; the last one may be empty."""
     if not hasattr(decoder, "needs_input"):
         yield decoder.decompress(piece)
         return
@@ -192,7 +192,7 @@ def made_of(decoder: Any, piece: bytes) -> Iterator[bytes]:
 
 
 def _decoders(compression: str) -> tuple[Callable[[], Any], type[Exception]]:
-    """Makes decoders (``decompress``, ``eof``, ``unused_data`` as in ``zlib``); what they raise."""
+    """A factory of decoders (with the interface of ``zlib``'s), and the error they raise."""
     if compression == "gzip":
         return lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), zlib.error
     if compression == "bzip2":
@@ -201,5 +201,5 @@ def _decoders(compression: str) -> tuple[Callable[[], Any], type[Exception]]:
         return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_BYTES), lzma.LZMAError
     import zstandard
 
-    # One for all frames: it takes longer to make than an empty frame to read.
+    # One for all frames: making it takes longer than reading an empty frame.
     return zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError

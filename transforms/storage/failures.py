@@ -1,6 +1,6 @@
-"""What goes wrong on disks and stores, told so that it helps: the place, what was tried, the fix.
+"""Failures of disks and stores as helpful messages: the place, the action, the cause, the fix.
 
-Credentials that a URL carries never appear in a message.
+Credentials in a URL never appear in a message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NUMBERS = (
     errno.ESTALE,
     errno.ENOENT,
 )
-"""Of errors that TensorFlow tells in words only."""
+"""Of errors that TensorFlow reports as text only."""
 _ABSENT = {404, 410}
 _LASTING = {
     errno.EACCES,
@@ -44,11 +44,11 @@ _LASTING = {
     errno.EINVAL,
     errno.EOPNOTSUPP,
 }
-"""Of errors that another try would meet again."""
+"""Of errors that a retry would hit again."""
 _REFUSED = {400, 401, 403, 407}
 _PASSING = {408, 425, 429}
-"""Answers below 500 that another try may change."""
-_AGAIN = "Start again when it can be reached: finished work is kept."
+"""HTTP statuses below 500 for which a retry may succeed."""
+_AGAIN = "Run the same command again once it can be reached: finished work is kept."
 _NETWORK = (
     (
         {"gaierror", "ClientConnectorDNSError", "NameResolutionError"},
@@ -93,8 +93,8 @@ _NETWORK = (
         f"Check the host, the port and the network. {_AGAIN}",
     ),
 )
-"""Failures of a network, the most specific first: classes by name, since their libraries may not be
-installed; what happened; what helps."""
+"""Network failures, the most specific first: class names, because their libraries may not be
+installed; what happened; how to fix it."""
 _CERTIFICATE = _NETWORK[1]
 _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 
@@ -102,39 +102,40 @@ _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 class failing_as_storage_error:
     """Turns what a filesystem raises within its ``with`` into a StorageError on ``url``.
 
-    Where the body does not end, the build says what it waits for (``activity``).
+    While the body runs, the build can report what it waits for (``activity``).
 
-    A class, since a generator's context takes a fifth of the time that reading a small file does.
+    A class, because a generator-based context manager adds a fifth to the time of reading a small
+    file.
     """
 
     __slots__ = ("_action", "_name", "_url")
 
     def __init__(self, action: str, url: str, *, name: str = "") -> None:
-        """Takes what to tell.
+        """Stores what error messages need.
 
         Args:
-            action: What is tried, as in "Cannot <action> <url>": read, write, list …
+            action: What is attempted, as in "Cannot <action> <url>": read, write, list …
             url: The place; its credentials are left out of the message.
-            name: Of a file there, where the place holds many.
+            name: Name of a file there, if the place holds many.
         """
         self._action = action
         self._url = url
         self._name = name
 
     def __enter__(self) -> None:
-        """Reports that the body begins."""
+        """Registers the action as running."""
         take_up(self)
 
     def describe(self) -> str:
-        """What is tried, without credentials."""
+        """The action and the place, without credentials."""
         return f"{self._tried} {redact(self._url)}"
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Raises the StorageError; what is ours, a defect or an interrupt goes on as it is."""
+        """Raises the StorageError; our own errors, defects and interrupts propagate unchanged."""
         put_down(self)
         if not isinstance(error, Exception) or isinstance(error, (SnapshardError, *_DEFECTS)):
             return
-        raise _told(error, action=self._tried, url=self._url) from None
+        raise _storage_error(error, action=self._tried, url=self._url) from None
 
     @property
     def _tried(self) -> str:
@@ -143,41 +144,41 @@ class failing_as_storage_error:
 
 @contextlib.contextmanager
 def telling_os_errors(action: str, url: str) -> Iterator[None]:
-    """Turns an OSError, and what TensorFlow makes of one, into a StorageError.
+    """Turns an OSError, and TensorFlow's version of one, into a StorageError.
 
-    Around what should raise none; all else goes on as it is.
+    For code that should raise neither; everything else propagates unchanged.
 
     Args:
-        action: What is tried: read, write, use …
-        url: The place, where the error names none.
+        action: What is attempted: read, write, use …
+        url: The place, if the error does not name one.
     """
     try:
         yield
     except BrokenPipeError:
-        # Whoever read the output has enough of it: no file fails.
+        # The reader of our output closed the pipe: no file failed.
         raise
     except OSError as error:
-        raise _told(error, action=action, url=str(error.filename or url)) from None
+        raise _storage_error(error, action=action, url=str(error.filename or url)) from None
     except Exception as error:
         if not type(error).__module__.startswith("tensorflow."):
             raise
-        told = os_error_in(str(error))
-        if told is None:
+        found = os_error_in(str(error))
+        if found is None:
             raise
-        raise _told(told, action=action, url=url) from None
+        raise _storage_error(found, action=action, url=url) from None
 
 
 @contextlib.contextmanager
 def first_look() -> Iterator[None]:
     """Turns a refusal into a PlaceError, around the first access to a place.
 
-    What a place refuses at once it will refuse again. What it refuses later, after it has served
-    requests, may be a credential that has expired: a scheduler's next try has a new one.
+    A place that refuses the first request will refuse it again. A later refusal, after requests
+    that succeeded, may be an expired credential: a scheduler's next attempt has a new one.
     """
     try:
         yield
     except SourceChangedError:
-        # The file that is there now may be opened; what refused the read was that of before.
+        # The file there now may be readable; the refused read was of the previous one.
         raise
     except StorageError as error:
         if error.__context__ is not None and _is_final(error.__context__):
@@ -186,10 +187,10 @@ def first_look() -> Iterator[None]:
 
 
 def _is_final(error: BaseException) -> bool:
-    """Whether only another URL, other rights or other credentials can change the outcome."""
+    """Whether only another URL, other permissions or other credentials can change the outcome."""
     if (answer := store_answer(error)) is not None:
         status, word = answer
-        # S3 answers 400 to an expired token; without a body, as to HEAD, it does not say so.
+        # S3 answers 400 to an expired token; a response to HEAD has no body to say so.
         is_expired = "xpired" in word or word == "400 Bad Request"
         return 400 <= status < 500 and status not in _PASSING and not is_expired
     if isinstance(error, PermissionError) or _network_failure(error) is _CERTIFICATE:
@@ -199,9 +200,9 @@ def _is_final(error: BaseException) -> bool:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether an error says that nothing is there, and not that somebody could not look.
+    """Whether an error means that nothing is there, as opposed to a failed lookup.
 
-    fsspec's filesystem of HTTP raises FileNotFoundError for whatever goes wrong.
+    fsspec's HTTP filesystem raises FileNotFoundError for any failure.
     """
     if (answer := store_answer(error)) is not None:
         return answer[0] in _ABSENT
@@ -211,12 +212,12 @@ def is_missing(error: BaseException) -> bool:
 
 
 def os_error_in(text: str) -> OSError | None:
-    """The failure of a disk that an error's words tell, where it is passed on as words only."""
+    """The disk failure that an error's text describes, where it is passed on as text only."""
     number = next((number for number in _NUMBERS if os.strerror(number) in text), None)
     return None if number is None else OSError(number, os.strerror(number))
 
 
-def _told(error: Exception, *, action: str, url: str) -> StorageError:
+def _storage_error(error: Exception, *, action: str, url: str) -> StorageError:
     what, fix = _explain(error, url)
     kind = StorageError
     if is_missing(error) and not isinstance(error, NotADirectoryError):
@@ -227,26 +228,26 @@ def _told(error: Exception, *, action: str, url: str) -> StorageError:
 
 
 def _explain(error: Exception, url: str) -> tuple[str, str]:
-    """What went wrong, and what helps."""
+    """The cause, and how to fix it."""
     number = error.errno if isinstance(error, OSError) else None
     origin = f"{type(error).__module__}.{type(error).__name__}"
     if "redential" in origin or origin.startswith("google.auth"):
         return (
             f"no valid credentials ({redact_repeated(str(error), url)})",
-            "Log in first (gcloud auth application-default login, aws configure), or name the "
+            "Log in first (gcloud auth application-default login, aws configure), or set the "
             "credentials in the environment.",
         )
     if (answer := store_answer(error)) is not None:
         status, code = answer
         if status in _REFUSED:
             return (
-                f"the store refuses it ({code})",
-                "Check the credentials, which may have expired, and what they allow; run the "
+                f"the store refused the request ({code})",
+                "Check the credentials, which may have expired, and their permissions; run the "
                 "same command again: finished work is kept.",
             )
         if status in _PASSING or status >= 500:
             return (
-                f"the store failed to serve it ({code})",
+                f"the store failed to answer the request ({code})",
                 "It is overloaded or down. Run the same command again, later or with fewer "
                 "workers: finished work is kept.",
             )
@@ -257,32 +258,32 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
         return (f"{found[1]} ({detail})" if detail else found[1]), found[2]
     if number in (errno.ENOSPC, errno.EDQUOT):
         return (
-            "no space is left there",
-            "Free some, or choose another place; run the same command again: "
+            "no space left",
+            "Free some space, or choose another place; run the same command again: "
             "finished work is kept.",
         )
     if isinstance(error, PermissionError):
-        return "permission denied", "Check who may read and write it, or choose another place."
+        return "permission denied", "Check its read and write permissions, or choose another place."
     if number == errno.EROFS:
         return "the filesystem is read-only", "Choose another place."
     if number == errno.EOPNOTSUPP:
-        return "the filesystem does not allow this", "Choose another place."
+        return "the filesystem does not support this", "Choose another place."
     if isinstance(error, NotADirectoryError | FileExistsError):
         return "a part of the path is a file, expected a folder", "Choose another place."
     if isinstance(error, IsADirectoryError):
         return "it is a folder, expected a file", ""
     if is_missing(error):
-        return "it does not exist", "It was removed or the path is mistyped."
+        return "it does not exist", "It was removed, or the path is misspelled."
     if number == errno.EIO:
         return (
             "the disk or its driver failed (input/output error)",
-            "See what the system's log says of the disk; run the same command again: finished "
+            "Check the system log for disk errors; run the same command again: finished "
             "work is kept.",
         )
     if number == errno.ESTALE:
         return (
-            "the file or folder behind it is gone (stale file handle)",
-            "The network filesystem may have been mounted again. Run the same command again: "
+            "the file or folder is gone (stale file handle)",
+            "The network filesystem may have been remounted. Run the same command again: "
             "finished work is kept.",
         )
     detail = (isinstance(error, OSError) and error.strerror) or str(error)
@@ -292,13 +293,13 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
 
 
 def _network_failure(error: BaseException) -> tuple[set[str], str, str] | None:
-    """Which failure of a network an error tells, or what caused it; None where it tells none."""
+    """The network failure behind an error or one of its causes; None if there is none."""
     names = _class_names(error)
     return next((failure for failure in _NETWORK if failure[0] & names), None)
 
 
 def _class_names(error: BaseException) -> set[str]:
-    """The classes of an error and of what led to it, by name."""
+    """Names of the classes of an error and of its causes."""
     names: set[str] = set()
     chain: list[BaseException] = []
     one: BaseException | None = error
@@ -310,10 +311,10 @@ def _class_names(error: BaseException) -> set[str]:
 
 
 def store_answer(error: BaseException) -> tuple[int, str] | None:
-    """The status of HTTP by which a store refused a request, and its word for it; None elsewhere.
+    """The HTTP status with which a store refused a request, and its text; None for other errors.
 
-    s3fs raises errors of the system that were caused by botocore's; gcsfs has one of its own, and
-    words alone for what is forbidden.
+    s3fs raises OSErrors caused by botocore's errors; gcsfs has a class of its own, and text only
+    for forbidden requests.
 
     >>> store_answer(OSError("Forbidden: https://host/a"))
     (403, '403 Forbidden')
@@ -322,9 +323,9 @@ def store_answer(error: BaseException) -> tuple[int, str] | None:
         response = getattr(one, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            told = response.get("Error", {})
-            # An answer to HEAD has no body: its code is the status.
-            word = told.get("Message" if str(told.get("Code")) == str(status) else "Code")
+            stated = response.get("Error", {})
+            # A response to HEAD has no body: its code is the status.
+            word = stated.get("Message" if str(stated.get("Code")) == str(status) else "Code")
         else:
             status = getattr(one, "status", None) or getattr(one, "code", None)
             status = status or getattr(response, "status_code", None)  # of requests

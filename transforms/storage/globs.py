@@ -1,4 +1,4 @@
-"""Patterns of paths: ``*``, ``?``, ``[…]`` within a part, ``**`` for any depth; and hidden ones."""
+"""Path patterns: ``*``, ``?``, ``[…]`` within a part, ``**`` for any depth; and hidden paths."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def split_glob(path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    """Whether a glob matches a path, or a folder that holds it; ``**`` is any depth."""
-    # All places of the pattern at once: a path from an archive may have thousands of parts.
+    """Whether a glob matches a path or one of its parent folders; ``**`` is any depth."""
+    # All positions in the pattern at once: a path from an archive may have thousands of parts.
     places = {0}
     for part in parts:
         pending, places = sorted(places), set()
@@ -35,7 +35,7 @@ def matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def may_hold(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    """Whether a path matches a glob, or may be a folder of paths that do."""
+    """Whether a path matches a glob, or may be a folder of paths that match."""
     for part, wanted in zip(parts, pattern, strict=False):
         if wanted == "**":
             return True
@@ -45,10 +45,10 @@ def may_hold(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a file, or a folder that it lies in, has a name that begins with a dot.
+    """Whether the name of a file, or of a folder above it, begins with a dot.
 
     >>> [is_hidden(path) for path in ("a/.git/b.csv", ".a.csv", "../a.csv", "a.csv")]
     [True, True, False, False]
     """
-    # A path out of an archive is a reject, not one to leave out unseen.
+    # A path that leads out of an archive must become a reject, not be skipped silently.
     return any(part.startswith(".") and part != ".." for part in path.split("/"))

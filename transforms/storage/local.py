@@ -1,7 +1,7 @@
-"""Local files, put so that nobody sees half of one, and so that they survive a loss of power.
+"""Local files: puts that are atomic, and that survive a power failure.
 
-A file is synced, then named, then the folder is synced that holds the name. What could not be
-synced must not pass for done: it is not there when the put has failed.
+A file is synced, then named, then the folder that holds the name is synced. A file that could not
+be synced must not count as finished: when a put fails, the file is not there.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import uuid
 from collections.abc import Callable, Iterator
 
 TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
-"""Names of files on their way to being put: what a killed process may leave behind."""
+"""Names of files that are being put: a killed process may leave them behind."""
 
 SCRATCH = "snapshard-"
-"""How the names of scratch folders begin."""
+"""Prefix of the names of scratch folders."""
 _HELD = ".held"
-"""How the names of those end that are locked while somebody works in them."""
+"""Suffix of the names of folders that are locked while in use."""
 
 _ATTEMPTS = 5
 
 
 def temporary_name() -> str:
-    """A name that nothing has yet, as :data:`TEMPORARY` knows them."""
+    """An unused name that matches :data:`TEMPORARY`."""
     return f".{uuid.uuid4().hex}.tmp"
 
 
 def put_bytes_locally(path: str, content: bytes) -> None:
-    """Puts a file in place, and makes its folder where there is none.
+    """Puts a file in place; makes its folder if needed.
 
     Raises:
-        OSError: if it cannot be written; then what lay there is untouched.
+        OSError: if it cannot be written; an existing file is then untouched.
     """
 
     def fill(temporary: str) -> None:
@@ -49,10 +49,10 @@ def put_bytes_locally(path: str, content: bytes) -> None:
 
 
 def put_file_locally(local: str, path: str) -> None:
-    """Renames a finished file to its place; from another filesystem it is copied, then removed.
+    """Renames a finished file to its place; across filesystems it is copied, then removed.
 
     Raises:
-        OSError: if it cannot be written; then what lay there is untouched.
+        OSError: if it cannot be written; an existing file is then untouched.
     """
     _fsync_file(local)
 
@@ -77,7 +77,7 @@ def put_file_locally(local: str, path: str) -> None:
 
 
 def remove_unfinished(folder: str) -> None:
-    """Removes what killed processes left on its way; who is at it still does it once more."""
+    """Removes unfinished files of killed processes; a process still writing one will retry."""
     for parent, _, names in os.walk(folder):
         for name in filter(TEMPORARY.fullmatch, names):
             with contextlib.suppress(FileNotFoundError):
@@ -85,7 +85,7 @@ def remove_unfinished(folder: str) -> None:
 
 
 def _put(path: str, fill: Callable[[str], None]) -> None:
-    """Fills a file beside its place and names it."""
+    """Fills a file next to its place and names it."""
 
     def put() -> None:
         with _temporary_beside(path) as temporary:
@@ -96,7 +96,7 @@ def _put(path: str, fill: Callable[[str], None]) -> None:
 
 
 def _again_where_cleared(act: Callable[[], None]) -> None:
-    """Does it; all of it again where somebody cleared away the file on its way, or its folder."""
+    """Acts; retries if another process removed the temporary file or its folder."""
     for attempt in range(_ATTEMPTS):
         try:
             act()
@@ -114,8 +114,8 @@ def _name(synced: str, path: str) -> None:
     try:
         fsync_folder(os.path.dirname(path))
     except OSError:
-        # A second sync would not tell: the kernel reports a failure once. What replaces another
-        # file stays, since that one is gone; both are whole.
+        # A second sync would not report it: the kernel reports a failure once. A file that replaced
+        # another one stays, because that one is gone; both are complete.
         if is_new:
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -136,12 +136,12 @@ def fsync_folder(folder: str) -> None:
 
 
 def sync_tree(folder: str) -> None:
-    """Makes the names durable in a folder, in those below it, and its own and its parent's."""
+    """Makes the names in a folder and its subfolders durable, and its own name and its parent's."""
     for parent, _, _ in os.walk(folder, topdown=False):
         fsync_folder(parent)
     above = os.path.dirname(os.path.abspath(folder))
     for parent in (above, os.path.dirname(above)):
-        # An output root may be one that its user may enter and not list.
+        # The user may be allowed to enter an output root but not to list it.
         with contextlib.suppress(PermissionError):
             fsync_folder(parent)
 
@@ -149,7 +149,7 @@ def sync_tree(folder: str) -> None:
 def sizes_locally(folder: str) -> Iterator[tuple[str, int]]:
     """Name, relative to a folder, and length of each file below it.
 
-    Files on their way there, from another build of the same, come and go: they are left out.
+    Files that vanish meanwhile, such as temporary ones of a concurrent build, are left out.
     """
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -162,7 +162,7 @@ def make_folders(folder: str) -> None:
     """Makes a folder and its parents, durably.
 
     Raises:
-        OSError: if it cannot be made; EOPNOTSUPP where the filesystem, as /proc, has no new ones.
+        OSError: if it cannot be made; EOPNOTSUPP if the filesystem, such as /proc, has none.
     """
     if not folder or os.path.isdir(folder):
         return
@@ -172,7 +172,7 @@ def make_folders(folder: str) -> None:
         try:
             os.mkdir(folder)
         except FileNotFoundError:
-            make_folders(parent)  # somebody may have removed it meanwhile
+            make_folders(parent)  # another process may have removed it meanwhile
             os.mkdir(folder)
     except FileNotFoundError:
         if not os.path.isdir(parent or "."):
@@ -182,14 +182,14 @@ def make_folders(folder: str) -> None:
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
-    # Its user may enter it and not list it: then it cannot be synced either.
+    # A folder that the user may enter but not list cannot be synced either.
     with contextlib.suppress(PermissionError):
         fsync_folder(parent)
 
 
 @contextlib.contextmanager
 def _temporary_beside(path: str) -> Iterator[str]:
-    """A free name in the folder of ``path``, which is made; nothing is left on failure."""
+    """A free name in the folder of ``path``, which is made if needed; removed on failure."""
     folder = os.path.dirname(path)
     make_folders(folder)
     temporary = os.path.join(folder, temporary_name())
@@ -211,13 +211,13 @@ def _fsync_file(path: str) -> None:
 
 @contextlib.contextmanager
 def held_folder(parent: str | None = None) -> Iterator[str]:
-    """A new folder for work in progress, locked as long as this process lives and uses it.
+    """A new folder for work in progress, locked while this process lives and uses it.
 
-    The kernel drops the lock when the process dies, so that :func:`abandoned_folders` finds what
-    killed processes left.
+    The kernel drops the lock when the process dies: that is how :func:`abandoned_folders` finds
+    what killed processes left.
 
     Args:
-        parent: The folder to make it in; the system's for temporary files by default.
+        parent: The folder to make it in; by default the system's temporary folder.
 
     Raises:
         OSError: if it cannot be made.
@@ -225,10 +225,10 @@ def held_folder(parent: str | None = None) -> Iterator[str]:
     descriptor = -1
     while descriptor < 0:
         folder = tempfile.mkdtemp(prefix=SCRATCH, suffix=_HELD, dir=parent)
-        # Somebody who clears up may have been there before the lock was.
+        # Another process may have removed the folder before it was locked.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            with contextlib.suppress(OSError):  # no locks on this filesystem: then nobody clears
+            with contextlib.suppress(OSError):  # a filesystem without locks: nothing is removed
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             if not os.path.isdir(folder):
                 os.close(descriptor)
@@ -236,8 +236,8 @@ def held_folder(parent: str | None = None) -> Iterator[str]:
     try:
         yield folder
     finally:
-        # Not a TemporaryDirectory, which calls itself without end where permission was lost. What
-        # cannot be removed, the next build or garbage collection removes.
+        # Not a TemporaryDirectory, which recurses endlessly where permission was lost. What cannot
+        # be removed here is removed by the next build or garbage collection.
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
@@ -246,7 +246,7 @@ def held_folder(parent: str | None = None) -> Iterator[str]:
 def abandoned_folders(parent: str) -> Iterator[list[str]]:
     """The folders of :func:`held_folder` whose processes are gone, locked while the body runs.
 
-    Those of others, of filesystems without locks, and links are left out.
+    Other users' folders, folders on filesystems without locks, and links are left out.
     """
     with contextlib.ExitStack() as closing:
         found = []
@@ -265,7 +265,7 @@ def abandoned_folders(parent: str) -> Iterator[list[str]]:
 
 
 def remove_abandoned_folders(parent: str) -> None:
-    """Removes what killed processes left in a folder for temporary files."""
+    """Removes the folders of killed processes from a folder for temporary files."""
     with abandoned_folders(parent) as found:
         for folder in found:
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Files of this machine: as a source lists them, and their hashes and identities."""
+"""Local files: as a source lists them, their hashes and identities."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ _KINDS = (
 
 
 def kind_of(mode: int) -> str:
-    """What a path of this machine leads to, by its ``st_mode``, in words: ``named pipe``."""
+    """The kind of a local path by its ``st_mode``, for messages: ``named pipe``."""
     return next(name for test, name in _KINDS if test(mode))
 
 
 def unreadable(path: str, problem: str) -> SourceFile:
-    """A file as it is listed that will become a reject."""
+    """The listing entry of a file that will become a reject."""
     return SourceFile(path=path, num_bytes=0, stamp="", problem=problem)
 
 
 def leads_out(full: str, real_root: str) -> bool:
-    """Whether a path of this machine, its links followed, lies outside a folder."""
+    """Whether a local path, with links resolved, is outside a folder."""
     found = os.path.realpath(full)
     return os.path.commonpath([found, real_root]) != real_root
 
 
 def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | None]:
-    """A local file as listed, or a folder with its identity: (device, inode)."""
-    # A problem is part of what a block is named by: it never says where the source lies.
+    """A local file as listed; for a folder also its identity: (device, inode)."""
+    # A problem is part of a block's name: it must never contain the location of the source.
     try:
         found = os.stat(full)
     except OSError as error:
@@ -64,7 +64,7 @@ def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | No
         return unreadable(path, ""), (found.st_dev, found.st_ino)
     if not stat.S_ISREG(found.st_mode):
         return unreadable(path, f"{kind_of(found.st_mode)}, expected a file"), None
-    # Where all may read, only an access list could say otherwise, and reading finds out.
+    # If everyone may read, only an access list could forbid it, and reading will show that.
     readable = found.st_mode & _ALL_READ == _ALL_READ
     if not readable and not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):
         return unreadable(path, NO_PERMISSION), None
@@ -75,13 +75,13 @@ Identity = tuple[int, int, int, int, int]
 """Device, inode, size, times of the last change of content and of inode in ns."""
 
 _SETTLED_NS = 2_000_000_000
-"""A file written more recently may change again within one tick of the file system's clock."""
+"""A file written more recently may change again within one tick of the filesystem's clock."""
 _DIGESTS: dict[str, tuple[Identity, str]] = {}
 _LOCK = threading.Lock()
 
 
 def identity_of(path: str) -> Identity | None:
-    """What changes when a file is replaced or written; None where there is no file."""
+    """Changes when a file is replaced or written; None if there is no file."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -93,7 +93,7 @@ def identity_of(path: str) -> Identity | None:
 
 
 def file_digest(path: str) -> str:
-    """The sha256, in hex, of a file of this machine; read once while its identity stays.
+    """The sha256 of a local file, in hex; cached while the file's identity is unchanged.
 
     Raises:
         RecipeError: if it cannot be read.

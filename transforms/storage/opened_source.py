@@ -1,9 +1,9 @@
-"""A source's root, opened: lists its files and reads them, on this machine or any store.
+"""A source's root, opened: lists and reads its files, on this machine or any store.
 
-A local tree is walked in one pass that follows links which stay in it; what cannot be a file to
-read (a dangling link, a link loop, a named pipe, an empty folder named like a file …) is listed
-with its problem, so that it becomes a reject and does not vanish. What builds put into the tree
-is left out: the next build would take its own records for raw ones.
+A local tree is walked in one pass that follows links within the tree; what cannot be read as a
+file (a dangling link, a link loop, a named pipe, an empty folder named like a file …) is listed
+with its problem, so it becomes a reject and does not vanish. What builds put into the tree is left
+out: otherwise the next build would read its own records as raw ones.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ from .zip_members import ZipArchive
 
 _ARCHIVES: weakref.WeakValueDictionary[tuple[str, str, int, str, int], TarArchive | ZipArchive]
 _ARCHIVES = weakref.WeakValueDictionary()
-"""Archives that this process has open: to find their members, or to decompress them, takes long."""
+"""Archives open in this process: finding members and decompressing take long."""
 _STORE_AHEAD_BYTES = 4 << 20
 _DEFAULT_LIMITS = Limits()
 _Opened = TypeVar("_Opened", bound="OpenedSource")
 _MARKS = (Workspace(WORKSPACE).memo, Workspace(WORKSPACE).elsewhere)
-"""In the folder of a recipe's snapshots: one of them is there from the first inventory on."""
+"""Files in the folder of a recipe's snapshots: one of them exists from the first inventory on."""
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
 
 
 def path_bytes(path: str) -> bytes:
-    """What paths are ordered by: the same on every machine, whatever the locale."""
+    """Sort key of paths: the same on every machine, whatever the locale."""
     return path.encode("utf-8", "surrogateescape")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpenedSource:
-    """Read access to a source's root; plain data, so that it travels to workers.
+    """Read access to a source's root; plain data that is sent to workers.
 
     Attributes:
         url: The source's URL, absolute. It may hold credentials: show ``shown`` instead.
-        root: The filesystem's own path of the folder that files' paths are relative to.
-        query: What follows a single file's name in a web address, '?' included.
+        root: Path, within the filesystem, of the folder that files' paths are relative to.
+        query: What follows a single file's name in a web address, including '?'.
         pattern: Parts of the glob below the root; () for every file.
-        single: Name of the one file, where the source is a file.
-        archived: Whether the files lie in an archive, such as ``zip://*::photos.zip``.
-        folder: What the relative URL of a file beside the source counts from.
-        sides: The sha256 that a file beside it should have, by URL.
-        limits: What its files may ask for.
-        proof: What holds its files to what the inventory found; see :meth:`proving`.
+        single: Name of the file, if the source is a single file.
+        archived: Whether the files are in an archive, such as ``zip://*::photos.zip``.
+        folder: What the relative URL of a file next to the source is relative to.
+        sides: The expected sha256 of files next to the source, by URL.
+        limits: Limits on what its files may request.
+        proof: Checks files against what the inventory found; see :meth:`proving`.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -85,27 +85,27 @@ class OpenedSource:
 
     @functools.cached_property
     def local(self) -> bool:
-        """Whether the files lie on this machine, not in an archive."""
+        """Whether the files are on this machine, outside archives."""
         return storage.is_local(self.url)
 
     @property
     def filesystem(self) -> Any:
-        """The fsspec filesystem that the root lies on."""
+        """The fsspec filesystem of the root."""
         if not self.archived:
             return storage.filesystem(self.url)[0]
-        # fsspec keeps no archive open: each would read its table of contents once more. A forked
-        # process must open its own: a shared one would share the position in the file.
+        # fsspec keeps no archive open: each read would read its table of contents again. A forked
+        # process must open its own, because a shared one would share the position in the file.
         archive = self.__dict__.get("_archive")
         if archive is None or archive.process != os.getpid():
             archive = self.__dict__["_archive"] = _open_archive(self.url, self.limits)[0]
         return archive.filesystem
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to workers: an open archive does not."""
+        """What is sent to workers: everything but an open archive."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def full_path(self, path: str) -> str:
-        """The filesystem's own path of a file relative to the root."""
+        """The path, within the filesystem, of a file relative to the root."""
         return f"{self._prefix}{path}{self.query}" if self.root else path
 
     @functools.cached_property
@@ -113,10 +113,10 @@ class OpenedSource:
         return self.root.rstrip("/") + "/"
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Reads bytes [start, stop) of a file; to its end without a stop.
+        """Reads bytes [start, stop) of a file; to its end if ``stop`` is None.
 
         Raises:
-            SourceChangedError: if a source that proves its files finds another one.
+            SourceChangedError: if the source checks its files and this one has changed.
             StorageError: if it cannot be read.
         """
         reading(path)
@@ -131,7 +131,7 @@ class OpenedSource:
         """Reads a file from start to end in chunks of bounded size.
 
         Raises:
-            SourceChangedError: if a source that proves its files finds another one.
+            SourceChangedError: if the source checks its files and this one has changed.
             StorageError: if it cannot be read.
         """
         with self._reading(path) as pin:
@@ -149,15 +149,15 @@ class OpenedSource:
                     yield chunk
 
     def proving(self, files: Iterable[SourceFile | FileRange]) -> Self:
-        """The same source, which holds files to what the inventory found of them.
+        """The same source, which checks its files against what the inventory found.
 
-        Call ``proof.check()`` after the last read, and before anything is kept of what was read.
+        Call ``proof.check()`` after the last read, before anything that was read is kept.
         """
         plain = _replace(self, proof=None)
         return _replace(self, proof=SourceProof(plain, files))
 
     def note(self, paths: Iterable[str]) -> None:
-        """Call it for files that are read by other means, from a store, and many at a time.
+        """Registers files of a store that are read by other means, many at a time.
 
         They are compared with a new listing in ``proof.check()``.
         """
@@ -165,20 +165,20 @@ class OpenedSource:
             self.proof.note(paths)
 
     def hold(self, path: str) -> None:
-        """Call it before a file is read by other means than this object's.
+        """Checks a file; call it before reading the file by other means than this object.
 
         Raises:
-            SourceChangedError: if a source that proves its files finds another one.
+            SourceChangedError: if the source checks its files and this one has changed.
         """
         reading(path)
         if self.proof is not None:
             self.proof.hold(path)
 
     def open_local(self, path: str) -> io.FileIO:
-        """Opens a file of this machine; :meth:`hold` it first.
+        """Opens a local file; call :meth:`hold` first.
 
         Raises:
-            SourceChangedError: if a source that proves its files finds another one.
+            SourceChangedError: if the source checks its files and this one has changed.
             OSError: if it cannot be opened.
         """
         file = open(self.full_path(path), "rb", buffering=0)  # noqa: SIM115
@@ -191,12 +191,12 @@ class OpenedSource:
         return file
 
     def look(self, path: str) -> Look | None:
-        """What a file looks like now, or a member of the archive as it was opened; None if absent.
+        """The current state of a file, or of an archive member as opened; None if absent.
 
         Raises:
-            StorageError: if it cannot be looked at.
+            StorageError: if it cannot be accessed.
         """
-        with self._failing_to("look at", path):
+        with self._failing_to("check", path):
             full = self.full_path(path)
             try:
                 if self.local:
@@ -208,14 +208,14 @@ class OpenedSource:
                 raise
 
     def archive_changed(self) -> bool:
-        """Whether the archive that the files are members of is no longer the one that was opened.
+        """Whether the archive that holds the files has changed since it was opened.
 
         Raises:
-            StorageError: if it cannot be looked at.
+            StorageError: if it cannot be accessed.
         """
         if not self.archived:
             return False
-        with storage.failing_as_storage_error("look at", self.url):
+        with storage.failing_as_storage_error("check", self.url):
             self.filesystem  # noqa: B018 - opens it
             try:
                 return bool(_look_at_archive(self.url) != self.__dict__["_archive"].identity)
@@ -226,7 +226,7 @@ class OpenedSource:
 
     @contextlib.contextmanager
     def _reading(self, path: str) -> Iterator[str]:
-        """Around a read: proves the file, where this source does; gives the tag to read it by."""
+        """Around a read: checks the file if this source does; yields the tag to read it by."""
         with self._failing_to("read", path):
             if self.proof is None:
                 yield ""
@@ -241,13 +241,13 @@ class OpenedSource:
                 raise
 
     def read_side(self, url: str) -> bytes:
-        """Reads a file beside the source, whole.
+        """Reads a complete file next to the source.
 
         Raises:
             RecipeError: if there is no such file.
-            DataError: if it is too large to be read whole.
-            SourceChangedError: if it is not what ``sides`` says: its content must not slip into a
-                snapshot whose fingerprint speaks of another.
+            DataError: if it is too large to be read at once.
+            SourceChangedError: if its hash is not the one in ``sides``: its content must not enter
+                a snapshot whose fingerprint was computed from another.
             StorageError: if it cannot be read.
         """
         side, path = self.side(url)
@@ -255,7 +255,7 @@ class OpenedSource:
             if file.num_bytes > self.limits.max_record_bytes:
                 raise DataError(
                     f"{storage.redact(url)} has {file.num_bytes:,} bytes, more than "
-                    f"{self.limits.max_record_bytes:,}, and is read whole. limits=ss.Limits("
+                    f"{self.limits.max_record_bytes:,}, and is read at once. limits=ss.Limits("
                     "max_record_bytes=…) in the recipe allows more."
                 )
         content = side.read(path)
@@ -264,15 +264,15 @@ class OpenedSource:
         return content
 
     def expecting(self, sides: Mapping[str, str]) -> OpenedSource:
-        """The same source, whose files beside it are held to what they were."""
+        """The same source, which checks the files next to it against these hashes."""
         return _replace(self, sides=dict(sides))
 
     def side(self, url: str) -> tuple[OpenedSource, str]:
-        """Opens a file beside the source: its root, and its path there.
+        """Opens a file next to the source: returns its root, and its path there.
 
         Raises:
             RecipeError: if there is no such file.
-            StorageError: if it cannot be looked at.
+            StorageError: if it cannot be accessed.
         """
         side = open_source(url, self.folder, self.limits)
         if not side.single:
@@ -280,7 +280,7 @@ class OpenedSource:
         return side, side.single
 
     def side_digest(self, url: str) -> str:
-        """The sha256 of a file beside the source, in hex.
+        """The sha256 of a file next to the source, in hex.
 
         Raises:
             RecipeError: if there is no such file.
@@ -293,7 +293,7 @@ class OpenedSource:
         return digest.hexdigest()
 
     def list(self) -> tuple[SourceFile, ...]:
-        """All files of the source, by the bytes of their paths.
+        """All files of the source, sorted by the bytes of their paths.
 
         Raises:
             StorageError: if the root itself cannot be listed.
@@ -306,7 +306,7 @@ class OpenedSource:
                 return _sorted_by_path(self._walk())
 
     def place(self, path: str) -> str:
-        """A file as messages name it, without credentials."""
+        """A file's name in messages, without credentials."""
         if self.local:
             return self.full_path(path)
         return self.shown if path == self.single else f"{path} of {self.shown}"
@@ -320,7 +320,7 @@ class OpenedSource:
         if self.single:
             yield inspect_file(self.full_path(self.single), self.single)[0]
             return
-        # (folder's parts, and the identities of the folders that hold it and its own)
+        # (the folder's parts, and the identities of it and of the folders above it)
         pending: list[tuple[tuple[str, ...], frozenset[tuple[int, int]]]]
         root, real_root = os.stat(self.root), os.path.realpath(self.root)
         pending = [((), frozenset({(root.st_dev, root.st_ino)}))]
@@ -362,7 +362,7 @@ class OpenedSource:
         return not self.pattern or matches(parts, self.pattern)
 
     def _find(self) -> Iterator[SourceFile]:
-        # Held until the next one is open: of a tar that did not change, it is the same.
+        # Kept until the next one is open: for an unchanged tar it is the same object.
         stale = self.__dict__.pop("_archive", None)
         filesystem = self.filesystem
         del stale
@@ -371,7 +371,7 @@ class OpenedSource:
         else:
             prefix = self.full_path("")
             listed = filesystem.find(self.root, detail=True)
-            names = sorted(listed)  # an absolute name comes first, and yields to its twin
+            names = sorted(listed)  # an absolute name sorts first and gives way to its twin
             found = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in names}
         builds = tuple(_holders_of_builds(found))
         for path, info in found.items():
@@ -392,12 +392,12 @@ class OpenedSource:
 
 
 def _holds_builds(folder: str) -> bool:
-    """Whether snapshots of a recipe are put into a folder, which are never raw data."""
+    """Whether a folder holds a recipe's snapshots, which are never raw data."""
     return any(os.path.isfile(os.path.join(folder, mark)) for mark in _MARKS)
 
 
 def _holders_of_builds(paths: Iterable[str]) -> Iterator[str]:
-    """The same for all folders below the root of a store or archive, each with '/' at its end."""
+    """All such folders below the root of a store or archive, each with a trailing '/'."""
     for path in paths:
         for mark in _MARKS:
             if path.endswith(f"/{mark}"):
@@ -409,23 +409,23 @@ def _sorted_by_path(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
 
 
 def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> OpenedSource:
-    """Opens a source: finds its root, and that it exists.
+    """Opens a source: finds its root, and checks that it exists.
 
     The root of a glob is the last folder before its first wildcard; a pattern that matches a
-    folder takes all that lies in it. The root of a single file is the folder that holds it; a
-    single ``.zip`` or ``.tar`` (``.tar.gz``, ``.tgz`` …) is a root itself, as
-    ``zip://::photos.zip`` says at length.
+    folder selects everything in it. The root of a single file is the folder that holds it; a
+    single ``.zip`` or ``.tar`` (``.tar.gz``, ``.tgz`` …) is itself a root, the short form of
+    ``zip://::photos.zip``.
 
     Args:
         url: A path, a glob, or any fsspec URL.
-        folder: What a relative local path counts from.
-        limits: What its files may ask for.
+        folder: What a relative local path is relative to.
+        limits: Limits on what its files may request.
 
     Raises:
         RecipeError: if there is no such source, or it is a named pipe, a socket or a device.
-        DataError: if an archive is none, or damaged.
+        DataError: if an archive is invalid or damaged.
         PlaceError: if access to it is refused.
-        StorageError: if it cannot be looked at for another reason.
+        StorageError: if it cannot be accessed for another reason.
     """
     absolute = _absolute(url, folder)
     with storage.first_look(), storage.failing_as_storage_error("open", absolute):
@@ -438,7 +438,7 @@ def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> Open
     looked_for = "" if absolute == url else f" (looked for {storage.redact(absolute)})"
     raise RecipeError(
         f"The source {storage.redact(url)} does not exist{looked_for}. Correct the path; in a "
-        "recipe a relative one counts from the recipe's folder."
+        "recipe, a relative path is relative to the recipe's folder."
     )
 
 
@@ -448,7 +448,7 @@ def unopened_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> 
 
 
 def _open(url: str, limits: Limits) -> OpenedSource | None:
-    """Opens an absolute URL; None where nothing lies there."""
+    """Opens an absolute URL; None if nothing is there."""
     archive, filesystem, path = None, None, ""
     if storage.is_local(url):
         path = os.path.normpath(storage.local_path(url))
@@ -491,7 +491,7 @@ def _open(url: str, limits: Limits) -> OpenedSource | None:
 
 
 def _replace(opened: _Opened, **changes: Any) -> _Opened:
-    """The same with changes, and with the archive that is open already."""
+    """A changed copy, which shares the archive that is already open."""
     changed = dataclasses.replace(opened, **changes)
     if "_archive" in opened.__dict__:
         changed.__dict__["_archive"] = opened.__dict__["_archive"]
@@ -499,11 +499,11 @@ def _replace(opened: _Opened, **changes: Any) -> _Opened:
 
 
 def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
-    """As ``storage.filesystem`` does; archives are read by position.
+    """Like ``storage.filesystem``, but archives are read by position.
 
     Raises:
-        DataError: if an archive is none, or damaged.
-        FileNotFoundError: if the archive is not there.
+        DataError: if an archive is invalid or damaged.
+        FileNotFoundError: if the archive does not exist.
     """
     scheme, _, rest = url.partition("://")
     inner, chained, outer = rest.partition("::")
@@ -514,17 +514,17 @@ def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
         raise FileNotFoundError(outer)
     (file,) = holder.list()
     holder = holder.proving([file])
-    # A tag of a store may be of the first bytes alone, or of none: the length is sure.
+    # A store's tag may cover only the first bytes, or be missing: the length is reliable.
     stamp = file.stamp and f"{file.num_bytes} {file.stamp}"
     key = (scheme, outer, file.num_bytes, stamp, limits.max_expansion)
     archive = _ARCHIVES.get(key) if stamp else None
     if archive is None:
-        # What is read of a store carries the archive's tag: it is all of one archive.
+        # Reads from a store carry the archive's tag: all of them are of one archive.
         holder = holder.proving([file])
         read: Read = functools.partial(holder.read, file.path)
         ahead_bytes = {}
         if holder.archived and holder.filesystem.protocol == "zip":
-            # What is compressed as one stream allows no jumps.
+            # A member compressed as one stream does not allow seeking.
             staged = Staged()
             for chunk in holder.chunks(file.path, chunk_bytes=1 << 20):
                 staged.append(chunk)
@@ -546,7 +546,7 @@ def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Archive:
-    """A filesystem that a process has opened; of an archive, with what it looked like before."""
+    """A filesystem open in a process; for an archive, with its identity when it was opened."""
 
     filesystem: Any
     process: int
@@ -560,7 +560,7 @@ def _open_archive(url: str, limits: Limits) -> tuple[_Archive, str]:
 
 
 def _look_at_archive(url: str) -> str:
-    """What the file looks like now that an archive is, at the end of a chain of them.
+    """The current identity of the file at the end of a chain of archives.
 
     Raises:
         FileNotFoundError: if it is gone.
@@ -581,9 +581,9 @@ def _absolute(url: str, folder: str) -> str:
 
 
 def _kind(filesystem: Any, path: str) -> str:
-    """``file``, ``folder`` or ``absent``; the filesystem is None for this machine's own.
+    """``file``, ``folder`` or ``absent``; ``filesystem`` is None for this machine.
 
-    There it may be something else, in words: it cannot be read twice, if it ever ends.
+    A local path may be of another kind (see ``kind_of``), which cannot be read twice, if it ends.
     """
     try:
         if filesystem is None:

@@ -1,4 +1,4 @@
-"""Bytes that lie in a file, or in a part of one, as a file of their own."""
+"""Bytes of a file, or of a part of one, as a file object."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ Read = Callable[[int, int], bytes]
 
 
 class Ranges(io.RawIOBase):
-    """A file whose every read is one read of what it lies in."""
+    """A file object whose every read is one read of the underlying file."""
 
     def __init__(self, read: Read, num_bytes: int, offset: int = 0) -> None:
-        """Takes what reads, how many bytes there are, and where the first of them lies."""
+        """Stores the read function, the number of bytes, and the position of the first one."""
         super().__init__()
         self._read, self._num_bytes, self._offset = read, num_bytes, offset
         self._position = 0
 
     def readable(self) -> bool:
-        """As all files that are read."""
+        """True, as for all files open for reading."""
         return True
 
     def seekable(self) -> bool:
-        """As files of a known length."""
+        """True: the length is known."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Position of the next read."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves the next read, in the way of all files."""
+        """Moves the position of the next read, as for all files."""
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}
         self._position = max(origin[whence] + offset, 0)
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """So many bytes, or all that are left; fewer at the end."""
+        """Up to ``size`` bytes, or all that are left."""
         stop = self._num_bytes
         if size is not None and size >= 0:
             stop = min(stop, self._position + size)
@@ -49,11 +49,11 @@ class Ranges(io.RawIOBase):
         return found
 
     def readall(self) -> bytes:
-        """All that is left, by one read and not by many small ones."""
+        """All that is left, in one read instead of many small ones."""
         return self.read()
 
     def readinto(self, buffer: Any) -> int:
-        """As :meth:`read`, into memory that is there."""
+        """Like :meth:`read`, into existing memory."""
         found = self.read(len(buffer))
         buffer[: len(found)] = found
         return len(found)

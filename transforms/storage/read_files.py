@@ -1,6 +1,6 @@
-"""Reads the files of a source: many small ones at a time, or one as Arrow reads it, by ranges.
+"""Reads the files of a source: many small ones at a time, or ranges of one for Arrow.
 
-Files of this machine are opened plainly. Requests to a store run side by side.
+Local files are opened directly. Requests to a store run concurrently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .. import storage
 from .ranges import Ranges
 
 Contents = list[tuple[FileRange, bytes]]
-"""Files with their contents; one with a problem has none."""
+"""Files with their contents; a file with a problem has an empty one."""
 
 _HEADER_BYTES = 64 << 10
 _HEADER_FILES = 256
@@ -29,7 +29,7 @@ _H = TypeVar("_H")
 
 
 def read_ahead(opened: OpenSource, chunks: Iterable[Sequence[FileRange]]) -> Generator[Contents]:
-    """Reads whole files in chunks, each while the one before is worked on.
+    """Reads complete files in chunks, each while the caller works on the previous one.
 
     Raises:
         SourceChangedError: if a file is no longer what the inventory found.
@@ -52,7 +52,7 @@ def _read_verified(opened: OpenSource, parts: Sequence[FileRange]) -> Contents:
             if not part.problem:
                 path = opened.full_path(part.path)
                 found[i] = storage.read_expected(path, part.stop - part.start)
-    # What is amiss is found out in the general way.
+    # Files that could not be read this way are read, or fail, in the general way.
     rest = [i for i, content in enumerate(found) if content is None]
     for i, content in zip(rest, read_files(opened, [parts[i].path for i in rest]), strict=True):
         found[i] = content
@@ -78,7 +78,7 @@ def read_files(
     """
     if isinstance(opened.filesystem, LocalFileSystem):
         return [_read(opened, path, stop) for path in paths]
-    if stop is not None:  # whole files are hashed
+    if stop is not None:  # complete files are hashed
         opened.note(paths)
     full = [opened.full_path(path) for path in paths]
     starts = [None if stop is None else 0] * len(full)
@@ -96,14 +96,14 @@ def read_headers(
     unreadable: type[ValueError],
     cut_short: str,
 ) -> Iterator[_H]:
-    """The headers of those files that have one, from their first bytes where these are enough.
+    """The headers of the files that have one, from their first bytes if these suffice.
 
     Args:
-        files: Those with a problem are passed over.
+        files: Files with a problem are skipped.
         opened: Their root.
-        read: Gives the header that is in a file's bytes, all of them or the first.
+        read: Parses the header from a file's bytes, all of them or only the first.
         unreadable: What it raises, with a ``reason``.
-        cut_short: The reason where more bytes may hold it: long metadata stands before it.
+        cut_short: The reason that means more bytes may help: long metadata precedes the header.
     """
     readable = [file for file in files if not file.problem]
     max_bytes = opened.limits.max_record_bytes
@@ -145,10 +145,10 @@ def _read(opened: OpenSource, path: str, stop: int | None) -> bytes | Exception:
 def open_for_arrow(opened: OpenSource, path: str) -> Any:
     """Opens a file as a ``pa.NativeFile``.
 
-    What lies in an archive is read as a whole: its compression allows no jumps.
+    A member of an archive is read completely: its compression does not allow seeking.
 
     Raises:
-        StorageError: if it cannot be opened; from reading it, if the store fails.
+        StorageError: if it cannot be opened; from later reads, if the store fails.
     """
     full = opened.full_path(path)
     with storage.failing_as_storage_error("read", full):
@@ -156,8 +156,8 @@ def open_for_arrow(opened: OpenSource, path: str) -> Any:
         if isinstance(filesystem, LocalFileSystem):
             opened.hold(path)
             with opened.open_local(path) as file:
-                # Not mapped: what was read must not change with the file. Opened by what is open
-                # already: the path may lead elsewhere by now.
+                # Not mapped: data already read must not change with the file. Opened through its
+                # descriptor, because the path may lead elsewhere by now.
                 return pa.OSFile(f"/dev/fd/{file.fileno()}")
         if getattr(opened, "archived", False):
             return pa.BufferReader(opened.read(path))
@@ -167,5 +167,5 @@ def open_for_arrow(opened: OpenSource, path: str) -> Any:
 
 
 def is_at_hand(source: Any) -> bool:
-    """Whether a few bytes anywhere in an open file cost no request."""
+    """Whether reading a few bytes anywhere in an open file needs no request."""
     return isinstance(source, pa.OSFile | pa.BufferReader)

@@ -1,12 +1,12 @@
-"""Hides credentials: in URLs by their structure, in all other text by their values and by shape.
+"""Hides credentials: in URLs by their structure, in other text by value and by shape.
 
-Of a URL scheme, host, path and the names of its query's parameters are shown. The user, the
-password, all values of the query and what follows ``#`` are not.
+Of a URL, the scheme, host, path and parameter names of the query are shown; the user, the
+password, all values of the query and what follows ``#`` are hidden.
 
-Secrets that this process knows are removed from every message by value, whatever surrounds them:
-those of the URLs that it opened (:func:`learn`), of the environment and of fsspec's
-configuration. For secrets that it does not know, the shapes are recognized in which libraries and
-shells write them: ``user:password@host``, ``password=…``, ``--token …``, ``Bearer …``, PEM keys.
+Secrets known to this process are removed from every message by value, whatever surrounds them:
+those of URLs that it opened (:func:`learn`), of the environment and of fsspec's configuration.
+Unknown secrets are recognized by the forms in which libraries and shells write them:
+``user:password@host``, ``password=…``, ``--token …``, ``Bearer …``, PEM keys.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _HIDDEN = "***"
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
 _IS_URL = re.compile(rf"(?:{_SCHEME}::)*{_SCHEME}://")
 _LINK = re.compile(rf"::(?={_IS_URL.pattern})")
-"""Between two URLs of a chain, as fsspec cuts it."""
+"""Between two URLs of a chain, where fsspec splits it."""
 _SCHEMES = "|".join(map(re.escape, sorted({*known_implementations, "postgresql", "postgres"})))
 _IN_TEXT = re.compile(rf"{_SCHEME}://\S+|\b(?i:{_SCHEMES}):/(?!/)\S+")
-"""URLs in a text; also those whose two slashes were normalized to one, as paths are."""
+"""URLs in a text, including those whose two slashes were normalized to one, as in paths."""
 _BEGIN = re.compile(rf"({_SCHEME})://|((?i:{_SCHEMES})):/(?!/)")
 _CLOSING = "'\")>]},.;:"
-"""What follows a URL in a text, rather than ends it."""
+"""Characters that follow a URL in a text rather than end it."""
 _LOCAL = {"file", "local"}
 _WITH_GLOBS = set(known_implementations) - {"http", "https", *_LOCAL}
-"""Schemes in whose paths ``?`` is a wildcard and ``#`` a letter, unless a parameter follows."""
+"""Schemes whose paths treat ``?`` as a wildcard and ``#`` literally, unless a parameter follows."""
 _PARAMETER = re.compile(r"\?[^=&/?]+=")
 _NAME = re.compile(r"[\w.%\[\]-]+")
 _SECRET_NAME = (
@@ -46,7 +46,7 @@ _SECRET_NAME = (
     r"|(?:access|account|api|private|secret|shared)[_-]?(?:access[_-]?)?key|key[_-]?secret)"
 )
 _SHORT_NAME = r"(?:[\w-]*[_-])?(?:pass|pw|auth|credentials?|sig|sas|jwt)"
-"""Names of secrets that other words hold too (bypass, author), and that prose uses."""
+"""Names of secrets that are also parts of other words (bypass, author), and used in prose."""
 _VALUE = r"""(?:\\+"[^"]*"|\\+'[^']*'|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\s;&,'"]+)"""
 _ASSIGNED = re.compile(rf"""(?i)(\b\w*{_SECRET_NAME}\w*(?:\\*["'])?\s*[=:](?!:|//)\s*){_VALUE}""")
 _SHORT_ASSIGNED = re.compile(
@@ -60,12 +60,12 @@ _PASSWORD_FLAG = re.compile(
     rf"""(\b(?:mysql\w*|mariadb[\w-]*|sshpass|7z)\s[^\r\n]*?(?<=\s)-p|(?<!\S)-p(?![a-z-]+(?:[=\s]|$)))"""
     rf"""{_VALUE}"""
 )
-"""Of ``mysql -pX``; elsewhere words of lowercase letters are other options (``-print``)."""
+"""As in ``mysql -pX``; elsewhere a word of lowercase letters is another option (``-print``)."""
 _USER_AT_HOST = re.compile(
     r"((?:(?<![\w./\\%+-])|(?<=//))(?!mailto:)[\w.%+-]{1,256}:)"
     r"(?![\\/])[^\s'\"<>]{1,256}(?=@(?!sha\d+:)[\w\[])"
 )
-"""``user:password@host`` without a scheme; no address for mail, no digest of an image."""
+"""``user:password@host`` without a scheme; not a mail address, not a digest of an image."""
 _PEM = re.compile(
     r"(-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----).*?"
     r"(?=-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
@@ -83,18 +83,18 @@ _PATH_PARAMETER = re.compile(r"(;[\w.-]+=)([^/;]+)")
 _LEARNED: set[str] = set()
 _HEX = "[0-9A-Fa-f][0-9A-Fa-f]"
 _MIN_PASSWORD, _MIN_VALUE, _MIN_ANYWHERE = 3, 4, 6
-"""Shorter ones may stand anywhere by chance; below the third length, only between other letters."""
+"""Shorter ones may occur anywhere by chance; below the third length, hidden only as a full word."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """One URL of a chain, taken apart.
+    """One URL of a chain, parsed.
 
     Attributes:
         shown: The URL without its secrets.
-        passwords: What stands for a password.
-        values: What else is hidden where a library repeats it.
-        known: What is hidden everywhere: all of it but a name that has a password, and parts.
+        passwords: Its passwords.
+        values: Other parts to hide where a library repeats them.
+        known: What is hidden everywhere: all of these except a user name that has a password.
     """
 
     shown: str
@@ -104,14 +104,14 @@ class _Parts:
 
 
 def redact(text: str) -> str:
-    """Hides what a URL, or URLs in a text, may carry of credentials.
+    """Hides credentials in a URL, or in the URLs in a text.
 
-    So it does with what is assigned to a name such as ``password`` or ``AccountKey``, and with
-    ``Bearer …``.
+    Also hides what is assigned to a name such as ``password`` or ``AccountKey``, and what follows
+    ``Bearer``.
 
     Args:
-        text: A URL, which may be chained and may hold anything; a path; or a text, in which a URL
-            ends at the first space.
+        text: A URL, which may be chained and may contain anything; a path; or a text, in which a
+            URL ends at the first space.
 
     >>> redact("https://ann:secret@host/a.csv?sig=abc")
     'https://***@host/a.csv?sig=***'
@@ -129,12 +129,12 @@ def redact(text: str) -> str:
 
 
 def redact_repeated(text: str, url: str = "") -> str:
-    """Hides the secrets in what a library or a user's function says: known ones, and by shape.
+    """Hides secrets in the message of a library or a user's function, by value and by shape.
 
     Args:
-        text: What it says.
-        url: The URL that it was given, whose secrets are hidden even where they are short; or a
-            database's ``key=value`` string.
+        text: The message.
+        url: The URL that the library was given, whose secrets are hidden even if they are short;
+            or a database's ``key=value`` string.
 
     >>> redact_repeated('no bucket "ann:secret@b"', "s3://ann:secret@b/a.csv")
     'no bucket "***@b"'
@@ -147,29 +147,29 @@ def redact_repeated(text: str, url: str = "") -> str:
 
 
 def learn(url: str) -> None:
-    """Takes note of the secrets of a URL that this process uses, for :func:`hide_known`."""
+    """Records the secrets of a URL that this process uses, for :func:`hide_known`."""
     found = [*(one for part in _parts(url) for one in part.known), *_assigned(url)]
     found += map(urllib.parse.unquote, list(found))
     _LEARNED.update(one for one in found if len(one) >= _MIN_ANYWHERE)
 
 
 def known_secrets() -> tuple[str, ...]:
-    """What :func:`hide_known` hides: learned, of the environment, and of fsspec's configuration.
+    """What :func:`hide_known` hides: secrets learned, of the environment, and of fsspec's config.
 
-    Values of fewer than six characters are not among them: they may stand anywhere by chance.
+    Values of fewer than six characters are left out: they may occur anywhere by chance.
     """
     known = {*_LEARNED, *_of_environment(tuple(os.environ.items())), *_named(fsspec.config.conf)}
     return tuple(sorted(known, key=len, reverse=True))
 
 
 def hide_known(text: str, known: Iterable[str] | None = None) -> str:
-    """Hides all secrets that this process knows wherever they stand, however they are escaped.
+    """Hides all secrets that this process knows, wherever they occur and however they are escaped.
 
-    Those that consist of lowercase letters or of digits alone are hidden as whole words.
+    Secrets made only of lowercase letters or only of digits are hidden as full words only.
 
     Args:
         text: Any text.
-        known: What :func:`known_secrets` gave, for many texts.
+        known: The result of :func:`known_secrets`, to reuse it for many texts.
 
     >>> learn("https://host/a?token=plantedtoken")
     >>> hide_known("403 for plantedtoken")
@@ -184,7 +184,7 @@ def hide_known(text: str, known: Iterable[str] | None = None) -> str:
 
 @contextlib.contextmanager
 def hiding_known_in_errors() -> Iterator[None]:
-    """Hides secrets that this process knows in the messages of errors that come through."""
+    """Hides secrets that this process knows in the messages of errors that pass through."""
     try:
         yield
     except Exception as error:
@@ -203,7 +203,7 @@ def passwords_in(url: str) -> list[str]:
 
 
 def _name_shown(match: re.Match[str]) -> str:
-    """What stands before a secret, without it."""
+    """What precedes a secret, followed by the mark that hides it."""
     return f"{next(filter(None, match.groups()), '')}{_HIDDEN}"
 
 
@@ -213,7 +213,7 @@ def _shown_in_text(match: re.Match[str]) -> str:
 
 
 def _secrets(url: str) -> Iterator[str]:
-    """What a message on a URL must not hold."""
+    """Secrets that a message about a URL must not contain."""
     for part in _parts(url):
         for password in part.passwords:
             if len(password) >= _MIN_PASSWORD:
@@ -244,7 +244,7 @@ def _take_apart(url: str) -> _Parts:
         name, _, password = user.partition(":")
         basic = base64.b64encode(urllib.parse.unquote(user).encode("utf-8", "replace")).decode()
         values += [user, name, basic]
-        # A library that takes its beginning for a port repeats the rest.
+        # A library that parses its beginning as a port repeats the rest.
         passwords += filter(None, (password, *re.split("[/?#]", password, maxsplit=1)[1:]))
     path, query, fragment = _cut_query(scheme.lower(), rest)
     path_shown = path
@@ -258,7 +258,7 @@ def _take_apart(url: str) -> _Parts:
             shown.append(f"{name}={_HIDDEN}")
             (passwords if re.search(_SECRET_NAME, name, re.IGNORECASE) else values).append(value)
         else:
-            # A token that stands alone may end with "=".
+            # A token without a name may end with "=".
             shown.append(_HIDDEN if parameter else "")
             values.append(parameter)
     tail = rest[len(path) + 1 :]
@@ -271,7 +271,7 @@ def _take_apart(url: str) -> _Parts:
         + (f"#{_HIDDEN}" if fragment else ""),
         tuple(passwords),
         tuple(values),
-        # A name that has a password is hidden in messages on this URL alone.
+        # A user name that has a password is hidden only in messages about this URL.
         tuple(one for one in (*passwords, *values) if not user.startswith(f"{one}:")),
     )
 
@@ -279,8 +279,8 @@ def _take_apart(url: str) -> _Parts:
 def _cut_user(rest: str) -> tuple[str, str]:
     """User and password, and what follows their ``@``.
 
-    Strictly a password holds no ``/``, ``?`` or ``#``. People write them all the same, and some
-    libraries take them: a colon before them that no port follows, or a later ``@``, shows it.
+    Strictly, a password contains no ``/``, ``?`` or ``#``. People write them anyway, and some
+    libraries accept them: a colon before them that no port follows, or a later ``@``, shows this.
     """
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     at = authority.rfind("@")
@@ -313,7 +313,7 @@ def _named(options: Mapping[Any, Any], above: str = "") -> Iterator[str]:
         elif _IS_URL.match(value):
             for part in _parts(value):
                 yield from (one for one in part.passwords if len(one) >= _MIN_ANYWHERE)
-        # s3fs calls its credentials key and secret.
+        # s3fs names its credentials key and secret.
         elif (_ENVIRONMENT.search(name) or (above and name == "key")) and not (
             os.path.isabs(value) and os.path.exists(value)
         ):
@@ -321,12 +321,12 @@ def _named(options: Mapping[Any, Any], above: str = "") -> Iterator[str]:
 
 
 def _hide(text: str, secret: str, *, alone: bool = False) -> str:
-    """Replaces a secret wherever it is repeated, however its letters are escaped.
+    """Replaces a secret wherever it occurs, however its characters are escaped.
 
     Args:
         text: Any text.
         secret: What to hide.
-        alone: Leaves it where it is a part of a word; a secret that is short always is.
+        alone: Only where it is a full word; always so for a short secret.
     """
     written = {secret, urllib.parse.unquote(secret), urllib.parse.unquote_plus(secret)}
     for one in sorted(filter(None, written), key=len, reverse=True):
@@ -343,7 +343,7 @@ def _is_word(secret: str) -> bool:
 
 
 def _flat(text: str) -> str:
-    """Text without percent-encoding, backslashes, spaces and what stands for them."""
+    """Text without percent-encoding, backslashes, spaces and their substitutes."""
     return re.sub(r"[\\\s+]+", "", urllib.parse.unquote(urllib.parse.unquote(text)))
 
 
@@ -356,14 +356,14 @@ def _of_environment(variables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 
 
 def _letter(letter: str) -> str:
-    """A pattern for a letter: itself, as Python or JSON escapes it, or percent-encoded."""
+    """A pattern for one character: literal, as Python or JSON escapes it, or percent-encoded."""
     encoded = "".join(f"%(?:25)*{byte:02x}" for byte in _bytes(letter))
-    ways: Iterable[str] = [rf"\\*{re.escape(letter)}", f"(?i:{encoded})"]
+    forms: Iterable[str] = [rf"\\*{re.escape(letter)}", f"(?i:{encoded})"]
     if not letter.isascii():
-        ways = [*ways, rf"\\+(?i:u{ord(letter):04x}|x{ord(letter):02x})"]
+        forms = [*forms, rf"\\+(?i:u{ord(letter):04x}|x{ord(letter):02x})"]
     if letter == " ":
-        ways = [*ways, r"\+", r"\s+"]
-    return f"(?:{'|'.join(ways)})"
+        forms = [*forms, r"\+", r"\s+"]
+    return f"(?:{'|'.join(forms)})"
 
 
 def _bytes(letter: str) -> bytes:

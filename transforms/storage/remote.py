@@ -1,4 +1,4 @@
-"""Files of fsspec filesystems: read by range, and put so that nobody sees half of one."""
+"""Files of fsspec filesystems: read by range, and put atomically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .zip_members import read_part
 _ATOMIC = frozenset(
     ["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", "tos", "tosfs", "hf", "memory"]
 )
-"""Protocols of stores that show a file when the last byte of its one put has arrived."""
+"""Protocols of stores that show a file only once the last byte of its single put has arrived."""
 
 
 def read_remote(
@@ -28,8 +28,8 @@ def read_remote(
         found: The filesystem.
         path: The file's path there.
         start: The first byte.
-        stop: The end; None for the file's.
-        pin: The tag that the file must have (``unchanged.pin_of``): another file is an error.
+        stop: The end; None for the end of the file.
+        pin: The tag that the file must have (``unchanged.pin_of``): any other is an error.
     """
     if pin:
         return _read_pinned(found, path, start, stop, pin=pin)
@@ -42,14 +42,14 @@ def read_remote(
     if found.protocol == "zip":
         return read_part(found, path, start, stop)
     content = bytes(found.cat_file(path, start=start, end=stop))
-    # Web servers that know no ranges send the whole file instead.
+    # Web servers without support for ranges send the complete file.
     return content if len(content) <= stop - start else content[start:stop]
 
 
 def _read_pinned(found: Any, path: str, start: int, stop: int | None, *, pin: str) -> bytes:
     if "s3" not in found.protocol:
         return bytes(found.cat_file(path, start=start, end=stop, generation=pin))
-    # The only function of s3fs that takes a precondition and tries again where a connection breaks.
+    # The only s3fs function that takes a precondition and retries when a connection breaks.
     from s3fs.core import _fetch_range
 
     if stop is None:
@@ -63,23 +63,23 @@ def _read_pinned(found: Any, path: str, start: int, stop: int | None, *, pin: st
 def open_remote(found: Any, path: str, *, chunk_bytes: int) -> Any:
     """Opens a file of an fsspec filesystem to read it once, from start to end, in chunks."""
     if "http" in found.protocol:
-        # As one stream: servers need not know ranges.
+        # As one stream: the server may not support ranges.
         return found.open(path, "rb", block_size=0)
     return found.open(path, "rb", block_size=chunk_bytes, cache_type="none")
 
 
 def put_bytes_remotely(found: Any, path: str, content: bytes) -> None:
-    """Puts a file of an fsspec filesystem in place; readers find the whole or what lay there."""
+    """Puts a file of an fsspec filesystem in place; readers see the new file or the old."""
     _put(found, path, lambda target: found.pipe_file(target, content))
 
 
 def put_file_remotely(local: str, found: Any, path: str) -> None:
-    """Copies a local file to its place on an fsspec filesystem, as :func:`put_bytes_remotely`."""
+    """Copies a local file to its place on an fsspec filesystem; see :func:`put_bytes_remotely`."""
     _put(found, path, lambda target: found.put_file(local, target, callback=_Advancing()))
 
 
 class _Advancing(Callback):
-    """Reports each part of a file that a store has taken."""
+    """Reports each part of a file that a store has accepted."""
 
     def call(self, *arguments: Any, **options: Any) -> None:
         """Reports that the put advances."""
@@ -92,7 +92,7 @@ def _put(found: Any, path: str, put: Callable[[str], object]) -> None:
     if protocols & _ATOMIC:
         put(path)
         return
-    # Over SFTP, SMB and the like a file grows under its name, and stays half when that fails.
+    # Over SFTP, SMB etc. a file grows under its final name, and remains partial after a failure.
     folder = posixpath.dirname(path)
     found.makedirs(folder, exist_ok=True)
     temporary = posixpath.join(folder, temporary_name())
@@ -112,6 +112,6 @@ def _rename(found: Any, temporary: str, path: str) -> None:
         if not (found.exists(temporary) and found.exists(path)):
             raise
     if found.exists(temporary):
-        # Some do not replace a file, and some of them say nothing.
+        # Some filesystems do not replace a file, and some of those report no error.
         found.rm_file(path)
         found.mv(temporary, path)

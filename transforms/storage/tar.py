@@ -1,8 +1,8 @@
-"""Headers of tar archives, read front to back, in time and memory that their bytes justify.
+"""Headers of tar archives, read front to back; time and memory are bounded by the bytes read.
 
-``tarfile`` parses one block. What several blocks say together (long names, PAX records, sparse
-files) is put together here: ``tarfile`` follows a size below zero back to where it came from, and
-some of its versions take hours for one MiB of PAX records.
+``tarfile`` parses single blocks. What spans several (long names, PAX records, sparse files) is
+assembled here: ``tarfile`` follows a negative size backwards, and some of its versions take hours
+for 1 MiB of PAX records.
 
 Formats: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html (ustar, pax) and
 https://www.gnu.org/software/tar/manual/html_node/Standard.html (GNU).
@@ -29,7 +29,7 @@ from .ranges import Ranges, Read
 
 BLOCK_BYTES = 512
 MAX_HEADER_BYTES = 1 << 20
-"""The longest name, link target or set of PAX records that is read."""
+"""Maximum length of a name, link target or set of PAX records."""
 
 Kind = Literal["file", "folder", "symlink", "hardlink", "sparse", "special"]
 
@@ -59,7 +59,7 @@ _MAX_DIGITS = 19
 
 
 class TarDamagedError(ValueError):
-    """A header that cannot be followed: the place of the next one is unknown."""
+    """A header that cannot be followed: the position of the next one is unknown."""
 
 
 class NoTarError(TarDamagedError):
@@ -68,33 +68,33 @@ class NoTarError(TarDamagedError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TarMember:
-    """What the headers of one member say."""
+    """One member, as its headers describe it."""
 
     offset: int
-    """Where the first of its headers begins."""
+    """Where its first header begins."""
     start: int
     """Where its content begins."""
     num_bytes: int
-    """Length of its content in the archive; never below zero."""
+    """Length of its content in the archive; never negative."""
     name: str
     link: str
     kind: Kind
 
 
 class TarHeaders:
-    """The members of an archive, or of a part of one, in its order."""
+    """The members of an archive, or of a part of one, in archive order."""
 
     def __init__(self, read: Read) -> None:
-        """Takes what reads the archive; it is asked for places that never go back."""
+        """Stores what reads the archive, at positions that never go back."""
         self._read = read
         self.offset = 0
-        """Where the next member is expected; behind the last one in the end."""
+        """Where the next member is expected; at the end, where the last one ends."""
 
     def __iter__(self) -> Iterator[TarMember]:
-        """Gives the members up to the first block that is not a header.
+        """Yields the members up to the first block that is not a header.
 
         Raises:
-            TarDamagedError: if the next header cannot be found, or there is none at all.
+            TarDamagedError: if the next header cannot be found, or there is no header.
         """
         while (member := self._next()) is not None:
             yield member
@@ -117,7 +117,7 @@ class TarHeaders:
                 raise TarDamagedError(f"the member {info.name[:100]!r} states {info.size:,} bytes")
             if info.type in _LONG:
                 text = self._extension(position, info.size).partition(b"\0")[0]
-                # Of two statements the first one counts, as in `tarfile`.
+                # Of two values the first one counts, as in `tarfile`.
                 described.setdefault(_LONG[info.type], text.decode("utf-8", "surrogateescape"))
             elif info.type in _PAX:
                 for key, value in _pax_records(self._extension(position, info.size)).items():
@@ -133,7 +133,7 @@ class TarHeaders:
         self, info: tarfile.TarInfo, block: bytes, start: int, described: dict[str, str]
     ) -> TarMember:
         stated = described.get(f"{_SPARSE}name", described.get("path", info.name))
-        name = stated.rstrip("/") or stated  # of slashes alone it is an absolute path
+        name = stated.rstrip("/") or stated  # only slashes: an absolute path
         num_bytes = info.size
         if (size := described.get("size")) is not None:
             if not (size.isascii() and size.isdigit() and len(size) <= _MAX_DIGITS):
@@ -166,7 +166,7 @@ class TarHeaders:
     def _header(self, position: int) -> bytes:
         if not position:
             return self._read(0, BLOCK_BYTES)
-        # The byte before shows whether the content before it is there to its end.
+        # The byte before it shows whether the preceding content is complete.
         found = self._read(position - 1, position + BLOCK_BYTES)
         if not found:
             raise TarDamagedError("unexpected end of data")
@@ -186,7 +186,7 @@ def _padded(num_bytes: int) -> int:
 
 
 def _pax_records(content: bytes) -> dict[str, str]:
-    """Those records of an extended header that say where a member is, and what it is called."""
+    """The records of an extended header that give a member's place and name."""
     found: dict[str, str] = {}
     position = 0
     while position < len(content) and content[position]:
@@ -205,16 +205,16 @@ def _pax_records(content: bytes) -> dict[str, str]:
 
 LEADS_OUT = "path that leads out of its archive"
 MAX_NAME_BYTES = 4096
-"""The longest path of a file system, too. Longer ones take time and memory that grow faster."""
+"""Also the longest path of a filesystem. The cost of longer ones grows faster than their length."""
 
 _SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _BUFFER_BYTES = 256 << 10
 _PADDING_BYTES = 64 << 10
-"""So much behind the end is looked at: tapes' blocks are filled up with zeros."""
+"""How much after the end is checked: tapes pad their blocks with zeros."""
 
 
 def archive_scheme(name: str) -> str | None:
-    """The fsspec protocol of archives that are called so: ``zip``, ``tar``, or None.
+    """The fsspec protocol for archives with such a name: ``zip``, ``tar``, or None.
 
     >>> archive_scheme("photos.ZIP"), archive_scheme("a.tar.gz"), archive_scheme("a.csv.gz")
     ('zip', 'tar', None)
@@ -233,7 +233,7 @@ class _Member:
 
 
 class TarArchive(AbstractArchiveFileSystem):
-    """The regular files of a tar archive, compressed or not; links to them count as they do."""
+    """The regular files of a tar archive, compressed or not, and links to them."""
 
     protocol = "tar"
     cachable = False
@@ -253,13 +253,13 @@ class TarArchive(AbstractArchiveFileSystem):
         Args:
             read: Reads the archive's file.
             num_bytes: Its length.
-            stamp: What changes with its content.
-            name: What it is called, in messages.
-            max_expansion: How many times its length its files may have together: compressed, or
-                as links to one another.
+            stamp: Changes whenever the content does.
+            name: The archive's name, for messages.
+            max_expansion: Maximum ratio of the total length of its files to ``num_bytes``: they
+                may be compressed, or link to one another.
 
         Raises:
-            DataError: if it is no tar archive.
+            DataError: if it is not a tar archive.
         """
         super().__init__()
         self._name, self._stamp = name, stamp
@@ -302,7 +302,7 @@ class TarArchive(AbstractArchiveFileSystem):
                     path = f"{path[:100]}… at byte {member.offset}"
                     found[path] = _unfit(too_long_name(num_bytes))
                     continue
-                # Of two members of one name, the later one counts, as when it is unpacked.
+                # Of two members of one name the later one counts, as when unpacking.
                 links.pop(path, None)
                 if member.name.startswith("/") or ".." in path.split("/"):
                     found[path] = _unfit(LEADS_OUT)
@@ -327,7 +327,7 @@ class TarArchive(AbstractArchiveFileSystem):
             linked = None if target.startswith("/") else found.get(_normal(target))
             num_bytes += linked.num_bytes if linked else 0
             if num_bytes > max_bytes:
-                # Links to one member may stand for any number of its bytes.
+                # Links to one member may multiply its bytes without limit.
                 found[path] = _unfit("link of an archive whose files repeat its content too often")
             else:
                 found[path] = linked or _unfit("link to what its archive does not hold")
@@ -349,7 +349,7 @@ class TarArchive(AbstractArchiveFileSystem):
         return _Member(offset=member.start, num_bytes=member.num_bytes)
 
     def _behind(self, offset: int) -> str:
-        """What is wrong behind the last member: an archive ends with zeros."""
+        """What is wrong after the last member: an archive ends with zeros."""
         rest = self._read(offset, min(offset + _PADDING_BYTES, self._num_bytes))
         if len(rest) < BLOCK_BYTES:
             return f"it ends at byte {self._num_bytes:,} without the mark of an end"
@@ -363,7 +363,7 @@ class TarArchive(AbstractArchiveFileSystem):
         return ""
 
     def _get_dirs(self) -> None:
-        """Nothing to do: members are found when the archive is opened."""
+        """Does nothing: members are found when the archive is opened."""
 
     def find(self, path: str, detail: bool = False, **_: Any) -> Any:
         """All files below a folder, by path."""
@@ -376,10 +376,10 @@ class TarArchive(AbstractArchiveFileSystem):
         return found if detail else list(found)
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """What is known of a file or folder.
+        """Name, size and type of a file or folder.
 
         Raises:
-            FileNotFoundError: if there is none.
+            FileNotFoundError: if it does not exist.
         """
         path = path.strip("/")
         if path in self._members:
@@ -394,7 +394,7 @@ class TarArchive(AbstractArchiveFileSystem):
             "name": path,
             "size": member.num_bytes,
             "type": "file",
-            # Where nothing is known of the archive, nothing is known of a member.
+            # Members have a stamp only if the archive has one.
             "ETag": self._stamp and f"{self._stamp} {member.offset}",
             "problem": member.problem,
             "damage": path == self._name and bool(self._damage),
@@ -406,7 +406,7 @@ class TarArchive(AbstractArchiveFileSystem):
         """Bytes [start, end) of a file.
 
         Raises:
-            FileNotFoundError: if there is none.
+            FileNotFoundError: if it does not exist.
         """
         member = self._members.get(path)
         if member is None:
@@ -423,7 +423,7 @@ class TarArchive(AbstractArchiveFileSystem):
 
 
 class Staged:
-    """An unnamed file: nothing is left behind, however the process ends."""
+    """An unnamed temporary file: nothing is left behind, however the process ends."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="snapshard-", buffering=0)  # noqa: SIM115
@@ -431,7 +431,7 @@ class Staged:
         weakref.finalize(self, self._file.close)
 
     def append(self, piece: bytes) -> None:
-        """Writes a piece behind the others."""
+        """Appends a piece."""
         view = memoryview(piece)
         while view:
             written = self._file.write(view)
@@ -448,7 +448,7 @@ class Staged:
 
 
 def _normal(name: str) -> str:
-    """A member's name as paths are written below a root."""
+    """A member's name, normalized to a path relative to the root."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return "/".join(parts)
 
@@ -458,5 +458,5 @@ def _unfit(problem: str) -> _Member:
 
 
 def too_long_name(num_bytes: int) -> str:
-    """The problem of a member whose path has more than :data:`MAX_NAME_BYTES`."""
+    """The problem of a member whose path is longer than :data:`MAX_NAME_BYTES`."""
     return f"path of {num_bytes:,} bytes, of which {MAX_NAME_BYTES:,} are allowed"

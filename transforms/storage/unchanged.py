@@ -1,16 +1,16 @@
-"""Proof that the files of a source hold the inventoried content while they are read.
+"""Checks that the files of a source hold the inventoried content while they are read.
 
 A run is named by the content of its block, as the inventory hashed it, so what a block reads must
 be that content. Files that are one record each are hashed as they are read (``read_files``). For
 all others the file's identity is compared before the first read and after the last one: the stamp
-that the inventory saw, then device, inode, size, times and whatever tag a store gives. What is
-opened on this machine is compared as well, since a link or a folder may lead elsewhere for a
-moment, which none of the file's own times show. Reads from S3 and GCS carry the tag as a
-precondition, so that each answer is proven by itself.
+from the inventory, then device, inode, size, times and any tag of the store. A file opened on this
+machine is compared too, because a link or a folder may briefly lead elsewhere, which the file's
+own times do not show. Reads from S3 and GCS carry the tag as a precondition, so each response is
+checked on its own.
 
-Where the stamp is another one, the file is hashed again, before and after: it may only have been
-touched. The same holds where the stamp proves nothing, because the file changed so shortly before
-it was hashed that another change could leave the same stamp.
+If the stamp differs, the file is hashed again, before and after: it may only have been touched. The
+same is done if the stamp proves nothing, because the file changed so shortly before it was hashed
+that another change could leave the same stamp.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ...schemas.blocks import FileRange, SourceFile
 from ...schemas.errors import SourceChangedError
 
 COARSE_NS = 2_000_000_000
-"""Of the coarsest clock that file systems stamp files by (FAT: 2 s)."""
+"""Resolution of the coarsest filesystem clock (FAT: 2 s)."""
 _FINE_NS = 20_000_000
-"""Of clocks that count less than seconds: twice the longest tick of a kernel."""
+"""For clocks finer than a second: twice the longest tick of a kernel."""
 _SECOND_NS = 1_000_000_000
 _PINS = {"s3": re.compile(r"(?:^| )ETag:(\S+)"), "gs": re.compile(r"(?:^| )generation:(\d+)")}
 
@@ -40,10 +40,10 @@ _STAMPED = re.compile(r"\btime:([0-9]+(?:,[0-9]+)*)")
 
 
 def settled_ns(stamp: str) -> int:
-    """From when on, in ns since 1970, every change shows in a stamp; 0 for stamps that are tags.
+    """When, in ns since 1970, every later change shows in a stamp; 0 for stamps that are tags.
 
-    The clocks of some file systems count seconds, or two of them: two changes within one tick
-    give one stamp.
+    The clocks of some filesystems count seconds, or units of two: two changes within one tick
+    give the same stamp.
 
     >>> settled_ns("time:1700000000000000000,1700000000123456789")
     1700000000143456789
@@ -56,12 +56,12 @@ def settled_ns(stamp: str) -> int:
     if not times:
         return 0
     coarse = all(time % _SECOND_NS == 0 for time in times)
-    # The last is that of the inode's change where there is one: nobody can set it.
+    # The last is the time of the inode's change, if there is one: it cannot be set.
     return times[-1] + (COARSE_NS if coarse else _FINE_NS)
 
 
 def pin_of(protocol: str | tuple[str, ...], stamp: str) -> str:
-    """The tag of a stamp that a store takes as the precondition of a read; '' where none does.
+    """The tag in a stamp that a store accepts as a precondition of reads; '' if there is none.
 
     >>> pin_of(("s3", "s3a"), 'ETag:"5d41402a"'), pin_of("sftp", 'ETag:"5d41402a"')
     ('"5d41402a"', '')
@@ -74,38 +74,38 @@ def pin_of(protocol: str | tuple[str, ...], stamp: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What a file looks like at one moment."""
+    """The state of a file at one moment."""
 
     stamp: str
     """Comparable with the stamp of a listing."""
     identity: str
-    """All that is known: equal at two moments, the file did not change between them."""
+    """All that is known: if equal at two moments, the file did not change between them."""
 
 
 class Looks(Protocol):
-    """What the proof needs of a source."""
+    """The interface of a source that the proof needs."""
 
     def look(self, path: str) -> Look | None:
-        """What a file looks like now; None where it is gone."""
+        """The current state of a file; None if it is gone."""
 
     def chunks(self, path: str, *, chunk_bytes: int) -> Iterator[bytes]:
         """Reads a file from start to end."""
 
     def archive_changed(self) -> bool:
-        """Whether the files' archive, if any, is no longer the one that was opened."""
+        """Whether the archive of the files, if any, has changed since it was opened."""
 
     def list(self) -> tuple[SourceFile, ...]:
-        """All files as they are now."""
+        """All files at present."""
 
     def place(self, path: str) -> str:
-        """The file as messages name it."""
+        """The file's name in messages."""
 
 
 class SourceProof:
-    """Holds the files that are read through one source to what the inventory found of them."""
+    """Checks files that are read through one source against what the inventory found."""
 
     def __init__(self, source: Looks, files: Iterable[SourceFile | FileRange]) -> None:
-        """Takes the source, and what its files were. Other files are held to their first look."""
+        """Stores the source and the inventoried files. Others must keep their first state."""
         self._source = source
         self._files = {file.path: file for file in files if not file.problem}
         self._by_content: list[SourceFile | FileRange] = []
@@ -115,7 +115,7 @@ class SourceProof:
         self._changed: SourceChangedError | None = None
 
     def pin(self, protocol: Any, path: str) -> str:
-        """The precondition of reads of a file; '' where :meth:`hold` has to look at it instead."""
+        """The precondition of reads of a file; '' if :meth:`hold` must check it instead."""
         file = self._files.get(path)
         return "" if file is None else pin_of(protocol, file.stamp)
 
@@ -123,7 +123,7 @@ class SourceProof:
         """Compares a file with what the inventory found; call it before the first read.
 
         Raises:
-            SourceChangedError: if it is another one.
+            SourceChangedError: if it has changed.
         """
         if path in self._seen:
             return
@@ -133,25 +133,25 @@ class SourceProof:
         file = self._files.get(path)
         if look is None:
             self._missing.append(path)
-            return  # reading it says so
+            return  # reading it will fail
         if file is not None and not (file.stamp and file.stamp == look.stamp):
             self._compare_content(file)
             self._by_content.append(file)
         self._seen[path] = look
 
     def opened(self, path: str, descriptor: int) -> None:
-        """Compares a file that has been opened with the one that :meth:`hold` looked at.
+        """Compares an opened file with the one that :meth:`hold` checked.
 
-        The path may have led elsewhere for a moment: a link, or a folder that was replaced.
+        The path may briefly have led elsewhere, through a link or a replaced folder.
 
         Raises:
-            SourceChangedError: if it is another one.
+            SourceChangedError: if it has changed.
         """
         if path in self._seen and look_at_open(descriptor) != self._seen[path]:
             self.fail(path)
 
     def note(self, paths: Iterable[str]) -> None:
-        """Leaves it to :meth:`check` to compare files with a new listing of the source."""
+        """Makes :meth:`check` compare these files with a new listing of the source."""
         self._noted.update(paths)
 
     def check(self) -> None:
@@ -160,7 +160,7 @@ class SourceProof:
         Raises:
             SourceChangedError: if one changed, or if :meth:`hold` found that one had.
         """
-        if self._changed is not None:  # whoever read it may have taken the error for bad data
+        if self._changed is not None:  # the reader may have mistaken the error for bad data
             raise self._changed
         if self._missing:
             self.fail(self._missing[0])
@@ -178,17 +178,17 @@ class SourceProof:
                     self.fail(path)
 
     def explain(self, path: str) -> None:
-        """Tells a change from other reasons why a read failed.
+        """Distinguishes a changed file from other causes of a failed read.
 
         Raises:
-            SourceChangedError: if the file is no longer what it was.
+            SourceChangedError: if the file has changed.
         """
         look = self._source.look(path)
         if look is None:
-            return  # the error says so, and may come of a worker that does not see the disk
+            return  # the error says so; it may come from a worker that cannot see the disk
         if path in self._seen:
             same = look == self._seen[path]
-        else:  # it was read by its tag
+        else:  # read by its tag
             same = path in self._files and look.stamp == self._files[path].stamp
         if not same or self._source.archive_changed():
             self.fail(path)
@@ -199,7 +199,7 @@ class SourceProof:
         raise self._changed
 
     def _compare_content(self, file: SourceFile | FileRange) -> None:
-        if not file.sha256:  # what is read from now on makes it
+        if not file.sha256:  # what is read from now on determines it
             if file.stamp:
                 self.fail(file.path)
             return
@@ -211,9 +211,9 @@ class SourceProof:
 
 
 def look_at_local(path: str) -> Look:
-    """What a file of this machine looks like.
+    """The current state of a local file.
 
-    It is opened for that: network file systems ask their server then, and not before.
+    The file is opened for this: only then do network filesystems ask their server.
 
     Raises:
         OSError: if it cannot be opened.
@@ -226,20 +226,20 @@ def look_at_local(path: str) -> Look:
 
 
 def look_at_open(descriptor: int) -> Look:
-    """What an open file of this machine looks like."""
+    """The current state of an open local file."""
     found = os.fstat(descriptor)
     stamp = stamp_of_local(found)
     return Look(stamp, f"{found.st_dev} {found.st_size} {stamp}")
 
 
 def look_at_remote(info: Mapping[str, Any]) -> Look:
-    """What a file of a store looks like, from fsspec's ``info`` of it."""
+    """The current state of a file of a store, from fsspec's ``info``."""
     stamp = stamp_of(info)
     return Look(stamp, f"{info.get('size')} {stamp} {modified_ns(info)}")
 
 
 def stamp_of(info: Mapping[str, Any]) -> str:
-    """What a store says that changes with a file's content; empty where it says nothing."""
+    """What a store reports that changes with a file's content; empty if it reports nothing."""
     tags = [f"{name}:{info[name]}" for name in _TAGS if info.get(name)]
     if tags:
         return " ".join(tags)
@@ -248,18 +248,18 @@ def stamp_of(info: Mapping[str, Any]) -> str:
 
 
 def stamp_of_local(found: os.stat_result) -> str:
-    """What changes when a file of this machine is written to, replaced, or another takes its place.
+    """Changes when a local file is written to or replaced.
 
-    The time of the inode's last change tells a file put in place with its old time; the inode's
-    number, one of two that were written within one tick of the clock.
+    The inode's change time reveals a file put in place with its old time; the inode's number
+    distinguishes two files written within one tick of the clock.
     """
     return f"time:{found.st_mtime_ns},{found.st_ctime_ns} inode:{found.st_ino}"
 
 
 def times_in(stamp: str) -> list[int]:
-    """The times in ns since 1970 that a stamp consists of; [] where it consists of tags.
+    """The times in ns since 1970 in a stamp; [] if it consists of tags.
 
-    Of two the second is that of the inode's last change. Members of archives have their archive's.
+    The second of two is the inode's change time. Members of archives have the archive's times.
 
     >>> times_in("time:1700000000000000000,1700000000123456789"), times_in('ETag:"5d41402a"')
     ([1700000000000000000, 1700000000123456789], [])
@@ -269,7 +269,7 @@ def times_in(stamp: str) -> list[int]:
 
 
 def modified_ns(info: Mapping[str, Any]) -> int | None:
-    """When a file was last written, in ns since 1970, as fsspec's ``info`` of it tells."""
+    """When a file was last written, in ns since 1970, from fsspec's ``info``."""
     found = next((info[name] for name in _TIMES if info.get(name)), None)
     if isinstance(found, str):
         try:

@@ -1,9 +1,9 @@
 """Zip archives as filesystems: members are listed once and read by position, in parts.
 
-A member is compressed as one stream, which allows no jumps: a part that follows another is read on
-from there. ``zipfile`` reads the table of contents alone. Its streams decompress 4 KiB of bzip2 to
-5 GB at once, and believe the sizes that a table states; not all of its versions notice members
-that overlap.
+A member is compressed as one stream, which does not allow seeking: a part that follows another
+continues where that one ended. ``zipfile`` reads only the table of contents. Its streams
+decompress 4 KiB of bzip2 to 5 GB at once and trust the sizes in the table; some of its versions do
+not detect overlapping members.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .ranges import Ranges, Read
 from .tar import MAX_NAME_BYTES, too_long_name
 
 FOLDER_WITH_BYTES = "name of a folder, and bytes as a file has them"
-"""The problem of a member whose name is damaged, most likely."""
+"""The problem of a member whose name is most likely damaged."""
 LINK = "symbolic link, which is not read from a zip; put the file there instead"
-"""Its bytes are the path that it leads to, not a record."""
+"""Its bytes are the path of its target, not a record."""
 OUTSIDE = "states a place that is not in its archive"
 OVERLAPS = "shares bytes with another member of its archive"
 
@@ -44,7 +44,7 @@ _UTF_8, _ENCRYPTED, _SIZE_FOLLOWS = 0x800, 0x61, 0x8
 _ZIP64 = 0xFFFFFFFF
 _MAX_LOOKED_AT = 10_000
 _END_BYTES = 22 + (1 << 16)
-"""The record at the end of an archive, with the longest comment."""
+"""Size of an archive's end record with the longest comment."""
 
 
 def _is_folder(info: zipfile.ZipInfo) -> bool:
@@ -74,14 +74,14 @@ class ZipArchive(AbstractArchiveFileSystem):
         Args:
             read: Reads the archive's file.
             num_bytes: Its length.
-            stamp: What changes with its content; empty where nothing does.
-            name: What it is called, in messages.
-            max_expansion: How many times its own size a member, and how many times the archive's
-                size its members together may decompress to.
-            ahead_bytes: How much is read at once: members stand one after the other.
+            stamp: Changes with its content; empty if nothing is known that does.
+            name: The archive's name, for messages.
+            max_expansion: Maximum ratio of decompressed to compressed size of each member, and of
+                all members' decompressed size to the archive's size.
+            ahead_bytes: How much is read at once: members are stored one after the other.
 
         Raises:
-            DataError: if it is no zip archive.
+            DataError: if it is not a zip archive.
         """
         super().__init__()
         self._archive_read, self._num_bytes, self._stamp = read, num_bytes, stamp
@@ -100,14 +100,14 @@ class ZipArchive(AbstractArchiveFileSystem):
         ) as error:
             what = truncation(file) or f"is not a zip archive ({error})"
             raise DataError(f"{name} {what}. Copy it again, or correct the source.") from None
-        # Of two members of one name, the later one counts.
+        # Of two members of one name the later one counts.
         self._members = {info.filename.rstrip("/"): info for info in infos}
         self._problems = dict(self._find_problems(end, max_expansion))
 
     def _find_problems(self, end: int, max_expansion: int) -> Iterator[tuple[str, str]]:
-        """Which members are not read, and why; ``end`` is where the table of contents begins."""
+        """Members that are not read, and why; ``end`` is where the table of contents begins."""
         num_bytes = 0
-        # From the last to the first: where a member ends, the one behind it begins at the latest.
+        # From the last to the first: a member must end before the next one begins.
         for name, info in sorted(
             self._members.items(), key=lambda found: found[1].header_offset, reverse=True
         ):
@@ -137,10 +137,10 @@ class ZipArchive(AbstractArchiveFileSystem):
                 num_bytes += info.file_size
 
     def _get_dirs(self) -> None:
-        """Nothing to do: members are found when the archive is opened."""
+        """Does nothing: members are found when the archive is opened."""
 
     def find(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """All files below a folder, by path; folders that claim to have bytes among them."""
+        """All files below a folder, by path, including folders that claim to have bytes."""
         prefix = f"{path.strip('/')}/" if path.strip("/") else ""
         found = {
             name: self._info(name)
@@ -150,10 +150,10 @@ class ZipArchive(AbstractArchiveFileSystem):
         return found if detail else list(found)
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """What is known of a file or folder.
+        """Name, size and type of a file or folder.
 
         Raises:
-            FileNotFoundError: if there is none.
+            FileNotFoundError: if it does not exist.
         """
         path = path.strip("/")
         info = self._members.get(path)
@@ -172,7 +172,7 @@ class ZipArchive(AbstractArchiveFileSystem):
             "problem": self._problems.get(name, ""),
         }
         if self._stamp:
-            # Contents of equal length and CRC-32 are easily made, and met by chance in large sets.
+            # Equal length and CRC-32 are easily forged, and occur by chance in large sets.
             found["ETag"] = f"{self._stamp} {info.header_offset} {info.CRC:08x}"
         return found
 
@@ -182,8 +182,8 @@ class ZipArchive(AbstractArchiveFileSystem):
         """Bytes [start, end) of a file.
 
         Raises:
-            FileNotFoundError: if there is none.
-            zipfile.BadZipFile: if it is damaged, encrypted, or not what the table states.
+            FileNotFoundError: if it does not exist.
+            zipfile.BadZipFile: if it is damaged, encrypted, or differs from the table.
         """
         with self._open(path) as file:
             file.seek(start or 0)
@@ -196,7 +196,7 @@ class ZipArchive(AbstractArchiveFileSystem):
         return io.BufferedReader(_Member(self._read, info), _STORED_BYTES)
 
     def _read(self, start: int, stop: int) -> bytes:
-        # What is held is replaced as one, so that threads may read side by side.
+        # Replaced as one tuple, so threads can read concurrently.
         first, held = self._held
         if not first <= start <= stop <= first + len(held):
             stop_ahead = min(max(stop, start + self._ahead_bytes), self._num_bytes)
@@ -209,7 +209,7 @@ class ZipArchive(AbstractArchiveFileSystem):
 
 
 class _Member(io.RawIOBase):
-    """The content of one member, checked against the size and the CRC-32 that the table states."""
+    """The content of one member, checked against the size and CRC-32 in the table."""
 
     def __init__(self, read: Read, info: zipfile.ZipInfo) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ class _Member(io.RawIOBase):
                     yield made
 
     def _place(self) -> tuple[int, int]:
-        """Where the compressed bytes begin and end: behind a header that repeats the table."""
+        """Where the compressed bytes begin and end: after a header that repeats the table."""
         info = self._info
         start = info.header_offset + _HEADER_BYTES
         header = self._read(info.header_offset, start)
@@ -310,10 +310,10 @@ _DECODERS: dict[int, Any] = {
 
 
 class _Held(threading.local):
-    """What one thread has open, with the archive that it is of.
+    """A thread's open members, each with its archive.
 
-    By process, archive and path. Archives are told by their identity, since those that were opened
-    from one place are equal, whatever lies there now.
+    Keyed by process, archive and path. The key has the archive's ``id``, because archives opened
+    from one place compare equal, whatever is there now.
     """
 
     def __init__(self) -> None:
@@ -325,7 +325,7 @@ _HELD = _Held()
 
 
 def expansion_problem(size: int, packed: int, *, max_expansion: int) -> str:
-    """Why a member is not decompressed; empty where it may be.
+    """Why a member is not decompressed; empty if it may be.
 
     >>> expansion_problem(10**12, 10**6, max_expansion=250)
     'it would decompress to 1,000,000,000,000 bytes, over 250 times its own size'
@@ -336,10 +336,10 @@ def expansion_problem(size: int, packed: int, *, max_expansion: int) -> str:
 
 
 def truncation(file: Any) -> str:
-    """What a truncated zip archive lacks, as a predicate; empty for what does not begin as a zip.
+    """What a truncated zip archive lacks, as a predicate; empty if it does not begin like a zip.
 
     Args:
-        file: The archive, which can be read at any place.
+        file: The archive, as a seekable file.
     """
     num_bytes, start = file.seek(0, io.SEEK_END), 0
     file.seek(max(0, num_bytes - _END_BYTES))
@@ -370,12 +370,12 @@ def read_part(archive: Any, path: str, start: int, stop: int) -> bytes:
 
     Args:
         archive: An fsspec filesystem of a zip.
-        path: The member's.
-        start: The first byte. One behind what was read last in this thread costs nothing more.
-        stop: Behind the last.
+        path: Of the member.
+        start: The first byte. Continuing after the last read of this thread costs nothing extra.
+        stop: After the last byte.
 
     Raises:
-        Exception: what fsspec and zipfile raise of members that are not there, or damaged.
+        Exception: as fsspec and zipfile do for members that are missing or damaged.
     """
     key = (os.getpid(), id(archive), path)
     held = _HELD.members.pop(key, None)

@@ -160,7 +160,7 @@ def test_a_recipe_file_that_holds_the_password_is_refused(
         "'SELECT 1 AS k', key='k'))\n"
     )
     recipe.write_text(text.format(SECRET))
-    with pytest.raises(ss.SnapshardError, match=r"recipe\.py holds the password") as caught:
+    with pytest.raises(ss.SnapshardError, match=r"recipe\.py contains the password") as caught:
         lab.build(recipe, tmp_path / "out")
     assert SECRET not in str(caught.value)
     monkeypatch.setenv("DB_PASSWORD", SECRET)

@@ -107,7 +107,7 @@ def test_credential_that_expires(
         told = str(raised.value)
         assert raised.value.exit_code == 1, told
         assert f"{scheme}://bucket/" in told
-        assert "the store refuses it (40" in told, told
+        assert "the store refused the request (40" in told, told
         assert "which may have expired" in told
         assert "\n" not in told
         left = stored(out)
@@ -141,7 +141,7 @@ def test_source_that_may_not_be_read_any_more(s3: Proxy, table: Path, tmp_path: 
     source = put(table, "s3://bucket/table")
     s3.breaking = after(6, Answer(403, "InvalidAccessKeyId"))
     lenient = ss.Recipe(name="table", source=ss.Csv(source), max_rejects=1.0)
-    with pytest.raises(ss.SnapshardError, match="the store refuses it") as raised:
+    with pytest.raises(ss.SnapshardError, match="the store refused the request") as raised:
         ss.build(lenient, tmp_path)
     assert raised.value.exit_code == 1
     assert not list(tmp_path.rglob("manifest.json"))
