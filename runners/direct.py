@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import os
 from collections.abc import Callable, Iterator
@@ -144,6 +145,8 @@ class DirectRunner:
             direct_num_workers=self.num_workers,
             pickle_library="cloudpickle",
         )
+        # Beam asks for a view more than a hundred times per job and parses all options each time.
+        options.__dict__["view_as"] = functools.cache(options.view_as)
         engine = FnApiRunner(default_environment=environment)
         pipeline = new_pipeline(runner=engine, options=options)
         construct(pipeline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -137,9 +138,13 @@ def library_versions() -> dict[str, str]:
     that is not installed is ``absent``.
     """
     versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "absent"
+    versions |= {name: _installed_version(name) for name in _LIBRARIES}
     return dict(sorted(versions.items()))
+
+
+@functools.cache
+def _installed_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"

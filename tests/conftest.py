@@ -1,7 +1,9 @@
 """What all tests share: the shipped data, the full data sets where they are, quiet libraries."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import hypothesis
 import pytest
@@ -18,6 +20,15 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("snapshard")
 
+
+class HasFileno(Protocol):
+    """An open file."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+
+
+_FSYNC = os.fsync
 _EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -36,3 +47,24 @@ def full_data() -> Path:
     path = Path(folder)
     assert path.is_dir(), f"SNAPSHARD_DATA={folder} is not a folder"
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks() -> Iterator[None]:
+    """Half of a small build is fsync, which no test in this process can see the effect of.
+
+    Which calls are made, and when, is tested by recording them; child processes make them.
+    """
+
+    def fsync(file: int | HasFileno) -> None:
+        os.fstat(file if isinstance(file, int) else file.fileno())  # raises where fsync would
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        yield
+
+
+@pytest.fixture
+def real_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that sees whether pages of a file are on disk."""
+    monkeypatch.setattr(os, "fsync", _FSYNC)

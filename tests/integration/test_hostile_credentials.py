@@ -252,8 +252,8 @@ def planted_urls(draw: st.DrawFn) -> tuple[str, list[str]]:
     return f"{chain}{scheme}://{parts[0]}{host}/folder/a.csv{parts[1]}{parts[2]}", secrets
 
 
+@hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
 @hypothesis.given(planted_urls())
-@hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
 def test_no_secret_of_a_url_is_shown(planted: tuple[str, list[str]]) -> None:
     url, secrets = planted
     shown = storage.redact(url)
@@ -265,6 +265,13 @@ def test_no_secret_of_a_url_is_shown(planted: tuple[str, list[str]]) -> None:
         for secret in secrets:
             said = f"no such user {saying(secret)}: denied ({saying(secret)!r})"
             assert_nothing_left(storage.redact_repeated(said, url), of=said)
+
+
+test_no_secret_of_a_url_is_shown_many = pytest.mark.slow(
+    hypothesis.settings(max_examples=200, deadline=None, derandomize=True)(
+        hypothesis.given(planted_urls())(test_no_secret_of_a_url_is_shown.hypothesis.inner_test)
+    )
+)
 
 
 @hypothesis.given(SECRETS)

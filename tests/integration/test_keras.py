@@ -62,7 +62,7 @@ def ids(reader: types.ModuleType) -> dict[str, list[int]]:
 def drawn(dataset: Any) -> list[int]:
     """The ids that a dataset gives, in its order."""
     features = (batch[0] if isinstance(batch, tuple) else batch for batch in dataset)
-    return [int(one) for batch in features for one in batch["id"]]
+    return [int(one) for batch in features for one in batch["id"].numpy()]
 
 
 class Training:

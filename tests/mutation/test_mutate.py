@@ -159,6 +159,7 @@ sys.exit(run.main())
 """
 
 
+@pytest.mark.slow  # three processes, and one for each mutant
 def test_a_run(tmp_path: Path) -> None:
     root, out = tmp_path / "made", tmp_path / "out" / "results.json"
     root.mkdir()

@@ -19,6 +19,7 @@ from snapshard.pipelines.inspect.why import FingerprintFacts, input_changes, par
 from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, surveyed_inputs
 from snapshard.pipelines.inventory.survey import Survey, survey
 from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.schemas import fingerprint
 from snapshard.schemas.fingerprint import canonical_json
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
@@ -161,6 +162,9 @@ def other_version(library: str) -> Change:
             return "99.0" if name == library else version(name)
 
         monkeypatch.setattr(importlib.metadata, "version", another)
+        # Versions are read once per process.
+        uncached = fingerprint._installed_version.__wrapped__
+        monkeypatch.setattr(fingerprint, "_installed_version", uncached)
 
     return change
 

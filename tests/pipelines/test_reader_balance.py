@@ -65,7 +65,7 @@ def own(tmp_path: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
 
 
 def ids(dataset: Any) -> list[int]:
-    return [int(i) for batch in dataset for i in batch["id"]]
+    return [int(i) for batch in dataset for i in batch["id"].numpy()]
 
 
 def mix_of(found: Sequence[int]) -> dict[int, int]:
@@ -253,10 +253,10 @@ class TestGoingOn:
         for _ in range(5):
             next(iterator)
         path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "checkpoint"))
-        expected = [int(i) for batch in iterator for i in batch["id"]]
+        expected = [int(i) for batch in iterator for i in batch["id"].numpy()]
         other = iter(own.dataset("train", 16, balance="uniform", seed=5))
         tf.train.Checkpoint(iterator=other).read(path)
-        assert [int(i) for batch in other for i in batch["id"]] == expected
+        assert [int(i) for batch in other for i in batch["id"].numpy()] == expected
 
 
 class TestBytes:
@@ -613,7 +613,7 @@ class TestMix:
         def run(seed: int | None, global_seed: int) -> list[int]:
             tf.random.set_seed(global_seed)
             dataset = mix([counted(0, 300, 10), counted(5_000, 300, 10)], [2, 1], 10, seed=seed)
-            return [int(i) for batch in dataset for i in batch]
+            return [int(i) for batch in dataset for i in batch.numpy()]
 
         assert run(7, 1) == run(7, 2)
         assert run(7, 1) != run(8, 1)
@@ -629,7 +629,7 @@ class TestMix:
             readers.append(write_snapshot(folder, features, splits, fingerprint=mark))
         parts = [reader.dataset("train", 8, seed=3, epochs=None) for reader in readers]
         dataset = readers[0].mix(parts, [3, 1], 16, seed=1)
-        found = [int(i) for batch in dataset.take(50) for i in batch["id"]]
+        found = [int(i) for batch in dataset.take(50) for i in batch["id"].numpy()]
         first, second = ([i for i in found if (i < 1_000) == own] for own in (True, False))
         assert abs(len(first) - 600) <= 6
         assert sorted(first[:200]) == list(range(200)), "each in its own order"

@@ -86,7 +86,7 @@ def copies(reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def ids(dataset: Any) -> list[int]:
-    return [int(i) for batch in dataset for i in batch["id"]]
+    return [int(i) for batch in dataset for i in batch["id"].numpy()]
 
 
 def two_threads() -> tf.data.Options:
@@ -275,7 +275,7 @@ class TestWindow:
             next(iterator)  # and goes no further
         assert sorted(ids(reader.dataset("train", 32, local_copy=window))) == [*range(TOTAL)]
         assert len([*tmp_path.glob("made-*")]) == 1  # for all of this process
-        rest = [int(i) for iterator in kept for batch in iterator for i in batch["id"]]
+        rest = [int(i) for iterator in kept for batch in iterator for i in batch["id"].numpy()]
         assert len(rest) == 3 * (TOTAL - 8)
 
     def test_two_splits_in_turn_share_one_window(

@@ -35,7 +35,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapsh
 
 
 def ids(dataset: Any) -> list[int]:
-    return [int(i) for batch in dataset for i in batch["id"]]
+    return [int(i) for batch in dataset for i in batch["id"].numpy()]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_step_too_far_away(reader: types.ModuleType, step: int, epochs: int | 
 
 def test_a_step_behind_many_epochs(reader: types.ModuleType) -> None:
     far = reader.dataset("train", 8, seed=1, start_step=2_000_002, epochs=None)
-    assert len({int(i) for batch in far.take(2) for i in batch["id"]}) == NUM - 16
+    assert len({int(i) for batch in far.take(2) for i in batch["id"].numpy()}) == NUM - 16
 
 
 def test_dropping_the_remainder_drops_no_windows_but_the_last(reader: types.ModuleType) -> None:

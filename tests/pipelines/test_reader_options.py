@@ -60,7 +60,7 @@ def images(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapsh
 
 
 def ids(dataset: Any) -> list[int]:
-    return [int(i) for batch in dataset for i in batch["id"]]
+    return [int(i) for batch in dataset for i in batch["id"].numpy()]
 
 
 class TestColumns:
@@ -76,7 +76,11 @@ class TestColumns:
 
     def test_of_a_layout(self, images: Any) -> None:
         reader, _ = images
-        labels = [int(i) for b in reader.dataset("train", 8, columns=["label"]) for i in b["label"]]
+        labels = [
+            int(i)
+            for b in reader.dataset("train", 8, columns=["label"])
+            for i in b["label"].numpy()
+        ]
         assert len(labels) == 30
         assert sum(labels) == 15
 
@@ -165,7 +169,7 @@ class TestCache:
         assert len([*cache.glob("*.index")]) < len(LENGTHS)
         two = [reader.dataset("train", 16, cache=str(cache)) for _ in range(2)]
         both = zip(*two, strict=True)  # two writers at once
-        found = [[int(i) for i in batch["id"]] for pair in both for batch in pair]
+        found = [[int(i) for i in batch["id"].numpy()] for pair in both for batch in pair]
         assert sorted(i for batch in found for i in batch) == sorted([*range(TOTAL)] * 2)
         for shard in (tmp_path / "s").glob("*.tfrecord"):
             shard.unlink()
@@ -627,7 +631,7 @@ def test_who_is_late_is_waited_for_or_overtaken(
 
     monkeypatch.setattr(plan, "open_records", late)
     for batch in reader.dataset("train", 8, shuffle=16, deterministic=deterministic):
-        found += [int(i) for i in batch["id"]]
+        found += [int(i) for i in batch["id"].numpy()]
         if len(found) > 120:
             gate.set()
     assert overtaken == [not deterministic]

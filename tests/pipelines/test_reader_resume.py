@@ -41,7 +41,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnaps
 
 
 def ids(dataset: Any) -> list[int]:
-    return [int(i) for batch in dataset for i in batch["id"]]
+    return [int(i) for batch in dataset for i in batch["id"].numpy()]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

@@ -134,7 +134,7 @@ class TestBucket:
 class TestPad:
     def test_to_the_longest_of_a_batch(self, reader: types.ModuleType) -> None:
         for batch in reader.dataset("train", BATCH, seed=1, pad=True):
-            lengths = [length_of(int(i)) for i in batch["id"]]
+            lengths = [length_of(int(i)) for i in batch["id"].numpy()]
             assert batch["words"].shape == (len(lengths), max(lengths))
             for row, number, length in zip(batch["words"], batch["id"], lengths, strict=True):
                 assert row.numpy().tolist()[:length] == record(int(number))["words"]
@@ -143,7 +143,7 @@ class TestPad:
     def test_with_bucket_to_one_of_few_lengths(self, reader: types.ModuleType) -> None:
         widths = set()
         for batch in reader.dataset("train", BATCH, seed=1, pad=True, bucket=True):
-            longest = max(length_of(int(i)) for i in batch["id"])
+            longest = max(length_of(int(i)) for i in batch["id"].numpy())
             widths.add(batch["words"].shape[1])
             assert batch["words"].shape[1] == min(end for end in BOUNDARIES if end >= longest)
         assert widths <= {*BOUNDARIES}
@@ -154,7 +154,7 @@ class TestPad:
         records = [[record(i) for i in range(40)]]
         reader = write_snapshot(tmp_path, FEATURES, {"train": records}, lengths={"words": [3]})
         for batch in reader.dataset("train", BATCH, pad=True, bucket=True):
-            longest = max(length_of(int(i)) for i in batch["id"])
+            longest = max(length_of(int(i)) for i in batch["id"].numpy())
             assert batch["words"].shape[1] == max(3, longest)
 
     def test_supervised_for_keras(self, reader: types.ModuleType) -> None:
@@ -211,7 +211,7 @@ class TestPad:
     def test_from_decoded_examples(self, reader: types.ModuleType) -> None:
         seen = []
         for batch in reader.dataset("train", BATCH, seed=1, pad=True, cache="decoded"):
-            lengths = [length_of(int(i)) for i in batch["id"]]
+            lengths = [length_of(int(i)) for i in batch["id"].numpy()]
             assert batch["words"].shape == (len(lengths), max(lengths))
             for row, number, length in zip(batch["words"], batch["id"], lengths, strict=True):
                 assert row.numpy().tolist()[:length] == record(int(number))["words"]

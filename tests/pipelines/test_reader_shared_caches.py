@@ -25,7 +25,7 @@ Path(options.pop("ready")).touch()
 while not Path(cache, "go").exists():
     time.sleep(0.005)
 found = reader.dataset("train", as_supervised=False, cache=cache, **options)
-print(json.dumps([int(n) for batch in found for n in batch["n"]]))
+print(json.dumps([int(n) for batch in found for n in batch["n"].numpy()]))
 """
 READERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("first", {"batch_size": 7, "seed": 1, "epochs": EPOCHS}),
@@ -75,5 +75,5 @@ def test_processes_and_snapshots_share_a_folder(
     for name, reader in readers.items():
         options = {"seed": 3, "epochs": 1, "as_supervised": False}
         found = reader.dataset("train", 16, cache=str(cache), **options)
-        assert sorted(int(n) for batch in found for n in batch["n"]) == list(numbers[name])
+        assert sorted(int(n) for batch in found for n in batch["n"].numpy()) == list(numbers[name])
     assert sorted(path.name for path in cache.iterdir()) == before

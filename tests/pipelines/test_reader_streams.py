@@ -307,7 +307,7 @@ class TestReading:
     ) -> None:
         """Of the same workers what was read of begun blocks; of others, what lies between."""
         before = reader.dataset("train", 96, seed=1).take(4)
-        done = {int(i) for batch in before for i in batch["id"]}
+        done = {int(i) for batch in before for i in batch["id"].numpy()}
         left = [i for i in range(TOTAL // 5) if i not in done]
         between = sum(left[0] < i < left[-1] for i in done)
         assert 0 < between < len(done)

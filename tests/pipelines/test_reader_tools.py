@@ -649,6 +649,7 @@ class TestServe:
             started.wait()
 
 
+@pytest.mark.usefixtures("real_fsync")
 def test_drops_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look brings the pages back that it looks at, so each dropping is looked at once."""
     path = tmp_path / "file"

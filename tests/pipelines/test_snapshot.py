@@ -231,7 +231,7 @@ def test_options_of_a_reader(
         options = {"seed": 1, "start_step": 1, "cache": "memory", "augment": augment}
         with caplog.at_level("WARNING"):
             dataset = reader.dataset("train", 2, root=folder, **options)
-            found = sorted(int(x) for batch in dataset for x in batch["x"])
+            found = sorted(int(x) for batch in dataset for x in batch["x"].numpy())
     finally:
         logging.getLogger("tensorflow").removeHandler(caplog.handler)
         if remote:

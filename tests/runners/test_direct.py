@@ -139,7 +139,10 @@ def test_a_worker_that_died_between_jobs_is_replaced(tmp_path: Path) -> None:
         assert len(_processes_used(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize(
+    "num_workers",
+    [1, pytest.param(2, marks=pytest.mark.slow)],  # the next test is as strict with two
+)
 def test_an_error_of_ours_comes_back_as_itself(tmp_path: Path, num_workers: int) -> None:
     runner = DirectRunner(num_workers=num_workers)
     with pytest.raises(DataError) as caught:
@@ -150,10 +153,12 @@ def test_an_error_of_ours_comes_back_as_itself(tmp_path: Path, num_workers: int)
 
 
 def test_an_error_of_one_worker_does_not_wait_for_the_others(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
+    with pytest.raises(DataError) as caught:
         DirectRunner(num_workers=2).run(
             _job(tmp_path, on_seven="refuse", on_eight="sleep"), job_name="test"
         )
+    assert str(caught.value) == "table.csv row 7: refused\nsecond line: {'a': 1}"
+    assert type(caught.value) is DataError
     assert not (tmp_path / "8").exists()
     assert not _children()
 
@@ -174,6 +179,7 @@ def test_a_killed_worker_ends_the_job_at_once(tmp_path: Path) -> None:
     assert not _children()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_worker_killed_from_outside_ends_the_job(tmp_path: Path) -> None:
     killed = []
 
@@ -194,6 +200,7 @@ def test_a_worker_killed_from_outside_ends_the_job(tmp_path: Path) -> None:
     assert not _children()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_a_death_is_told_where_the_engine_sees_the_connection_break_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +210,7 @@ def test_a_death_is_told_where_the_engine_sees_the_connection_break_first(
     assert not _children()
 
 
+@pytest.mark.slow  # starts worker processes
 def test_what_a_dead_worker_forked_holds_nothing_up(tmp_path: Path) -> None:
     """It has the worker's output, which does not end with the worker."""
     with pytest.raises(RunnerError, match="killed"):
@@ -298,7 +306,10 @@ def test_a_wrong_number_of_workers_is_a_usage_error(num_workers: Any) -> None:
         DirectRunner(num_workers=num_workers)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize(
+    "num_workers",
+    [1, pytest.param(2, marks=pytest.mark.slow)],  # worker processes
+)
 def test_options_reach_beam(tmp_path: Path, num_workers: int) -> None:
     """Beam writes the profile of each bundle, where it is told to."""
     options = ("--profile_cpu", f"--profile_location={tmp_path}/profiles")

@@ -7,6 +7,7 @@ import os
 import site
 import sys
 import sysconfig
+from collections.abc import Callable
 from types import ModuleType
 from typing import TypeGuard
 
@@ -59,19 +60,25 @@ def _real_folder(folder: str) -> str:
 _SUBPACKAGES = frozenset({"schemas", "transforms", "pipelines", "runners"})
 
 
-def is_user_module(module: object) -> TypeGuard[ModuleType]:
+def is_user_module(
+    module: object, *, is_user: Callable[[str], bool] = is_user_file
+) -> TypeGuard[ModuleType]:
     """Whether this is the user's own module: a file, a script, or typed-in code."""
     if not isinstance(module, ModuleType):
         return False
     if module.__name__ == "__main__":
         path = getattr(module, "__file__", None)
-        return path is None or is_user_file(path)
+        return path is None or is_user(path)
     path = getattr(module, "__file__", None)
     if path is None:
         # A folder without __init__.py has no file; a built-in module has no path either.
         folders = [str(folder) for folder in getattr(module, "__path__", ())]
-        return bool(folders) and all(is_user_file(os.path.join(f, "_.py")) for f in folders)
-    return path.endswith(".py") and is_user_file(path)
+        return bool(folders) and all(is_user(os.path.join(f, "_.py")) for f in folders)
+    return path.endswith(".py") and is_user(path)
+
+
+_is_loaded_user_file = functools.lru_cache(maxsize=16384)(is_user_file)
+"""For the files of loaded modules: there are thousands, and they stay where they are."""
 
 
 def user_modules() -> list[ModuleType]:
@@ -79,5 +86,5 @@ def user_modules() -> list[ModuleType]:
     return [
         module
         for module in list(sys.modules.values())
-        if isinstance(module, ModuleType) and is_user_module(module)
+        if is_user_module(module, is_user=_is_loaded_user_file)
     ]

@@ -62,7 +62,8 @@ def test_npz_comes_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-def test_npy_files_beside_each_other_come_back_equal(lab: Any, tmp_path: Path) -> None:
+def write_beside(tmp_path: Path) -> Path:
+    """Two arrays beside each other, and their recipe."""
     np.save(tmp_path / "x.npy", ARRAYS["x"])
     np.save(tmp_path / "y.npy", np.asfortranarray(ARRAYS["x"][:, :, 0]))
     recipe = tmp_path / "recipe.py"
@@ -71,6 +72,18 @@ def test_npy_files_beside_each_other_come_back_equal(lab: Any, tmp_path: Path) -
         'recipe = ss.Recipe(name="made", source=ss.Numpy("x.npy", name="x", '
         'beside={"y": "y.npy"}))\n'
     )
+    return recipe
+
+
+@pytest.mark.slow  # worker processes
+def test_npy_files_beside_each_other_with_two_workers(lab: Any, tmp_path: Path) -> None:
+    recipe = write_beside(tmp_path)
+    one = lab.build(recipe, tmp_path / "one")
+    assert lab.hashes(lab.build(recipe, tmp_path / "two", workers=2)) == lab.hashes(one)
+
+
+def test_npy_files_beside_each_other_come_back_equal(lab: Any, tmp_path: Path) -> None:
+    recipe = write_beside(tmp_path)
     one = lab.build(recipe, tmp_path / "one")
     verify(one, progress=Silent())
     held = lab.read_back(one)
@@ -78,7 +91,6 @@ def test_npy_files_beside_each_other_come_back_equal(lab: Any, tmp_path: Path) -
     assert sorted(held.ids) == sorted(f"x.npy#{i}" for i in range(NUM))
     np.testing.assert_array_equal(held.values["x"], ARRAYS["x"][rows])
     np.testing.assert_array_equal(held.values["y"], ARRAYS["x"][rows, :, 0])
-    assert lab.hashes(lab.build(recipe, tmp_path / "two", workers=2)) == lab.hashes(one)
 
 
 def test_numpy_files_are_recognised(tmp_path: Path) -> None:

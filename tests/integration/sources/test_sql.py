@@ -132,6 +132,7 @@ def test_cells_of_another_type_are_rejects(lab: Any, tmp_path: Path, sqlite: Pat
     assert len(lab.read_back(snapshot).ids) == NUM - 1
 
 
+@pytest.mark.slow  # worker processes
 def test_worker_processes_and_recipe_files(lab: Any, tmp_path: Path, sqlite: Path) -> None:
     recipe = tmp_path / "recipe.py"
     recipe.write_text(

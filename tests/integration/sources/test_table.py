@@ -70,6 +70,7 @@ def test_pandas_comes_back_equal(lab: Any, tmp_path: Path) -> None:
     assert not build(tmp_path, data, label="kind").cached
 
 
+@pytest.mark.slow  # worker processes
 def test_worker_processes_read_what_was_extracted(lab: Any, tmp_path: Path) -> None:
     data = {"n": np.arange(NUM), "v": np.arange(3 * NUM, dtype=np.float32).reshape(NUM, 3)}
     rows = rows_of(lab, build(tmp_path, data, workers=2))
@@ -194,7 +195,7 @@ _COLUMNS = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(columns=_COLUMNS, label=st.text(max_size=2) | st.none(), as_objects=st.booleans())
 def test_any_cells_are_read_or_refused(
     columns: dict[str, list[Any]], label: str | None, as_objects: bool
@@ -208,3 +209,12 @@ def test_any_cells_are_read_or_refused(
         )
         found = forecast(recipe, progress=Silent())
         assert found.num_examples <= 2
+
+
+test_any_cells_are_read_or_refused_many = pytest.mark.slow(
+    settings(max_examples=150, deadline=None)(
+        given(columns=_COLUMNS, label=st.text(max_size=2) | st.none(), as_objects=st.booleans())(
+            test_any_cells_are_read_or_refused.hypothesis.inner_test
+        )
+    )
+)

@@ -123,10 +123,13 @@ def test_no_file_that_can_be_read_says_so(reading: Any, form: str) -> None:
         reading.read(make(reading.write("broken", b"no")))
 
 
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", CONTENTS)
-def test_cut_at_every_byte(reading: Any, form: str) -> None:
+def test_cut_at_every_byte(reading: Any, form: str, step: int) -> None:
+    """At every fifth, and at those of both ends, in the quick run."""
     content = CONTENTS[form]
-    for length in range(len(content)):
+    lengths = {*range(0, len(content), step), *range(20), *range(len(content) - 20, len(content))}
+    for length in sorted(lengths):
         got = read(reading, form, content[:length])
         # A stream needs no end mark: one that ends between two messages ended there.
         assert got.rejects or form == "arrows"

@@ -284,9 +284,9 @@ def _outcome(reader: JsonReader, windows: list[Lines]) -> tuple[dict[str, str], 
     return rows, rejects
 
 
+@settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
 @example([{"a": []}, {"a.b": {"a": False}}])
 @given(st.lists(OBJECTS, min_size=1, max_size=8))
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_objects_are_rows_and_read_alike_together_and_one_by_one(rows: list[Any]) -> None:
     content = lines_of(rows)
     seen = json_lines.JsonTypes("t")
@@ -312,6 +312,15 @@ def test_any_objects_are_rows_and_read_alike_together_and_one_by_one(rows: list[
     allowed = {"missing item", "ragged list", "missing value", "wrong type", "not UTF-8"}
     # So is {"a": {"b": 1}, "a.b": 2}, of which it could hold but one value.
     assert {reason for _, reason in together[1]} <= allowed | {"duplicate key"}
+
+
+test_any_objects_are_rows_and_read_alike_together_and_one_by_one_many = pytest.mark.slow(
+    settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))(
+        given(st.lists(OBJECTS, min_size=1, max_size=8))(
+            test_any_objects_are_rows_and_read_alike_together_and_one_by_one.hypothesis.inner_test
+        )
+    )
+)
 
 
 DUPLICATES: dict[str, str] = {
@@ -429,8 +438,8 @@ def _reached(pairs: Any, parts: list[str]) -> Iterator[Any]:
                 yield from _reached(value, parts[len(used) :])
 
 
+@settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(st.tuples(KEYS, PAIRS), max_size=4).map(_Pairs), max_size=6), st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_each_value_of_a_line_is_in_its_row_or_the_line_is_a_reject(
     rows: list[_Pairs], data: st.DataObject
 ) -> None:
@@ -465,6 +474,16 @@ def test_each_value_of_a_line_is_in_its_row_or_the_line_is_a_reject(
                 else:
                     text = value if isinstance(value, str | None) else json.dumps(value)
                     assert stored == (None if text is None else text.encode())
+
+
+test_each_value_of_a_line_is_in_its_row_or_the_line_is_a_reject_many = pytest.mark.slow(
+    settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))(
+        given(
+            st.lists(st.lists(st.tuples(KEYS, PAIRS), max_size=4).map(_Pairs), max_size=6),
+            st.data(),
+        )(test_each_value_of_a_line_is_in_its_row_or_the_line_is_a_reject.hypothesis.inner_test)
+    )
+)
 
 
 def test_floats_that_are_none(reading: Any) -> None:

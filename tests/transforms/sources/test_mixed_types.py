@@ -147,7 +147,11 @@ FORMATS: dict[str, tuple[str, Callable[[pa.Array, Any], None], Callable[[str], A
 }
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    "kind",
+    # Read as Arrow files are; 3 s each.
+    ["Parquet", "Arrow", pytest.param("HuggingFace", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("nested", [False, True], ids=["values", "lists"])
 def test_files_of_other_types_are_read_exactly_or_refused(
     reading: Any, kind: str, nested: bool

@@ -312,11 +312,15 @@ def test_a_file_of_zeros_is_no_empty_tar(tmp_path: pathlib.Path) -> None:
         assert bool(rejects) == is_told, num_bytes
 
 
-def test_a_tar_cut_at_every_byte_keeps_its_good_samples(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_tar_cut_at_every_byte_keeps_its_good_samples(tmp_path: pathlib.Path, step: int) -> None:
+    """At some of them, and around the ends of blocks and of contents, in the quick run."""
     data = tar_of([(f"{number}.cls", b"%d" % number) for number in range(2)])
     features: dict[str, Feature] = {"label": Scalar("int64")}
     path = tmp_path / "a.tar"
-    for stop in [*range(2 * 1024 + 600), len(data)]:
+    near = {512 * block + distance for block in range(6) for distance in range(-3, 4)}
+    stops = {*range(0, 2 * 1024 + 600, step), *(stop for stop in near if stop >= 0), len(data)}
+    for stop in sorted(stops):
         path.write_bytes(data[:stop])
         _, rows, rejects = read(WebDataset("a.tar"), tmp_path, features)
         good = sum(1024 * number + 512 + 1 <= stop for number in range(2))
