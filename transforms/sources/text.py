@@ -53,8 +53,8 @@ class TextFiles:
             compressed ones), a glob, or any fsspec URL.
         per: The unit that is a record: ``line``, ``paragraph`` or ``file``.
         name: The name of the feature.
-        encoding: Python's name of the encoding, such as ``latin-1``. A byte order mark of UTF-16 or
-            UTF-32 overrides it.
+        encoding: Python's name of the encoding, such as ``latin-1``. Not needed for text that
+            begins with a byte order mark of UTF-16 or UTF-32.
     """
 
     url: str

@@ -87,8 +87,8 @@ def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -
         opened: The source's root.
         path: The path of the file.
         num_bytes: The size of the file.
-        encoding: Python's name of the encoding. A byte order mark of UTF-16 or UTF-32 overrides
-            it.
+        encoding: Python's name of the encoding; ``utf-8`` also for text that begins with a byte
+            order mark of UTF-16 or UTF-32.
 
     Raises:
         StorageError: if the file cannot be read.

@@ -327,7 +327,7 @@ class _Found:
             lengths = levels[index].lengths
             rows = Cells(levels[:index], lengths).rows_of_values()
             dim = np.full(len(self._missing), shape[index] or 0, np.int64)
-            # Backwards, so that the first list of a row wins.
+            # Backwards, because the first list of a row must win.
             dim[rows[::-1]] = lengths[::-1]
             ragged = np.zeros(len(dim), bool)
             ragged[rows[lengths != dim[rows]]] = True
