@@ -1,11 +1,10 @@
-"""Grouping files into blocks at content-defined boundaries.
+"""Groups files into blocks at content-defined boundaries.
 
-Blocks follow the order of paths. After which file a block ends is decided by the hashes of the
-paths nearby alone: after one whose hash is the smallest within half a block to either side. So
-adding, changing or removing a file moves no boundary farther than that away, and the blocks
-beyond stay what they were: their runs are reused. Cutting at local extrema is from Bjørner,
-Blass and Gurevich, "Content-dependent chunking for differential compression, the local maximum
-approach" (2010).
+Blocks follow the order of paths. A block ends after a file whose path hash is the smallest within
+half a block to either side, so boundaries depend only on nearby paths. Adding, changing or removing
+a file moves no boundary beyond that distance; other blocks stay unchanged, and their runs are
+reused. Cutting at local extrema is from Bjørner, Blass and Gurevich, "Content-dependent chunking
+for differential compression, the local maximum approach" (2010).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...schemas.blocks import Block, FileRange, SourceFile
 
 BLOCK_BYTES = 64 * 2**20
-"""About so much input is one block; at most twice as much, unless a file cannot be cut."""
+"""Approximate input size of a block; at most twice that, unless a file cannot be cut."""
 
 FILE_COST_BYTES = 4096
-"""What a file counts beside its content: a block holds some 16,000 empty files, 32,768 at most."""
+"""Cost of a file besides its content: a block has about 16,000 empty files, 32,768 at most."""
 
 
 def group_blocks(
@@ -34,19 +33,18 @@ def group_blocks(
     """Groups files into blocks.
 
     Args:
-        files: In the order of their paths' bytes, contents hashed.
-        cuts: Path -> ascending offsets at which the file may be cut. Such a file gives blocks of
-            its own, as equal and as few as stay under ``block_bytes`` where the cuts allow.
-        parts: Path -> hashes of what lies before, between and behind all its cuts, where the
-            records there depend on nothing else in the file. Its blocks then count by these in
-            place of the whole content, and are of ``block_bytes`` from its beginning on: a
-            changed byte changes one block, and so do rows put at the end.
-        block_bytes: The size to aim at. Blocks are of a quarter of it to twice as much, but for
-            files that are larger and cannot be cut, and for what remains before and after a
-            file with cuts.
+        files: Files with content hashes, ordered by the bytes of their paths.
+        cuts: Path -> ascending offsets at which the file may be cut. Such a file gets separate
+            blocks: as few and as equal as possible under ``block_bytes``, where the cuts allow.
+        parts: Path -> hashes of the parts before, between and after all its cuts, if the records
+            of a part depend on nothing else in the file. Its blocks are then identified by these
+            hashes instead of the file's, and have ``block_bytes`` from its beginning on, so that a
+            changed byte, or rows appended at the end, change one block.
+        block_bytes: The target size. Blocks have a quarter to twice this size, except for larger
+            files that cannot be cut, and the remainders before and after a file with cuts.
 
     Returns:
-        The blocks, in the order of paths and offsets: every byte of every file in exactly one.
+        The blocks, in the order of paths and offsets. Every byte of every file is in exactly one.
     """
     blocks: list[Block] = []
     for cut, group in itertools.groupby(files, key=lambda file: bool(cuts.get(file.path))):
@@ -84,7 +82,7 @@ def _range(file: SourceFile, start: int, stop: int) -> FileRange:
 def _independent(
     file: SourceFile, cuts: Sequence[int], parts: Sequence[str], *, block_bytes: int
 ) -> Iterator[Block]:
-    """Blocks of a file whose parts stand alone: where they end hangs on what lies before alone."""
+    """Blocks of a file with independent parts. A block's end depends only on preceding parts."""
     ends = [*cuts, file.num_bytes]
     start = first = 0
     for index, end in enumerate(ends):
@@ -100,7 +98,7 @@ def _independent(
 
 
 def _choose_cuts(num_bytes: int, offsets: Sequence[int], *, block_bytes: int) -> list[int]:
-    """Of the offsets at which a file may be cut, those that make it even blocks."""
+    """Chooses the offsets that cut a file into even blocks."""
     num_blocks = -(-num_bytes // block_bytes)
     chosen: list[int] = []
     inside = sorted({offset for offset in offsets if 0 < offset < num_bytes})
@@ -118,14 +116,14 @@ def _choose_cuts(num_bytes: int, offsets: Sequence[int], *, block_bytes: int) ->
 
 @dataclasses.dataclass(frozen=True)
 class _Ends:
-    """Where a file ends, counted from the first file on, and the score of a cut there."""
+    """Cumulative end positions of files, and the score of a cut after each."""
 
     positions: list[int]
     scores: list[int]
 
 
 def _group(files: Sequence[SourceFile], block_bytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of files, [start, stop), that make a block each."""
+    """Ranges of files, [start, stop), one for each block."""
     sizes = (FILE_COST_BYTES + (0 if file.problem else file.num_bytes) for file in files)
     ends = _Ends(list(itertools.accumulate(sizes)), [_score(file.path) for file in files])
     start = 0
@@ -144,7 +142,7 @@ def _lowest_nearby(ends: _Ends, block_bytes: int) -> list[int]:
     positions, scores = ends.positions, ends.scores
     reach, margin = block_bytes // 2, block_bytes // 4
     total = positions[-1]
-    # A stack of ends with ascending scores: below each lies the last end with a lower score.
+    # A stack of ends with ascending scores: below each is the last end with a lower score.
     stack: list[int] = []
     lowest: list[int] = []
 
@@ -164,7 +162,7 @@ def _lowest_nearby(ends: _Ends, block_bytes: int) -> list[int]:
 
 
 def _halve(ends: _Ends, start: int, stop: int, *, block_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cuts a range of more than two blocks' size at its lowest score, as often as need be."""
+    """Repeatedly cuts a range larger than two blocks at its lowest score."""
     pending = [(start, stop)]
     while pending:
         start, stop = pending.pop()

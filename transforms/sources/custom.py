@@ -1,6 +1,6 @@
-"""Files of any format as a source, read by a function of the user's own.
+"""The source of files in any format, read by a user-defined function.
 
-First the call of that function on a file: what it gets, what it may yield, and what it raises.
+The first part calls the function on a file: its argument, what it may yield, and its exceptions.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ from .table_files import (
 _WORDS = 500
 
 SAMPLED = 100
-"""So many records of a file tell the types of its values, …"""
+"""Number of records of a file used to infer types, …"""
 SAMPLED_FILES = 64
-"""… and so many files, at equal distances."""
+"""… and of evenly spaced files."""
 
 _BATCH_RECORDS = 1024
 _BATCH_BYTES = 8 << 20
 
 
 class RaisedError(Exception):
-    """What a user's function has done wrong, with a reason to group by."""
+    """An error of a user's function, with a reason to group by."""
 
     def __init__(self, reason: str, message: str, *, exception: str = RECORD_ERROR) -> None:
-        """Takes a stable class of failure, the finding, and the class of what was raised."""
+        """Stores the stable class of failure, and the class name of the exception."""
         super().__init__(message)
         self.reason, self.exception = reason, exception
 
 
 @dataclasses.dataclass(frozen=True)
 class InputFile:
-    """A file of the source, as the user's function gets it."""
+    """A file of the source, as passed to the user's function."""
 
     path: str
     """Relative to the source's root."""
     _opened: OpenSource = dataclasses.field(repr=False)
 
     def open(self) -> Any:
-        """Opens it: a binary file object, from which any part may be read.
+        """Opens the file as a seekable binary file object.
 
         Raises:
-            StorageError: if it cannot be opened.
+            StorageError: if the file cannot be opened.
         """
         self._opened.hold(self.path)
         full = self._opened.full_path(self.path)
@@ -82,10 +82,10 @@ class InputFile:
             return self._opened.filesystem.open(full, "rb")
 
     def read(self) -> bytes:
-        """Its content.
+        """The content of the file.
 
         Raises:
-            StorageError: if it cannot be read.
+            StorageError: if the file cannot be read.
         """
         with running(None):
             return self._opened.read(self.path)
@@ -95,17 +95,17 @@ ReadFn = Callable[[InputFile], Iterable[Any]]
 
 
 def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]:
-    """What a function yields for a file: Mappings and RecordBatches.
+    """The mappings and RecordBatches that a function yields for a file.
 
     Raises:
-        RaisedError: for what it raises, or yields besides. Errors of ours go on as they are.
+        RaisedError: if it raises, or yields anything else. Errors of snapshard are not wrapped.
     """
     name = getattr(function, "__qualname__", type(function).__name__)
     records: Any = None
     own = ""
     if getattr(opened, "local", False):
         own = opened.full_path(path)
-        opened.hold(path)  # the function may open it by its path
+        opened.hold(path)  # the function may open the file by its path
     watched = running(function, own=own)
     reading(path)
     try:
@@ -133,7 +133,7 @@ def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]
                     f"{name} yields {type(found).__name__}, expected a dict or a pa.RecordBatch",
                 )
     finally:
-        # A generator that is left early lets go of the file.
+        # A generator that is not exhausted must release the file.
         if hasattr(records, "close"):
             records.close()
 
@@ -151,24 +151,24 @@ def _reraise(error: Exception, name: str) -> NoReturn:
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Files:
-    """Records that a function of your own reads from files.
+    """Records that a user-defined function reads from files.
 
-    The function gets a file, with ``.path``, ``.open()`` and ``.read()``, and yields its records:
-    dicts of name -> value, or ``pa.RecordBatch`` of many. It must give the same records each time
-    for the same content: no random numbers, no clock, nothing that changes elsewhere. Its code,
-    and what that refers to, enters the fingerprint. A record's id is ``path#number``. Where the
-    function raises, what it has yielded is kept, and the rest of the file is one reject. A build is
-    refused where it opens a local file that neither its code nor the recipe's ``depends_on`` names.
+    The function receives a file with ``.path``, ``.open()`` and ``.read()``, and yields its
+    records: dicts of name -> value, or ``pa.RecordBatch`` for many. It must be deterministic: the
+    same records for the same content, without random numbers, clocks or other changing inputs. Its
+    code, and everything that refers to, enters the fingerprint. A record's id is ``path#number``.
+    If the function raises, the records it has yielded are kept, and the rest of the file is one
+    reject. The build is refused if the function opens a local file that neither its code nor the
+    recipe's ``depends_on`` names.
 
     Attributes:
         url: A file, a folder (all its files, at any depth), a glob, or any fsspec URL.
-        function: What was given as ``read``.
+        function: The argument ``read``.
         label: The feature to predict. Strings and bools become a ClassLabel, for which all files
-            are read once before, unless it is declared in ``types``; numbers stay.
-        types: Types in place of those inferred from the first records: ``{"age": "float32"}``, or
-            a feature such as ``ss.ClassLabel(("no", "yes"))``, or
-            ``ss.Image(storage="encoded")`` or ``ss.Audio(storage="encoded")`` for the bytes of a
-            file of such.
+            are read an extra time, unless it is declared in ``types``; numbers are kept.
+        types: Overrides types inferred from the first records: ``{"age": "float32"}``, or a
+            feature such as ``ss.ClassLabel(("no", "yes"))``, or ``ss.Image(storage="encoded")`` or
+            ``ss.Audio(storage="encoded")`` for the bytes of image or sound files.
     """
 
     url: str
@@ -190,15 +190,14 @@ class Files:
         """Checks the arguments.
 
         Raises:
-            RecipeError: naming the one that is unfit.
+            RecipeError: naming the invalid argument.
         """
         if not isinstance(url, str) or not url:
             raise RecipeError(f"Files: url={url!r}, expected a path or URL.")
         if not callable(read):
             raise RecipeError(
-                f"Files: read={read!r} is not a function; expected one that "
-                f"takes a file and yields "
-                "dicts."
+                f"Files: read={read!r} is not a function; expected one that takes a file and "
+                "yields dicts."
             )
         if label is not None and not isinstance(label, str):
             raise RecipeError(f"Files: label={label!r} is not a valid name.")
@@ -229,11 +228,11 @@ class Files:
         return (self.function,)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records beside the function, as plain JSON, for the fingerprint."""
+        """The settings besides the function, as plain JSON, for the fingerprint."""
         return {"label": self.label, "types": types_to_json(self.types)}
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes all files that are not hidden."""
+        """Selects all files that are not hidden."""
         selected, skipped = [], Counter[str]()
         for file in files:
             if len(files) > 1 and is_hidden(file.path):
@@ -243,20 +242,20 @@ class Files:
         return Selection(files=tuple(selected), num_skipped=dict(skipped))
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """None: what lies where, the function alone knows."""
+        """None: only the function knows the layout of a file."""
         del file, opened
         return ()
 
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> None:
-        """Nothing tells where a record lies."""
+        """None: the location of a record is unknown."""
         del file, row, opened
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the records, from the first 100 of each of up to 64 files.
 
         Raises:
-            SchemaError: if there are none, or values of one name are of no one type.
-            RecipeError: if ``label`` names no value.
+            SchemaError: if there are no records, or the values of a name have no common type.
+            RecipeError: if ``label`` or ``types`` name a value that does not exist.
         """
         readable = [file for file in files if not file.problem]
         types = RecordTypes()
@@ -273,8 +272,8 @@ class Files:
                 why = str(error)
         if not types.num_records:
             raise SchemaError(
-                f"Files: none of {len(files):,} files gives a record ({why}). Fix the function, "
-                "or correct the source."
+                f"Files: none of {len(files):,} files has a record ({why}). Fix the function, or "
+                "correct the source."
             )
         features = types.features(self.types or {})
         check_columns("Files", features, label=self.label, types=self.types)
@@ -293,7 +292,7 @@ class Files:
         """Reads the files of a block; ids are ``path#number``.
 
         Raises:
-            RecipeError: if a feature is one that no file and no value becomes.
+            RecipeError: if a feature is a decoded image or sound.
         """
         for name, feature in features.items():
             _check_stored(name, feature)
@@ -341,7 +340,7 @@ class Files:
                     else:
                         try:
                             found = [flat_record(record).get(label)]
-                        except ValueError:  # a reject to come
+                        except ValueError:  # the record will be rejected
                             found = []
                     names.update(_text(value) for value in found if value is not None)
                     if len(names) > MAX_LABELS:
@@ -350,7 +349,7 @@ class Files:
 
 
 class _Pending:
-    """Records and rejects of a raw batch, before it is full."""
+    """Records and rejects of an unfinished raw batch."""
 
     def __init__(self, features: Features, path: str) -> None:
         self._features, self._path = features, path
@@ -378,7 +377,7 @@ class _Pending:
                 record_id=f"{self._path}#{number}",
                 stage=stage,
                 reason=reason,
-                message=f"{self._path} record {number}: {error} Let the function convert it, "
+                message=f"{self._path} record {number}: {error} Convert it in the function, "
                 "declare it in types=, or raise max_rejects to quarantine such records.",
                 source=self._path,
                 position=number,
@@ -401,7 +400,7 @@ class _Pending:
 def _read_batch(
     batch: pa.RecordBatch, number: int, features: Features, *, path: str
 ) -> Iterator[RawBatch]:
-    """The rows of a batch that the function yielded, a bounded number at a time."""
+    """The rows of a batch from the function, a bounded number at a time."""
     schema = plain_schema(batch.schema, path=path)
     reader = MediaRowReader(schema, features, path=path, unit="record")
     step = max(1, min(1 << 16, _BATCH_BYTES * len(batch) // max(1, batch.nbytes)))
@@ -415,7 +414,7 @@ def _check_stored(name: str, feature: Feature) -> None:
         raise RecipeError(
             f"Files: {name!r} is declared as decoded; expected the bytes of a file, "
             'ss.Image(storage="encoded") or ss.Audio(storage="encoded"), which a step decodes '
-            "(ss.images.decode), or a Tensor where the function yields arrays."
+            "(ss.images.decode), or a Tensor if the function yields arrays."
         )
 
 

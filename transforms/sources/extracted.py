@@ -1,8 +1,8 @@
-"""Records that were extracted into the workspace: writing their files, and reading them.
+"""Writes and reads records that are extracted to the workspace.
 
-The files are Arrow IPC files named by their content. Each row has a position beside its columns,
-a row's number or its key, and a record's id is ``<what it is of>#<position>``: so ids do not
-depend on how rows are divided into files.
+They are in Arrow IPC files named by content hash. Each row has a position, its row number or key,
+in an extra column. A record's id is ``<name>#<position>``, so ids do not depend on how rows are
+divided into files.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from .arrow.types import leaves_of
 from .table_files import check_columns, types_to_json
 
 POSITION = "snapshard.position"
-"""The column of positions, int64, beside the columns of the records."""
+"""The extra column of positions, int64."""
 PROBLEM = "snapshard.problem"
-"""A column of texts, which may stand there too: why a row's record is a reject, or null."""
+"""An optional column of texts: why the row is a reject, or null."""
 
 FILE_BYTES = 64 << 20
-"""A file holds about so many bytes of Arrow columns."""
+"""Approximate size of the Arrow columns in a file."""
 BATCH_BYTES = 4 << 20
-"""A record batch holds about so many."""
+"""Approximate size of a record batch."""
 
 _BATCH_ROWS = 1 << 16
-_LOOKED_AT = 1024
-_COMPARED = 16 << 20
+_SAMPLED_ROWS = 1024
+_COMPARED_BYTES = 16 << 20
 
 
 @config_class
 class ExtractedTable:
-    """Rows that were extracted into files.
+    """Rows that were extracted to files.
 
     Attributes:
-        url: The folder of the workspace that holds them, and those of others.
-        files: Their names, in order.
-        name: What they are of, for ids and messages: ``query`` or ``table``.
-        of: The name of the source's class, for messages.
-        columns: The records' columns.
-        unit: What positions are, for messages: ``row`` or ``key``.
-        label: As the source's.
-        types: As the source's, and what is known of columns besides.
-        specs: What a dataset of Hugging Face says of its columns.
+        url: The folder of the workspace with these and other extracted files.
+        files: Names of the files, in order.
+        name: The origin of the rows, for ids and messages: ``query`` or ``table``.
+        of: The class of the source, for messages.
+        columns: The columns of the records.
+        unit: The unit of positions, for messages: ``row`` or ``key``.
+        label: The label of the source.
+        types: The types of the source, and other known types of columns.
+        specs: The column types of a Hugging Face dataset.
     """
 
     url: str
@@ -79,14 +79,14 @@ class ExtractedTable:
     side_urls = ()
 
     def to_json(self) -> dict[str, object]:
-        """All but the folder, as plain JSON; :meth:`from_json` is its dual."""
+        """Plain JSON without the folder, which :meth:`from_json` reads."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         types = None if self.types is None else types_to_json(self.types)
         return {**plain, "url": "", "types": types, "specs": dict(self.specs)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], *, folder: str) -> ExtractedTable:
-        """Reads what :meth:`to_json` gave, of files in this folder."""
+        """Reads the output of :meth:`to_json`, for files in this folder."""
         types = value["types"]
         if types is not None:
             types = {
@@ -97,7 +97,7 @@ class ExtractedTable:
         return cls(**{**value, **lists, "url": folder, "types": types})
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON, for the fingerprint."""
+        """The settings that determine the records, as plain JSON, for the fingerprint."""
         return {
             "columns": list(self.columns),
             "label": self.label,
@@ -108,24 +108,24 @@ class ExtractedTable:
         }
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes its own files."""
+        """Selects its own files."""
         own = set(self.files)
         return Selection(files=tuple(f for f in files if f.path in own), num_skipped={})
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Where record batches begin."""
+        """Offsets of record batches."""
         return self._arrow().cuts(file, opened)
 
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> None:
-        """Nothing tells where a key lies."""
+        """None: the location of a position is unknown."""
         del file, row, opened
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the columns, as those of Arrow files are told.
+        """The features of the columns, inferred as for Arrow files.
 
         Raises:
             SchemaError: if a column cannot be stored.
-            RecipeError: if ``label`` or ``types`` name no column.
+            RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
         if files:
             with _opened(opened, files[0].path) as reader:
@@ -150,8 +150,8 @@ class ExtractedTable:
                 yield from self._read_part(part, features, opened)
             except DAMAGE as error:
                 raise PlaceError(
-                    f"{join(self.url, part.path)}, where the {self.name} was extracted to, cannot "
-                    f"be read ({error or type(error).__name__}). Delete it, and start the build "
+                    f"{join(self.url, part.path)}, an extracted file of the {self.name}, cannot be "
+                    f"read ({error or type(error).__name__}). Delete it, and start the build "
                     "again: finished work is kept."
                 ) from None
 
@@ -206,7 +206,7 @@ class ExtractedTable:
 
 
 def _shortened(problem: bytes) -> str:
-    """A finding without the middle of a long value."""
+    """A finding, with the middle of a long value left out."""
     text = problem.decode(errors="replace")
     return text if len(text) <= 300 else f"{text[:150]} … {text[-100:]}"
 
@@ -214,24 +214,24 @@ def _shortened(problem: bytes) -> str:
 def extract_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str
 ) -> tuple[str, ...]:
-    """Writes rows and their positions to files named by their content.
+    """Writes rows and their positions to files named by content hash.
 
     Args:
-        batches: Of any size and of this schema, with the column of positions last.
-        schema: Theirs without that column.
-        folder: Where the files go; those that lie there already are not written again.
+        batches: Batches of any size and of this schema, with a last column of positions.
+        schema: The schema of the batches without that column.
+        folder: The folder of the files. Existing files are not written again.
 
     Returns:
-        The files' names, in the order of the rows; none where there are none.
+        The names of the files, in the order of the rows; empty if there are no rows.
 
     Raises:
-        StorageError: if one cannot be written.
+        StorageError: if a file cannot be written.
     """
     names = []
     schema = _with_position(schema)
     with storage.scratch_folder(folder.rpartition("/")[0] or ".") as scratch:
         path = os.path.join(scratch, "extracted.arrow")
-        bounded = _of_one_size(batches)
+        bounded = _rebatched(batches)
         first = next(bounded, None)
         while first is not None:
             num_bytes, batch = 0, first
@@ -252,7 +252,7 @@ def extract_batches(
 
 
 def numbered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches with the numbers of their rows as positions."""
+    """Batches with row numbers as positions."""
     row = 0
     for batch in batches:
         yield with_positions(batch, pa.array(np.arange(row, row + len(batch))))
@@ -266,21 +266,21 @@ def with_positions(batch: pa.RecordBatch, positions: pa.Array) -> pa.RecordBatch
 
 
 def plain_schema(schema: pa.Schema, *, path: str) -> pa.Schema:
-    """A schema without dictionaries, which an IPC file could hold but one of for each column.
+    """A schema without dictionaries, of which an IPC file allows only one for each column.
 
     Raises:
-        SchemaError: if two columns have one name, or one is of a type that cannot be stored.
+        SchemaError: if a column has a duplicate or reserved name, or an unsupported type.
     """
     leaves_of(schema, path=path)
     for name in (POSITION, PROBLEM):
         if name in schema.names:
-            raise SchemaError(f"{path} has a column called {name!r}. Rename it.")
+            raise SchemaError(f"{path} has a column named {name!r}. Rename it.")
     fields = [pa.field(field.name, _decoded(field.type)) for field in schema]
     return pa.schema(fields)
 
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch as one of the schema that :func:`plain_schema` gave."""
+    """A batch converted to a schema from :func:`plain_schema`."""
     pairs = zip(batch.columns, schema, strict=True)
     columns = [_plain_column(column, field.type) for column, field in pairs]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -288,7 +288,7 @@ def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _plain_column(column: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
-        # Arrow cannot take views out of a dictionary.
+        # Arrow cannot decode a dictionary of views.
         values = column.dictionary.cast(type_)
         return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
     return column if column.type == type_ else column.cast(type_)
@@ -297,7 +297,7 @@ def _plain_column(column: pa.Array, type_: pa.DataType) -> pa.Array:
 def _decoded(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
         return _decoded(type_.value_type)
-    # Views may share their texts with other rows: the same texts, other bytes.
+    # Views may share their texts with other rows: the same texts in different bytes.
     if pa.types.is_string_view(type_) or pa.types.is_binary_view(type_):
         return pa.large_string() if pa.types.is_string_view(type_) else pa.large_binary()
     if isinstance(type_, pa.BaseExtensionType):
@@ -313,8 +313,8 @@ def _decoded(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _of_one_size(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of about BATCH_BYTES, however they came."""
+def _rebatched(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about BATCH_BYTES."""
     held: list[pa.RecordBatch] = []
     num_rows, num_bytes, wanted = 0, 0, 0
     for batch in batches:
@@ -322,7 +322,7 @@ def _of_one_size(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not len(batch):
             continue
         if not wanted:
-            head = batch.slice(0, _LOOKED_AT)
+            head = batch.slice(0, _SAMPLED_ROWS)
             wanted = max(1, min(_BATCH_ROWS, BATCH_BYTES * len(head) // max(1, head.nbytes)))
         start = 0
         while start < len(batch):
@@ -343,23 +343,24 @@ def _put(path: str, folder: str) -> str:
     with open(path, "rb") as file:
         name = f"{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}.arrow"
     url = join(folder, name)
-    if not _same(path, url):
+    if not _is_same_file(path, url):
         storage.put_file(path, url)
     return name
 
 
-def _same(path: str, url: str) -> bool:
-    """Whether a file lies there already, with the content of a local one.
+def _is_same_file(path: str, url: str) -> bool:
+    """Whether the file already exists with the content of a local one.
 
-    Names alone would not tell of damage: the memo knows an extracted file by its time.
+    Its name does not reveal damage: the hash cache identifies an extracted file by its time.
     """
     size = os.path.getsize(path)
     if not storage.exists(url) or storage.num_bytes(url) != size:
         return False
     with open(path, "rb") as file:
         return all(
-            storage.read_bytes(url, start, min(size, start + _COMPARED)) == file.read(_COMPARED)
-            for start in range(0, size, _COMPARED)
+            storage.read_bytes(url, start, min(size, start + _COMPARED_BYTES))
+            == file.read(_COMPARED_BYTES)
+            for start in range(0, size, _COMPARED_BYTES)
         )
 
 

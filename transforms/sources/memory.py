@@ -1,4 +1,4 @@
-"""Tables in memory as a source: pandas, Arrow, Polars, NumPy, and datasets of Hugging Face."""
+"""The source of tables in memory: pandas, Arrow, Polars, NumPy and Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _ROWS = 1 << 16
 
 @config_class
 class Table:
-    """Rows of a table that is in memory where the build starts.
+    """Rows of a table in the memory of the process that starts the build.
 
-    A build copies them into its workspace, and goes by their content. A record's id is
+    A build copies the rows to its workspace, and identifies them by content. A record's id is
     ``table#row``.
 
     Attributes:
-        data: A pandas DataFrame (its index is no column), a pyarrow Table or RecordBatch, a dict
-            of NumPy arrays whose first axis is the record (what is masked is missing), a
-            ``datasets.Dataset``, or anything that gives an Arrow stream
-            (``__arrow_c_stream__``), such as a Polars frame.
-        label: The column to predict. Strings and bools become a ClassLabel, a pandas categorical
-            one of its categories in their order; numbers stay.
-        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
-            ``ss.ClassLabel(("no", "yes"))``. A struct's field is ``"struct.field"``.
+        data: A pandas DataFrame (without its index), a pyarrow Table or RecordBatch, a dict of
+            NumPy arrays whose first axis is the record (masked values are missing), a
+            ``datasets.Dataset``, or any object with an Arrow stream (``__arrow_c_stream__``), such
+            as a Polars frame.
+        label: The column to predict. Strings and bools become a ClassLabel, a pandas categorical a
+            ClassLabel of its categories in their order; numbers are kept.
+        types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
+            ``ss.ClassLabel(("no", "yes"))``. The field of a struct is ``"struct.field"``.
     """
 
     data: Any = dataclasses.field(repr=False, compare=False)
@@ -63,15 +63,16 @@ class Table:
         if not _is_table(self.data):
             raise ValueError(
                 f"data: {type(self.data).__name__} is not a table; expected a pandas DataFrame, a "
-                "pyarrow Table, a dict of NumPy arrays, a Dataset, or what gives an Arrow stream"
+                "pyarrow Table, a dict of NumPy arrays, a Dataset, or an object with an Arrow "
+                "stream"
             )
 
     def extract(self, folder: str, *, base: str) -> Source:
-        """Copies the table into files of the folder.
+        """Copies the table to files in the folder.
 
         Raises:
-            RecipeError: if it cannot be made an Arrow table.
-            SchemaError: if a column cannot be stored.
+            RecipeError: if arrays differ in length, or one is a single value.
+            SchemaError: if it cannot be converted to Arrow, or a column cannot be stored.
             DataError: if it has no rows.
         """
         del base
@@ -79,7 +80,7 @@ class Table:
         if isinstance(self.data, Mapping):
             for name, values in self.data.items():
                 if getattr(values, "dtype", None) == numpy_dtype("bfloat16"):
-                    types.setdefault(name, "bfloat16")  # which Arrow does not have
+                    types.setdefault(name, "bfloat16")  # not an Arrow type
         try:
             schema, batches = _arrow_stream(self.data)
             plain = plain_schema(schema, path=f"the {_NAME}")
@@ -87,7 +88,7 @@ class Table:
             names = extract_batches(rows, plain, folder)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
-                f"Table: {type(self.data).__name__} cannot be made an Arrow table: "
+                f"Table: {type(self.data).__name__} cannot be converted to an Arrow table: "
                 f"{str(error).strip() or type(error).__name__}. Give each column one type."
             ) from None
         if not names:
@@ -115,14 +116,14 @@ def _is_table(data: Any) -> bool:
 
 
 def _library(data: Any) -> str:
-    """The package of a frame or a dataset; empty for anything else of it, and of others."""
+    """The package of a pandas frame or a Hugging Face dataset; empty for other objects."""
     package = type(data).__module__.partition(".")[0]
     kinds = {"pandas": "DataFrame", "datasets": "Dataset"}
     return package if any(c.__name__ == kinds.get(package) for c in type(data).__mro__) else ""
 
 
 def _arrow_stream(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The schema of a table, and its rows in batches."""
+    """The schema of a table, and batches of its rows."""
     if isinstance(data, Mapping):
         return _of_arrays(data)
     library = _library(data)
@@ -152,7 +153,7 @@ def _of_pandas(data: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 @contextlib.contextmanager
 def _quiet_pandas() -> Iterator[None]:
-    """Without what pandas says of the way in which Arrow reads it, which its user cannot change."""
+    """Silences pandas' deprecation warnings about Arrow's use of it, which users cannot fix."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         yield
@@ -162,10 +163,12 @@ def _of_arrays(data: Mapping[str, Any]) -> tuple[pa.Schema, Iterator[pa.RecordBa
     arrays = {name: _array_of(name, values) for name, values in data.items()}
     for name, array in arrays.items():
         if not getattr(array, "ndim", 1):
-            raise RecipeError(f"Table: {name!r} is one value, expected an array of records.")
+            raise RecipeError(f"Table: {name!r} is a single value, expected an array of records.")
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        raise RecipeError(f"Table: the arrays have {lengths} rows, expected as many in each.")
+        raise RecipeError(
+            f"Table: the arrays have {lengths} rows, expected the same number in each."
+        )
     fields, columns = [], {}
     for name, array in arrays.items():
         if isinstance(array, pa.Array):
@@ -191,10 +194,10 @@ def _of_arrays(data: Mapping[str, Any]) -> tuple[pa.Schema, Iterator[pa.RecordBa
 
 
 def _array_of(name: str, values: Any) -> Any:
-    """One column's values as an Arrow array, or as one of NumPy where that has their dtype.
+    """The values of a column as a NumPy array if it has a suitable dtype, else an Arrow array.
 
     Raises:
-        SchemaError: if they are of several types, or some would change in an array.
+        SchemaError: if they have several types, or a value would change in an array.
     """
     if isinstance(values, pa.Array):
         return values
@@ -216,7 +219,7 @@ def _array_of(name: str, values: Any) -> Any:
         values = array
     if not values.dtype.hasobject or values.dtype.names is not None:
         return values
-    # Strings and bytes of any length; Arrow says whether they are of one type.
+    # Strings and bytes of any length. Arrow checks that they have a common type.
     items = values.tolist()
     try:
         found = pa.array(items)
@@ -227,7 +230,7 @@ def _array_of(name: str, values: Any) -> Any:
 
 
 def _of_objects(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
-    """Values as pandas means them: NaN, NaT and NA are missing."""
+    """Values with pandas' semantics: NaN, NaT and NA are missing."""
     found = pa.array(values, from_pandas=True)
     if not isinstance(values, list) and values.dtype != object:
         return found
@@ -236,17 +239,17 @@ def _of_objects(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
 
 
 def _exact_type(field: pa.Field, values: Iterable[Any]) -> pa.DataType:
-    """The type of a column of objects, with the nanoseconds that Arrow drops unasked.
+    """The type of a column of objects, with the nanoseconds that Arrow would silently drop.
 
     Raises:
-        SchemaError: if a value is an array with masked items, whose mask Arrow drops, or bools are
-            among numbers.
+        SchemaError: if a value is an array with masked items, whose mask Arrow drops, or bools
+            are mixed with numbers.
     """
     type_ = field.type
     _check_no_bools(field.name, type_, values)
     if isinstance(type_, pa.ListType) and any(map(np.ma.is_masked, values)):
         raise SchemaError(
-            f"Table: {field.name!r} holds arrays with masked items. Fill them, or leave them out."
+            f"Table: {field.name!r} has arrays with masked items. Fill them, or leave them out."
         )
     is_time, is_duration = pa.types.is_timestamp(type_), pa.types.is_duration(type_)
     if not (is_time or is_duration) or not any(
@@ -257,15 +260,15 @@ def _exact_type(field: pa.Field, values: Iterable[Any]) -> pa.DataType:
 
 
 def _check_no_bools(name: str, type_: pa.DataType, values: Iterable[Any]) -> None:
-    """Checks that Arrow has made no numbers of bools, as it does of those among floats.
+    """Checks that Arrow has not converted bools to numbers, as it does for bools among floats.
 
     Raises:
-        SchemaError: naming the first value that is one, or holds one.
+        SchemaError: naming the first value that is, or contains, such a bool.
     """
     for row, value in enumerate(values):
         if _bool_as_number(type_, value):
             raise SchemaError(
-                f"Table: {name!r} holds bools among numbers, the first in row {row}: "
+                f"Table: {name!r} mixes bools and numbers, the first in row {row}: "
                 f"{reprlib.repr(value)}. Give each column one type."
             )
 
@@ -290,7 +293,7 @@ def _same(made: Any, given: Any) -> bool:
 
 
 def _categories(data: Any, name: str) -> tuple[str, ...] | None:
-    """The categories of a pandas column, in their order; None where it has none of text."""
+    """The categories of a pandas column, in their order; None if it has no text categories."""
     if _library(data) != "pandas" or name not in data.columns:
         return None
     categories = getattr(data[name].dtype, "categories", None)

@@ -1,8 +1,8 @@
-"""NumPy files as a source: arrays whose first axis is the record.
+"""The NumPy source: arrays whose first axis is the record.
 
-One array of a ``.npy`` file, the arrays of an ``.npz`` file, or several ``.npy`` files beside each
-other, row by row. Nothing is unpickled: arrays of Python objects are refused.
-A record's id is ``relative/path#row``.
+Reads the array of a ``.npy`` file, the arrays of an ``.npz`` file, or several parallel ``.npy``
+files, row by row. Nothing is unpickled: arrays of Python objects are refused. A record's id is
+``relative/path#row``.
 
 Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
@@ -34,35 +34,35 @@ from .arrow.files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit
 from .table_files import check_types, select_files, types_to_json
 
 HEAD_BYTES = 1 << 16
-"""A head is at most so long."""
+"""Maximum length of a header."""
 
 _MAGIC = b"\x93NUMPY"
 _FORTRAN_BYTES = 256 << 20
 
 SUFFIXES = (".npy", ".npz")
-"""What NumPy files' names end with."""
+"""Suffixes of NumPy files."""
 
 _UNIT_BYTES = 8 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class NpyArray:
-    """An array in a file: what its head says, and how to read its rows."""
+    """An array in a file: its header, and how to read its rows."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
-    """Where the values begin."""
+    """The offset of the values."""
     num_bytes: int
-    """Of the file."""
+    """The size of the file."""
     read_bytes: Callable[[int, int], bytes]
 
     @classmethod
     def open(cls, opened: OpenSource, path: str) -> NpyArray:
-        """Reads the head of a ``.npy`` file.
+        """Reads the header of a ``.npy`` file.
 
         Raises:
-            ValueError: if it is none.
+            ValueError: if it is not a valid ``.npy`` file.
             SchemaError: if its values cannot be read without unpickling.
         """
         head = opened.read(path, 0, HEAD_BYTES)
@@ -80,10 +80,10 @@ class NpyArray:
         return cls(dtype, shape, offset, num_bytes, read)
 
     def declared(self, name: str, types: Mapping[str, Any] | None, *, path: str) -> NpyArray:
-        """The same array as :func:`with_declared` says.
+        """The array with the dtype from :func:`with_declared`.
 
         Raises:
-            SchemaError: if it holds raw bytes that are not declared.
+            SchemaError: if it has raw bytes of undeclared type.
         """
         return dataclasses.replace(self, dtype=with_declared(self.dtype, name, types, path=path))
 
@@ -94,11 +94,11 @@ class NpyArray:
 
     @property
     def num_whole_rows(self) -> int:
-        """Rows that the file holds to their end."""
+        """The number of complete rows in the file."""
         return min(self.shape[0], max(0, self.num_bytes - self.offset) // self.row_bytes)
 
     def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Rows [start, stop), fewer where the file ends."""
+        """Rows [start, stop), fewer if the file ends."""
         content = self.read_bytes(
             self.offset + start * self.row_bytes, self.offset + stop * self.row_bytes
         )
@@ -108,14 +108,14 @@ class NpyArray:
 
 
 def read_head(head: bytes, path: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """Dtype, shape, whether in Fortran order, and where values begin, from a ``.npy`` head.
+    """Dtype, shape, whether in Fortran order, and offset of the values, from a ``.npy`` header.
 
     Raises:
-        ValueError: if it is none.
-        SchemaError: if its values are Python objects, or it has no first axis.
+        ValueError: if the header is invalid.
+        SchemaError: if the values are Python objects, or there is no first axis.
     """
     if not head.startswith(_MAGIC):
-        raise ValueError("it does not begin as a NumPy file")
+        raise ValueError("it does not begin like a NumPy file")
     length_bytes = 2 if head[6:7] == b"\x01" else 4
     start = 8 + length_bytes
     length = int.from_bytes(head[8:start], "little")
@@ -124,36 +124,37 @@ def read_head(head: bytes, path: str) -> tuple[np.dtype[Any], tuple[int, ...], b
         described, fortran, shape = found["descr"], found["fortran_order"], found["shape"]
         dtype = np.dtype(described)
     except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
-        raise ValueError("its head cannot be read") from None
+        raise ValueError("its header is invalid") from None
     if dtype.hasobject:
         raise SchemaError(
-            f"{path} holds Python objects, which only unpickling could read, and that runs code. "
-            "Save an array of numbers or fixed strings (dtype 'U10' or 'S10')."
+            f"{path} has Python objects, which can only be read by unpickling, and that runs code. "
+            "Save an array of numbers or fixed-length strings (dtype 'U10' or 'S10')."
         )
     sizes = isinstance(shape, tuple) and all(isinstance(n, int) and n >= 0 for n in shape)
     if not sizes or math.prod(shape) * dtype.itemsize >= 1 << 62:
-        raise ValueError(f"its head states the shape {shape!r}")
+        raise ValueError(f"its header has the invalid shape {shape!r}")
     if not shape:
-        raise SchemaError(f"{path} holds one value, expected an array whose first axis is records.")
+        raise SchemaError(
+            f"{path} has a single value, expected an array whose first axis is records."
+        )
     return dtype, shape, bool(fortran), start + length
 
 
 def check_length(dtype: np.dtype[Any], shape: tuple[int, ...], num_bytes: int) -> None:
-    """Refuses what follows an array: rows that its head does not tell of, or another array.
+    """Refuses extra data after an array: rows beyond the header's shape, or another array.
 
     Raises:
-        ValueError: if there are more bytes than the shape takes.
+        ValueError: if there are more bytes than the shape needs.
     """
-    told = math.prod(shape) * dtype.itemsize
-    if num_bytes > told:
+    expected = math.prod(shape) * dtype.itemsize
+    if num_bytes > expected:
         raise ValueError(
-            f"its head states the shape {shape!r}, which takes {told:,} bytes, and {num_bytes:,} "
-            "follow"
+            f"its header has the shape {shape!r} of {expected:,} bytes, but {num_bytes:,} follow"
         )
 
 
 def arrow_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], path: str) -> pa.Field:
-    """An array's column: a list for each axis after the first."""
+    """The column of an array: a list level for each axis after the first."""
     kind = _arrow_type(dtype, f"{path}: array {name!r}")
     return pa.field(name, _lists_of(kind, shape[1:]))
 
@@ -161,12 +162,12 @@ def arrow_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], path: s
 def with_declared(
     dtype: np.dtype[Any], name: str, types: Mapping[str, Any] | None, *, path: str
 ) -> np.dtype[Any]:
-    """The dtype of an array in a file, raw bytes (``V2``) as what they are declared to be.
+    """The dtype of an array in a file, with declared dtypes for raw bytes (``V2``).
 
-    NumPy writes dtypes that it does not have itself, such as bfloat16, as raw bytes.
+    NumPy writes dtypes that it does not support, such as bfloat16, as raw bytes.
 
     Raises:
-        SchemaError: if there are raw bytes that are not declared.
+        SchemaError: if there are raw bytes of undeclared type.
     """
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
@@ -194,16 +195,16 @@ def with_declared(
         return numpy_dtype("bfloat16")
     if declared == "string" or (isinstance(wanted, Feature) and is_encoded(wanted)):
         return dtype
-    remedy = ', or "bfloat16", which NumPy stores so' if dtype.itemsize == 2 else ""
+    remedy = ', or "bfloat16", which NumPy stores this way' if dtype.itemsize == 2 else ""
     raise SchemaError(
-        f"{path}: array {name!r} holds raw bytes, {dtype.itemsize} each ({dtype}); the file does "
-        f'not say what they are. Declare it: types={{{name!r}: "string"}} for the bytes'
-        f'{remedy}. Of other dtypes, save a copy: values.astype("float32").'
+        f"{path}: array {name!r} has raw bytes, {dtype.itemsize} each ({dtype}), of unknown "
+        f'type. Declare it: types={{{name!r}: "string"}} for the bytes'
+        f'{remedy}. For other dtypes, save a copy: values.astype("float32").'
     )
 
 
 def to_batch(arrays: Mapping[str, npt.NDArray[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of some arrays, as many as all have, as Arrow columns; what is masked is null."""
+    """Rows of arrays as Arrow columns, up to the shortest array. Masked values are null."""
     num_rows = min(map(len, arrays.values()), default=0)
     columns = [_to_arrow(a[:num_rows], schema.field(n).type) for n, a in arrays.items()]
     fields = [schema.field(name) for name in arrays]
@@ -266,7 +267,7 @@ def _arrow_type(dtype: np.dtype[Any], where: str) -> pa.DataType:
         return pa.from_numpy_dtype(base.newbyteorder("="))
     except pa.ArrowException:
         raise SchemaError(
-            f"{where} is of {base}, which cannot be stored. Convert it; of complex numbers make "
+            f"{where} is {base}, which cannot be stored. Convert it; split complex numbers into "
             "two arrays of floats."
         ) from None
 
@@ -274,11 +275,11 @@ def _arrow_type(dtype: np.dtype[Any], where: str) -> pa.DataType:
 def _by_rows(
     content: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], *, path: str
 ) -> npt.NDArray[Any]:
-    """An array that lies column by column, in memory, row by row."""
+    """Converts an array in Fortran order to rows, in memory."""
     if math.prod(shape) * dtype.itemsize > _FORTRAN_BYTES:
         raise SchemaError(
-            f"{path} lies column by column (Fortran order), so its rows cannot be read one after "
-            "the other. Save it with np.ascontiguousarray."
+            f"{path} is stored by column (Fortran order), so its rows cannot be read in sequence. "
+            "Save it with np.ascontiguousarray."
         )
     return np.ascontiguousarray(
         np.frombuffer(content, dtype, math.prod(shape)).reshape(shape, order="F")
@@ -294,13 +295,13 @@ class Numpy:
     """Rows of NumPy arrays.
 
     Attributes:
-        url: A ``.npy`` or ``.npz`` file, a folder of such (each a table of the same columns), a
+        url: A ``.npy`` or ``.npz`` file, a folder of them (each a table with the same columns), a
             glob, or any fsspec URL.
-        label: The feature to predict. Strings and bools become a ClassLabel; numbers stay.
-        name: What the array of a ``.npy`` file is called. Arrays of an ``.npz`` have names.
-        beside: More ``.npy`` files with as many rows, by the features that they are:
-            ``{"label": "y_train.npy"}``. Only where ``url`` is one ``.npy`` file.
-        types: Types in place of inferred ones: ``{"x": "float32"}``, or a feature.
+        label: The feature to predict. Strings and bools become a ClassLabel; numbers are kept.
+        name: The feature of the array in a ``.npy`` file. Arrays of an ``.npz`` have names.
+        beside: Feature -> another ``.npy`` file with the same number of rows:
+            ``{"label": "y_train.npy"}``. Only if ``url`` is a single ``.npy`` file.
+        types: Overrides inferred types: ``{"x": "float32"}``, or a feature.
     """
 
     url: str
@@ -315,15 +316,15 @@ class Numpy:
         """Checks types and names."""
         check_types(self.types)
         if self.name in self.beside:
-            raise ValueError(f"beside= names {self.name!r}, which the array of url is called")
+            raise ValueError(f"beside= names {self.name!r}, which is the name of the array of url")
 
     @property
     def side_urls(self) -> tuple[str, ...]:
-        """The files beside the first."""
+        """The files in ``beside``."""
         return tuple(self.beside.values())
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON, for the fingerprint."""
+        """The settings that determine the records, as plain JSON, for the fingerprint."""
         return {
             "beside": list(self.beside),
             "label": self.label,
@@ -332,23 +333,23 @@ class Numpy:
         }
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes NumPy files, those of a glob's own suffix, and a single file as it is."""
+        """Selects NumPy files, files with a glob's suffix, or a single file of any name."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .npy or .npz file")
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Where rows begin, about every 8 MiB of a ``.npy`` file."""
+        """Offsets of rows, about every 8 MiB of a ``.npy`` file."""
         return self._tables().cuts(file, opened)
 
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
-        """About where a row lies, in bytes."""
+        """The approximate byte offset of a row."""
         return self._tables().offset_of(file, row, opened)
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the rows, from the arrays' dtypes and shapes.
+        """The features of the rows, from the dtypes and shapes of the arrays.
 
         Raises:
             SchemaError: if no file can be read, or an array cannot be stored.
-            RecipeError: if ``label`` or ``types`` name no array.
+            RecipeError: if ``label`` or ``types`` name an array that does not exist.
         """
         return self._tables().infer(files, opened)
 
@@ -373,14 +374,14 @@ class Numpy:
 
 
 class _Npy:
-    """Arrays of ``.npy`` files, row by row."""
+    """Reads arrays of ``.npy`` files, row by row."""
 
     def __init__(self, arrays: Mapping[str, NpyArray], *, path: str) -> None:
         self._arrays = arrays
         lengths = {name: array.shape[0] for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise SchemaError(
-                f"{path}: the arrays have {lengths} rows, expected as many in each. Which of the "
+                f"{path}: the arrays have {lengths} rows, expected the same number in each. Do the "
                 "files belong together?"
             )
         self._num_rows = next(iter(lengths.values()))
@@ -393,7 +394,7 @@ class _Npy:
         whole = min(array.num_whole_rows for array in self._arrays.values())
         step = max(1, _UNIT_BYTES // sum(array.row_bytes for array in self._arrays.values()))
         starts = list(range(0, whole, step)) or [0]
-        # What a file that was cut short lacks is told with its last part.
+        # Missing rows of a truncated file are reported with its last part.
         stops = [*starts[1:], self._num_rows]
         return [
             Unit(0 if start == 0 else first.offset + start * first.row_bytes, start, stop - start)
@@ -421,7 +422,7 @@ class _Npy:
 
 
 class _Npz:
-    """The arrays of an ``.npz`` file; they may be compressed, so they are read from the start."""
+    """Reads the arrays of an ``.npz`` file, from the start, because they may be compressed."""
 
     def __init__(self, opened: OpenSource, path: str, types: Mapping[str, Any] | None) -> None:
         try:
@@ -441,19 +442,19 @@ class _Npz:
             check_length(dtype, shape, self._archive.getinfo(entry).file_size - offset)
             if fortran and len(shape) > 1:
                 raise SchemaError(
-                    f"{path}: {entry} lies column by column (Fortran order). Save it with "
+                    f"{path}: {entry} is stored by column (Fortran order). Save it with "
                     "np.ascontiguousarray."
                 )
             name = entry.removesuffix(".npy")
             dtype = with_declared(dtype, name, types, path=path)
             self._heads[name] = (dtype, shape, offset)
         if not self._heads:
-            raise ValueError("it holds no arrays")
+            raise ValueError("it has no arrays")
         lengths = {name: shape[0] for name, (_, shape, _) in self._heads.items()}
         if len(set(lengths.values())) > 1:
             raise SchemaError(
-                f"{path}: its arrays have {lengths} rows, expected as many in each. Save those "
-                "that are records by themselves."
+                f"{path}: its arrays have {lengths} rows, expected the same number in each. Save "
+                "the arrays of records separately."
             )
         self._num_rows = next(iter(lengths.values()))
         self.schema = pa.schema(
@@ -499,12 +500,12 @@ class _Npz:
         try:
             return self._archive.open(entry)
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, KeyError) as error:
-            # Damaged, compressed in an unknown way, or encrypted.
+            # Damaged, encrypted, or compressed by an unsupported method.
             raise ValueError(f"{entry} cannot be unpacked ({error})") from None
 
 
 def _may_lack(schema: pa.Schema) -> Iterator[str]:
-    """Only times have a value for what is missing."""
+    """Columns of times: only they have a value that means missing."""
     for field in schema:
         if pa.types.is_timestamp(field.type) or pa.types.is_duration(field.type):
             yield field.name
@@ -515,7 +516,7 @@ def _batch_rows(row_bytes: Sequence[int]) -> int:
 
 
 def _read_exactly(member: io.BufferedIOBase, num_bytes: int) -> bytes:
-    """As many bytes as there are, up to so many; less where the member is damaged or ends."""
+    """Up to ``num_bytes`` bytes, fewer if the member is damaged or ends."""
     parts, held = [], 0
     while held < num_bytes:
         try:

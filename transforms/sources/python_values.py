@@ -1,17 +1,17 @@
-"""Python values, one dict a record: their features, inferred from some records, and wire columns.
+"""Infers features of Python records (dicts), and converts their values to wire columns.
 
 =============================== ==================================================================
 values                          feature
 =============================== ==================================================================
-bool, int, float, str, bytes    Scalar: bool, int64 (uint64 where they are too large), float64,
-                                string; whole numbers among floats are floats
-NumPy's scalars and arrays      Scalar or Tensor of their dtype; a dimension that varies is None
+bool, int, float, str, bytes    Scalar: bool, int64 (uint64 if too large), float64, string;
+                                integers among floats are floats
+NumPy scalars and arrays        Scalar or Tensor of their dtype; a dimension that varies is None
 datetime with a zone            Timestamp("us")
-numpy.datetime64                Timestamp of its unit
-a list or tuple                 Sequence of what its items are; of lists, a Tensor of unknown
-                                dimensions
-a dict                          its fields, called ``<name>.<field>``
-None, or no such key            optional
+numpy.datetime64                Timestamp in its unit
+a list or tuple                 Sequence of its items' feature; a Tensor with unknown dimensions if
+                                they are lists
+a dict                          its fields, named ``<name>.<field>``
+None, or a missing key          optional
 =============================== ==================================================================
 """
 
@@ -46,14 +46,14 @@ _DTYPES = frozenset(get_args(Dtype))
 _UNITS = ("s", "ms", "us", "ns")
 
 Lists = Mapping[str, Any]
-"""The stored lists of one value, by wire column; none at all for a missing one."""
+"""The stored lists of a value, by wire column; empty if the value is missing."""
 
 
 def flat_record(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A record's values, those of dicts inside it by dotted names.
+    """A record's values, with dotted names for values in nested dicts.
 
     Raises:
-        ValueError: if two have one name, as in ``{"a": {"b": 1}, "a.b": 2}``.
+        ValueError: if a name is duplicated, as in ``{"a": {"b": 1}, "a.b": 2}``.
     """
     flat: dict[str, Any] = {}
     for name, value in record.items():
@@ -61,23 +61,23 @@ def flat_record(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             inner = flat_record(value, f"{prefix}{name}.")
         if twice := sorted(inner.keys() & flat.keys()):
-            raise ValueError(f"{twice[0]!r} stands there twice, as a key and inside an object")
+            raise ValueError(f"{twice[0]!r} occurs twice, as a key and inside an object")
         flat |= inner
     return flat
 
 
 class RecordTypes:
-    """What the values of records have turned out to be, so far."""
+    """The types of the values of records, as inferred so far."""
 
     def __init__(self) -> None:
-        """Begins with no records."""
+        """Starts with no records."""
         self.num_records = 0
         self._values: dict[str, list[Any]] = {}
         self._schemas: dict[pa.Schema, str] = {}
         self._missing: set[str] = set()
 
     def add(self, record: Any, *, path: str) -> None:
-        """Takes in a dict, or the rows of a RecordBatch; ``path`` names the file in errors."""
+        """Adds a dict, or the rows of a RecordBatch; ``path`` names the file in errors."""
         if isinstance(record, pa.RecordBatch):
             self.num_records += len(record)
             self._missing |= missing_leaves(record, path=path)
@@ -85,7 +85,7 @@ class RecordTypes:
             return
         try:
             flat = flat_record(record)
-        except ValueError:  # a reject to come
+        except ValueError:  # the record will be rejected
             return
         self.num_records += 1
         for name, value in flat.items():
@@ -94,13 +94,13 @@ class RecordTypes:
                 found.append(value)
 
     def features(self, declared: Mapping[str, Any]) -> dict[str, Any]:
-        """The features of the values; those of which nothing is known are strings.
+        """The features of the values; string if the type is unknown.
 
         Args:
-            declared: Features whose values need not be of one type.
+            declared: Declared features, whose values may have several types.
 
         Raises:
-            SchemaError: if the values of another are not.
+            SchemaError: if the values of another feature have no common type.
         """
         found: dict[str, Any] = {}
         if self._schemas:
@@ -120,15 +120,15 @@ class RecordTypes:
 
 
 def value_feature(name: str, values: Many[Any], *, optional: bool) -> Feature:
-    """The feature that holds all of some values.
+    """The feature that stores all the values.
 
     Args:
-        name: Of the feature, for errors.
-        values: At least one; None is none of them.
-        optional: Whether some records have none.
+        name: The feature's name, for errors.
+        values: At least one value, none of which is None.
+        optional: Whether some records have no value.
 
     Raises:
-        SchemaError: if they are of no one type.
+        SchemaError: if they have no common type.
     """
     if all(isinstance(value, np.ndarray) for value in values):
         return _of_arrays(name, values, optional=optional)
@@ -151,8 +151,8 @@ def value_feature(name: str, values: Many[Any], *, optional: bool) -> Feature:
     shown = sorted({f"{reprlib.repr(v)} ({type(v).__name__})" for v in values}, key=len)
     raise SchemaError(
         f"{name!r} is {', '.join(shown[:2])} in the first records; expected values of one type: "
-        "bools, numbers, strings, bytes, times with a zone, NumPy arrays, or lists of them. Let "
-        "the function convert it, or declare it in types=."
+        "bools, numbers, strings, bytes, times with a zone, NumPy arrays, or lists of these. "
+        "Convert it in the function, or declare it in types=."
     )
 
 
@@ -161,9 +161,9 @@ def _of_arrays(name: str, arrays: Many[Any], *, optional: bool) -> Feature:
     ranks = sorted({array.ndim for array in arrays})
     if len(kinds) > 1 or len(ranks) > 1 or kinds[0] not in _DTYPES:
         raise SchemaError(
-            f"{name!r} holds arrays of {', '.join(kinds)} and of {', '.join(map(str, ranks))} "
-            "dimensions; expected one dtype that TensorFlow has, and one number of dimensions. "
-            "Let the function convert them."
+            f"{name!r} has arrays of {', '.join(kinds)} and of {', '.join(map(str, ranks))} "
+            "dimensions; expected one dtype that TensorFlow supports, and one number of "
+            "dimensions. Convert them in the function."
         )
     dtype: Any = kinds[0]
     if ranks == [0]:
@@ -180,7 +180,7 @@ def _of_lists(name: str, lists: Many[Any], *, optional: bool) -> Feature:
     items = [item for one in lists for item in one]
     if not items:
         raise SchemaError(
-            f"{name!r} is an empty list in all of the first records. Declare it in types=, as in "
+            f"{name!r} is an empty list in all sampled records. Declare it in types=, as in "
             "ss.Sequence(ss.Scalar(…))."
         )
     of = value_feature(name, items, optional=False)
@@ -218,10 +218,10 @@ def _kind(value: Any) -> str:
 
 
 def wire_lists(name: str, feature: Feature, value: object) -> Lists:
-    """The stored lists of a value; None is a missing one.
+    """The stored lists of a value; None for a missing value.
 
     Raises:
-        SchemaError: if the value does not fit its feature, or is missing where it must not.
+        SchemaError: if the value does not fit its feature, or a required value is missing.
     """
     form = tensor_form(feature)
     if form is None:
@@ -232,7 +232,7 @@ def wire_lists(name: str, feature: Feature, value: object) -> Lists:
 
 
 def wire_arrays(name: str, feature: Feature, rows: Many[Lists]) -> dict[str, pa.Array]:
-    """The wire columns of a feature, from what :func:`wire_lists` gave for each record."""
+    """The wire columns of a feature, from the results of :func:`wire_lists` for each record."""
     return {
         column.name: _array(column, [row.get(column.name) for row in rows])
         for column in feature.wire_columns(name)
@@ -240,7 +240,7 @@ def wire_arrays(name: str, feature: Feature, rows: Many[Lists]) -> dict[str, pa.
 
 
 def wire_batch(features: Features, rows: Many[Mapping[str, Lists]]) -> pa.RecordBatch:
-    """Records in wire form, from what :func:`wire_lists` gave for each, by feature."""
+    """Records in wire form, from the results of :func:`wire_lists` for each, by feature."""
     columns: dict[str, pa.Array] = {}
     for name, feature in features.items():
         columns.update(wire_arrays(name, feature, [row[name] for row in rows]))

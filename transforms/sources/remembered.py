@@ -1,8 +1,8 @@
-"""What a source has found out of a file's content before: kept by the content, so never stale.
+"""Caches what sources compute from a file's content. Keyed by content, so entries are never stale.
 
-A build hands its sources an opened root that remembers between builds
-(``pipelines.inventory.inference_cache``); any other computes each time. So inferring features
-costs nothing where no content has changed, and where one has, the time of that one.
+A build passes its sources an opened root that caches between builds
+(``pipelines.inventory.inference_cache``); other roots compute each time. Feature inference thus
+only reads files whose content has changed.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _T = TypeVar("_T")
 
 @runtime_checkable
 class Remembers(Protocol):
-    """An opened source that keeps what was computed, for the next build."""
+    """An opened source that keeps computed values for the next build."""
 
     def remembered(self, content: str, what: str, compute: Callable[[], Any]) -> Any:
-        """As :func:`remembered` says."""
+        """See :func:`remembered`."""
 
 
 def remembered(opened: OpenSource, content: str, what: str, compute: Callable[[], _T]) -> _T:
-    """What ``compute`` gave before for the same content and source settings, else now.
+    """The cached result of ``compute`` for the same content and source settings, if any.
 
     Args:
         opened: The source's root.
-        content: sha256 of all that is read, hex; empty where it is not known.
-        what: Names what is computed, and all it depends on beside the content and what the
-            source's ``settings()`` say.
-        compute: Gives plain JSON (tuples come back as lists). What it raises is not kept.
+        content: SHA-256 of everything that is read, hex; empty if unknown.
+        what: Identifies the computation, and everything it depends on besides the content and the
+            source's ``settings()``.
+        compute: Returns plain JSON (tuples come back as lists). Exceptions are not cached.
     """
     if content and isinstance(opened, Remembers):
         found: _T = opened.remembered(content, what, compute)

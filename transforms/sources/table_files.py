@@ -1,4 +1,4 @@
-"""What the sources of typed tables share: which files, types in place of inferred ones, classes."""
+"""Shared by the sources of typed tables: file selection, declared types, classes, rejects."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from ..storage.globs import is_hidden
 from .remembered import remembered
 
 INFER_ALL_BYTES = 256 << 20
-"""Up to so many bytes in all, what is inferred is told from every row."""
+"""Total size up to which features are inferred from every row."""
 
 _DTYPES: tuple[str, ...] = get_args(Dtype)
-# The suffix that a glob ends with: "*.pq", "part-*.parquet".
-_MAX_LOOKED_AT = 100
+_MAX_CHECKED = 100
+# # The suffix at the end of a glob: "*.pq", "part-*.parquet".
 _GLOB_SUFFIX = re.compile(r"[*?\]](?:.*)(\.[a-z0-9]+)$")
 
 
@@ -45,7 +45,7 @@ def check_types(types: Mapping[str, Any] | None) -> None:
     """Checks the ``types`` of a source: dtypes, or features of values.
 
     Raises:
-        ValueError: naming the one that is neither.
+        ValueError: naming the first invalid type.
     """
     for name, wanted in (types or {}).items():
         is_feature = isinstance(wanted, Feature)
@@ -69,14 +69,14 @@ def types_to_json(types: Mapping[str, Any] | None) -> dict[str, object]:
 def select_files(
     url: str, files: Sequence[SourceFile], *, suffixes: tuple[str, ...], what: str
 ) -> Selection:
-    """Takes files of these suffixes, those of a glob's own, and a single file as it is."""
+    """Selects files with these suffixes or a glob's suffix, or a single file of any name."""
     last = url.partition("::")[0].rpartition("/")[2]
     if len(files) == 1 and files[0].path == last.partition("?")[0]:
         return Selection(files=tuple(files), num_skipped={})
     wanted = (*suffixes, *_GLOB_SUFFIX.findall(last.lower()))
     selected, skipped = [], Counter[str]()
     for file in files:
-        # Engines that write tables leave such files beside them: _SUCCESS, _metadata, .crc.
+        # Engines write such files next to tables: _SUCCESS, _metadata, .crc.
         if is_hidden(file.path) or any(part.startswith("_") for part in file.path.split("/")):
             skipped["hidden file"] += 1
         elif file.path.lower().endswith(wanted):
@@ -87,7 +87,7 @@ def select_files(
 
 
 def with_types(features: Features, types: Mapping[str, Any] | None) -> dict[str, Feature]:
-    """Features with declared types in place of inferred ones; a dtype keeps all else."""
+    """Features with declared types instead of inferred ones. A dtype keeps all other properties."""
     chosen = dict(features)
     for name, wanted in (types or {}).items():
         chosen[name] = _with_dtype(chosen[name], wanted) if isinstance(wanted, str) else wanted
@@ -96,7 +96,7 @@ def with_types(features: Features, types: Mapping[str, Any] | None) -> dict[str,
 
 def _with_dtype(feature: Feature, dtype: Any) -> Feature:
     item = feature.of if isinstance(feature, SequenceOf) else feature
-    # Times stay of their unit as integers.
+    # Times keep their unit as integers.
     unit = getattr(item, "unit", None) if "int" in dtype else None
     if isinstance(feature, Tensor):
         return Tensor(dtype, feature.shape, optional=feature.optional, unit=unit)
@@ -118,10 +118,10 @@ def check_columns(
     types: Mapping[str, Any] | None,
     hint: str = "",
 ) -> None:
-    """Checks that ``label`` and ``types`` of a source name columns; the hint ends the message.
+    """Checks that ``label`` and ``types`` name columns. ``hint`` is appended to the message.
 
     Raises:
-        RecipeError: naming the argument and the columns that there are.
+        RecipeError: naming the argument and the existing columns.
     """
     there = list(names)
     wanted = {name: "types" for name in types or {}}
@@ -136,13 +136,13 @@ def check_columns(
 
 
 def may_be_class(feature: Feature | None, wanted: object) -> bool:
-    """Whether the label becomes a class: strings and bools do, unless a feature is declared."""
+    """Whether the label becomes a class: if a string or bool, unless a feature is declared."""
     is_text = isinstance(feature, Scalar) and feature.dtype in ("string", "bool")
     return is_text and (wanted is None or isinstance(wanted, str))
 
 
 def class_of(names: Collection[str] | None) -> ClassLabel | None:
-    """The class of these names; None where they are unknown, none, or too many."""
+    """The class with these names; None if they are unknown, empty, or too many."""
     if not names or len(names) > MAX_LABELS:
         return None
     return ClassLabel(tuple(sorted(names)))
@@ -157,9 +157,9 @@ def with_class(
     opened: OpenSource,
     texts_of: Callable[[SourceFile, str], list[str] | None],
 ) -> dict[str, Feature]:
-    """Features whose label is a class, of all its texts in all files, where it may be one.
+    """Features whose label, if possible, is the class of all its texts in all files.
 
-    ``texts_of`` gives those of one file; None where they are more than a class may have.
+    ``texts_of`` returns the distinct texts of a file; None if too many for a class.
     """
     chosen = dict(features)
     if label is None or not may_be_class(features[label], (types or {}).get(label)):
@@ -176,7 +176,7 @@ def with_class(
 
 
 def utf8_texts(texts: Iterable[bytes]) -> list[str]:
-    """Those that are UTF-8, sorted: the rows of others are rejected when they are read."""
+    """The texts that are UTF-8, sorted. Rows with other texts are rejected when read."""
     return sorted(text.decode() for text in texts if is_utf8(text))
 
 
@@ -188,7 +188,7 @@ def read_ranges(
     read: Callable[[FileRange], Iterator[RawBatch]],
     may_be_empty: bool = False,
 ) -> Iterator[RawBatch]:
-    """Reads a block's ranges; files that cannot be read, or hold nothing, are rejects."""
+    """Reads a block's ranges. Unreadable and empty files become rejects."""
     for index in ordered:
         part = block.ranges[index]
         if part.problem:
@@ -199,35 +199,35 @@ def read_ranges(
             yield from read(part)
 
 
-COPY_AGAIN = "Copy or make it again, or correct the source in the recipe."
+COPY_AGAIN = "Copy or create it again, or correct the source in the recipe."
 
 
 def first_damage(files: Sequence[SourceFile], damage: Callable[[SourceFile], str]) -> str:
-    """Which of the first files cannot be read, and why; empty where they only hold nothing.
+    """The first unreadable file, and why; empty if the files are merely empty.
 
     Args:
-        files: None of which gives a record.
-        damage: Finds out why a file that the inventory has read gives none.
+        files: Files without records. At most 100 are checked.
+        damage: Finds out why a file has no records.
     """
-    for file in files[:_MAX_LOOKED_AT]:
+    for file in files[:_MAX_CHECKED]:
         if why := file.problem or (damage(file) if file.num_bytes else ""):
             return f"{file.path} cannot be read: {why}"
     return ""
 
 
 def no_rows(features: Features, reject: Reject) -> RawBatch:
-    """A reject beside which there are no records."""
+    """A batch of one reject and no records."""
     empty = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
     return RawBatch(ids=[], columns=empty, rejects=(reject,))
 
 
 def _unreadable(part: FileRange) -> Reject:
-    """The reject of a file that inventory could not read."""
+    """The reject of a file that the inventory could not read."""
     return Reject(
         record_id=part.path,
         stage="inventory",
         reason=part.problem,
-        message=f"{part.path} cannot be read: {part.problem}. Copy or make it again, or raise "
+        message=f"{part.path} cannot be read: {part.problem}. Copy or create it again, or raise "
         "max_rejects to do without it.",
         source=part.path,
         exception="OSError",
@@ -235,7 +235,7 @@ def _unreadable(part: FileRange) -> Reject:
 
 
 def empty_file(part: FileRange) -> Reject:
-    """The reject of a file of no bytes."""
+    """The reject of an empty file."""
     return Reject(
         record_id=part.path,
         stage="read",
@@ -247,7 +247,7 @@ def empty_file(part: FileRange) -> Reject:
 
 
 def damaged_text(part: FileRange, error: DamagedError, done: int, *, records: str) -> Reject:
-    """The reject of what follows a damage in a compressed file, from byte ``done`` of its text."""
+    """The reject of the rest of a damaged compressed file, from byte ``done`` of its text on."""
     return Reject(
         record_id=f"{part.path}#{done}",
         stage="read",
@@ -264,14 +264,14 @@ def damaged_text(part: FileRange, error: DamagedError, done: int, *, records: st
 def other_columns(
     found: Collection[str], expected: Collection[str], *, paths: tuple[str, str]
 ) -> str:
-    """States how the columns of one file differ from those of another.
+    """Describes how the columns of one file differ from those of another.
 
     >>> other_columns(["x", "z"], ["x", "y"], paths=("b.csv", "a.csv"))
-    "b.csv has other columns than a.csv: it lacks 'y', and has 'z' besides"
+    "b.csv has different columns from a.csv: it lacks 'y' and adds 'z'"
     >>> other_columns(["x", "z"], ["x"], paths=("b.csv", "a.csv"))
-    "b.csv has other columns than a.csv: it has 'z' besides"
+    "b.csv has different columns from a.csv: it adds 'z'"
     """
     lacks = ", ".join(map(repr, sorted(set(expected) - set(found))))
     more = ", ".join(map(repr, sorted(set(found) - set(expected))))
-    words = [f"lacks {lacks}"] * bool(lacks) + [f"has {more} besides"] * bool(more)
-    return f"{paths[0]} has other columns than {paths[1]}: it {', and '.join(words)}"
+    words = [f"lacks {lacks}"] * bool(lacks) + [f"adds {more}"] * bool(more)
+    return f"{paths[0]} has different columns from {paths[1]}: it {' and '.join(words)}"

@@ -1,8 +1,8 @@
-"""Text files as a source: one record a line, a paragraph, or a file.
+"""The text source: each line, paragraph or file is a record.
 
-Lines end with LF or CRLF; a paragraph ends where a line is blank. Blank lines are no records.
-Offsets count bytes of the text: of the file itself where it is plain UTF-8, else of what it is when
-decompressed and as UTF-8. A record's id is ``path#offset``, or ``path`` where a file is a record.
+Lines end with LF or CRLF. A blank line ends a paragraph, and is not a record. Offsets count bytes
+of the text: of the file itself if it is plain UTF-8, else of its decompressed text as UTF-8. A
+record's id is ``path#offset``, or ``path`` if the file is the record.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .text_stream import Text as TextStream
 from .text_stream import codec_name, open_text
 
 SUFFIXES = (".txt", ".text", ".md", *(f".txt{suffix}" for suffix in COMPRESSED))
-"""What text files' names end with."""
+"""Suffixes of text files."""
 
 CUT_BYTES = 32 << 20
-"""A large file of plain UTF-8 may be cut about every so many bytes."""
+"""A large file of plain UTF-8 may be cut about every ``CUT_BYTES`` bytes."""
 MAX_RECORD_BYTES = 16 << 20
-"""A line or a paragraph is at most so long; a file 64 MiB."""
+"""Maximum length of a line or paragraph. A file may have 64 MiB."""
 
 _MAX_FILE_BYTES = 64 << 20
 _WINDOW_BYTES = 4 << 20
@@ -46,15 +46,15 @@ _BLANK = b" \t\r\n"
 
 @config_class
 class TextFiles:
-    """Lines, paragraphs or whole files of text: the feature ``text``.
+    """Lines, paragraphs or entire files of text: the feature ``text``.
 
     Attributes:
-        url: A file, a folder (its ``.txt``, ``.text`` and ``.md`` files, compressed ones too, at
-            any depth), a glob, or any fsspec URL.
-        per: What is a record: ``line``, ``paragraph`` or ``file``.
-        name: What the feature is called.
-        encoding: A name of Python's, such as ``latin-1``; text that begins with a mark of UTF-16
-            or UTF-32 is that.
+        url: A file, a folder (its ``.txt``, ``.text`` and ``.md`` files at any depth, including
+            compressed ones), a glob, or any fsspec URL.
+        per: The unit that is a record: ``line``, ``paragraph`` or ``file``.
+        name: The name of the feature.
+        encoding: Python's name of the encoding, such as ``latin-1``. Not needed for text that
+            begins with a byte order mark of UTF-16 or UTF-32.
     """
 
     url: str
@@ -71,19 +71,19 @@ class TextFiles:
 
     @property
     def numbered(self) -> bool:
-        """Whether a file holds many records."""
+        """Whether a file contains many records."""
         return self.per != "file"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON, for the fingerprint."""
+        """The settings that determine the records, as plain JSON, for the fingerprint."""
         return {"encoding": codec_name(self.encoding), "name": self.name, "per": self.per}
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes text files, those of a glob's own suffix, and a single file as it is."""
+        """Selects text files, files with a glob's suffix, or a single file of any name."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .txt file")
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Where records begin, about every 32 MiB of a file of plain UTF-8."""
+        """Offsets of records, about every 32 MiB of a plain UTF-8 file."""
         if file.problem or self.per == "file" or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
             return ()
         text = self._open(opened, file.path, file.num_bytes)
@@ -98,12 +98,12 @@ class TextFiles:
         return tuple(sorted(set(found)))
 
     def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
-        """None: nothing stands before the records."""
+        """0: nothing precedes the records."""
         del file, opened
         return 0
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """One feature."""
+        """The feature of the text."""
         del files, opened
         return {self.name: Text()}
 
@@ -112,10 +112,10 @@ class TextFiles:
     ) -> Iterator[RawBatch]:
         """Reads the records of a block's ranges.
 
-        What is no text of the encoding is rejected, and what is too long to be a record.
+        Records that are invalid in the encoding, or too long, are rejected.
 
         Raises:
-            SchemaError: if the features are not the text.
+            SchemaError: if the features are not exactly the text.
         """
         self._check(features)
         yield from read_ranges(
@@ -192,7 +192,7 @@ class TextFiles:
             position=None if one else offset,
             exception=RECORD_ERROR if reason == "too long" else "UnicodeDecodeError",
         )
-        # Of what is too long nothing is held: the file is told.
+        # The content of a record that is too long is not kept.
         return with_bytes(reject, content) if content else reject
 
     def _damaged(self, path: str, error: DamagedError) -> Reject:
@@ -200,8 +200,8 @@ class TextFiles:
             record_id=path,
             stage="read",
             reason="damaged file",
-            message=f"{path}: {error}: what follows is lost. Copy or make the file again, or raise "
-            "max_rejects to do without it.",
+            message=f"{path}: {error}: what follows is lost. Copy or create the file again, or "
+            "raise max_rejects to do without it.",
             source=path,
             position=None if self.per == "file" else error.offset,
             exception=type(error).__name__,
@@ -214,7 +214,8 @@ class TextFiles:
         form = tensor_form(features[self.name]) if self.name in features else None
         if set(features) != {self.name} or form is None or form.dtype != "string" or form.shape:
             raise SchemaError(
-                f"features= declares {dict(features)}; TextFiles gives {self.name!r} as ss.Text()."
+                f"features= declares {dict(features)}; TextFiles has one feature, {self.name!r}, "
+                "an ss.Text()."
             )
 
 
@@ -233,7 +234,7 @@ def _whole_file(text: TextStream, stop: int) -> Iterator[tuple[int, bytes, str]]
 def _records(
     text: TextStream, start: int, stop: int, *, ends: re.Pattern[bytes]
 ) -> Iterator[tuple[int, bytes, str]]:
-    """(offset, content, problem) of each record of a range, blank ones left out."""
+    """(offset, content, problem) of each record of a range, except blank ones."""
     held, offset, at = b"", start, start
     max_bytes = text.max_row_bytes or MAX_RECORD_BYTES
     damage: DamagedError | None = None
@@ -248,7 +249,7 @@ def _records(
             bare = piece.removeprefix(_BOM)
             offset += len(piece) - len(bare)
             piece = bare
-        # An end may lie across two pieces: a record is looked for in all that is held.
+        # A record's end may span two pieces, so all held bytes are searched.
         held += piece
         position = 0
         for end in ends.finditer(held):
@@ -265,7 +266,7 @@ def _records(
             if not skipping:
                 yield offset, b"", _too_long(max_bytes)
             skipping = True
-            # The end may begin with the last bytes.
+            # The end may begin in the last bytes.
             offset += len(held) - _WINDOW_BYTES
             held = held[-_WINDOW_BYTES:]
     if not skipping and damage is None:
@@ -279,7 +280,7 @@ def _too_long(max_bytes: int) -> str:
 
 
 def _trimmed(offset: int, content: bytes) -> Iterator[tuple[int, bytes, str]]:
-    """A record without the line breaks around it; nothing where it is blank."""
+    """A record without surrounding line breaks; nothing if it is blank."""
     if not content.strip(_BLANK):
         return
     lead = len(content) - len(content.lstrip(b"\r\n"))

@@ -1,9 +1,8 @@
-"""The text of a file of CSV, JSON or plain text: decompressed and as UTF-8, from start to end.
+"""Reads the text of a CSV, JSON or plain text file: decompressed and as UTF-8.
 
-A file of plain UTF-8 *is* its text, and any range of it may be read. A compressed file, or one of
-another encoding, is a stream: offsets then count the bytes of the text, uncompressed and as
-UTF-8. Bytes that are no character of the encoding stay in the text as bytes that are not UTF-8, so
-the cells that hold them are found like any others that are not.
+Any range of a plain UTF-8 file can be read. A file that is compressed or in another encoding is a
+stream, whose offsets count bytes of the decompressed text as UTF-8. Bytes that are invalid in the
+encoding stay in the text as invalid UTF-8, so cells with such bytes are found like any others.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..storage.decompress import DamagedError, compression_of, decompressed
 from ..storage.ranges import Read
 
 ENDLESS = 1 << 62
-"""Where a text of unknown length is read to."""
+"""The end of a text of unknown length."""
 
 _HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
@@ -35,33 +34,33 @@ _LONE = re.compile("[\udc00-\udcff]")
 
 
 class Text(Protocol):
-    """What rows are found in."""
+    """A text in which rows are found."""
 
     @property
     def plain(self) -> bool:
-        """Whether it is the file's own bytes, so that the file may be cut."""
+        """Whether it is the file's own bytes, so that the file can be cut."""
 
     @property
     def stop(self) -> int:
-        """Its length in bytes, or more."""
+        """Its length in bytes, or an upper bound."""
 
     @property
     def max_row_bytes(self) -> int | None:
-        """How long a row, line or record of it may be; None for the format's own limit."""
+        """Maximum length of a row, line or record; None for the format's default."""
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes [start, stop): at least one, but at its end.
+        """Bytes [start, stop): at least one, except at the end.
 
         Raises:
-            DamagedError: where what is left of a compressed file cannot be decompressed.
+            DamagedError: if the rest of a compressed file cannot be decompressed.
         """
 
 
 def codec_name(encoding: str) -> str:
-    """The one name of an encoding that has many; ``utf-8`` where the bytes are taken as they are.
+    """The canonical name of an encoding; ``utf-8`` if bytes need no conversion.
 
     Raises:
-        ValueError: if Python knows no such encoding of text.
+        ValueError: if Python has no such text encoding.
 
     >>> codec_name("latin1"), codec_name("UTF8"), codec_name("utf-8-sig")
     ('iso8859-1', 'utf-8', 'utf-8')
@@ -75,23 +74,24 @@ def codec_name(encoding: str) -> str:
         known = False
     if not known:
         raise ValueError(
-            f"encoding={encoding!r} is not known to Python; expected for example 'utf-8', "
-            "'latin-1', 'cp1252', 'utf-16' or 'shift_jis'"
+            f"encoding={encoding!r} is unknown to Python; expected for example 'utf-8', 'latin-1', "
+            "'cp1252', 'utf-16' or 'shift_jis'"
         )
     return "utf-8" if found.name == "utf-8-sig" else found.name
 
 
 def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -> Text:
-    """Opens a file's text; reads its head.
+    """Opens the text of a file, and reads its head.
 
     Args:
         opened: The source's root.
-        path: The file.
-        num_bytes: Its length.
-        encoding: A name of Python's; of text that begins with a mark of UTF-16 or UTF-32, that.
+        path: The path of the file.
+        num_bytes: The size of the file.
+        encoding: Python's name of the encoding; ``utf-8`` also for text that begins with a byte
+            order mark of UTF-16 or UTF-32.
 
     Raises:
-        StorageError: if it cannot be read.
+        StorageError: if the file cannot be read.
     """
     head = opened.read(path, 0, _HEAD_BYTES)
 
@@ -107,7 +107,7 @@ def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -
 
 
 def shown_text(cell: bytes) -> str:
-    r"""A cell for a message; bytes that are no character of its encoding as ``\xNN``.
+    r"""A cell for a message, with undecodable bytes as ``\xNN``.
 
     >>> shown_text(b"caf\xed\xb3\xa9"), shown_text(b"caf\xe9")
     ('caf\\xe9', 'caf\\xe9')
@@ -129,7 +129,7 @@ class _Plain:
 
 
 class _Stream:
-    """Reads forward; going back starts over."""
+    """Reads forward. Reading backwards starts over."""
 
     plain = False
     stop = ENDLESS
@@ -171,8 +171,8 @@ class _Stream:
         whole = b"".join(held)
         first = min(max(start - self._offset, 0), len(whole))
         last = max(stop - self._offset, first)
-        # What has been read is not held, or the text of a window would be there twice; what goes
-        # back reads the file's first windows once more.
+        # Returned bytes are dropped, so that a window is not in memory twice. Reading backwards
+        # reads the first windows again.
         found, self._held = whole[first:last], whole[last:]
         self._offset += len(whole) - len(self._held)
         if not found and self._damage is not None and stop > start:
@@ -192,7 +192,7 @@ def _mark_of(head: bytes) -> str:
 
 
 def _as_utf8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """Text as UTF-8, piece by piece; what is damaged raises when all before it has been given."""
+    """Text as UTF-8, in pieces. Raises damage after everything before it has been yielded."""
     head = b""
     damage: DamagedError | None = None
     while len(head) < 4:
@@ -229,7 +229,7 @@ def _encoded(decoder: Any, piece: bytes, *, final: bool = False) -> bytes:
 
 
 def _keep_undecodable(error: UnicodeError) -> tuple[str, int]:
-    """Bytes that are no character become lone surrogates, which no UTF-8 has."""
+    """Maps undecodable bytes to lone surrogates, which are invalid in UTF-8."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     found = error.object[error.start : error.end]

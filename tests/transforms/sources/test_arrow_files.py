@@ -146,9 +146,9 @@ def test_files_with_columns_in_another_order_and_of_other_width(reading: Any) ->
     [
         (
             pa.table({"x": [1]}),
-            r"b\.parquet has other columns than a\.parquet: it lacks 'y'\.",
+            r"b\.parquet has different columns from a\.parquet: it lacks 'y'\.",
         ),
-        (pa.table({"x": [1], "y": ["a"], "z": [1]}), r"a\.parquet: it has 'z' besides\. Select"),
+        (pa.table({"x": [1], "y": ["a"], "z": [1]}), r"a\.parquet: it adds 'z'\. Select"),
         (pa.table({"x": ["one"], "y": ["a"]}), "Column 'x' is int64 in a.parquet and string in b"),
         (pa.table({"x": [[1]], "y": ["a"]}), r"int64\[\] in b\.parquet"),
     ],

@@ -382,7 +382,7 @@ def test_files_may_order_their_columns_differently() -> None:
 
 def test_files_with_other_columns_are_refused() -> None:
     opened = in_memory(a_csv=b"a,b\n1,x\n", b_csv=b"a,c\n1,2\n")
-    with pytest.raises(SchemaError, match=r"b\.csv has other columns.*lacks 'b'.*'c'"):
+    with pytest.raises(SchemaError, match=r"b\.csv has different columns.*lacks 'b'.*'c'"):
         infer(Csv("folder"), opened)
 
 

@@ -141,7 +141,7 @@ def test_no_header() -> None:
     assert infer(named, contents) == {"n": Scalar("int64"), "text": ClassLabel(("x", "y", "z"))}
     assert read(named, contents, {"n": Scalar("int64")}).columns["n"].to_pylist() == [1, 2, 3]
     with pytest.raises(
-        SchemaError, match=r"u\.csv has other columns than t\.csv: it lacks 'column_1'"
+        SchemaError, match=r"u\.csv has different columns from t\.csv: it lacks 'column_1'"
     ):
         infer(Csv("t", header=False), {"t.csv": b"1,x\n", "u.csv": b"3\n"})
 
@@ -149,7 +149,7 @@ def test_no_header() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"encoding": "utf-9"}, "encoding='utf-9' is not known to Python"),
+        ({"encoding": "utf-9"}, "encoding='utf-9' is unknown to Python"),
         ({"encoding": "base64"}, "encoding='base64'"),
         ({"encoding": "unicode_escape2"}, "encoding="),
         ({"columns": ("a", "a")}, "columns="),

@@ -265,7 +265,7 @@ def test_records_that_do_not_fit_are_rejects(
         (({"a": []},), "'a' is an empty list in all"),
         (({"a": np.zeros(2)}, {"a": np.zeros((2, 2))}), "1, 2 dimensions"),
         (({"a": np.zeros(2, np.complex64)},), "complex64"),
-        ((), "none of 1 files gives a record (it yields nothing)"),
+        ((), "none of 1 files has a record (it yields nothing)"),
         ((5,), "yields int"),
         (({"a": [1, "x"]},), "'a' is"),
     ],

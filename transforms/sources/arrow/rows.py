@@ -137,7 +137,7 @@ class RowReader:
             payload: Returns the source bytes of a rejected row; None to keep its values instead.
         """
         at = np.asarray(positions, np.int64)
-        found = [column.look_at(batch) for column in self._columns]
+        found = [column.cells_of(batch) for column in self._columns]
         rejects: list[Reject] = []
         bad = np.zeros(batch.num_rows, bool)
         for column in found:
@@ -235,7 +235,7 @@ class _Column:
     feature: Feature
     leaf: Leaf
 
-    def look_at(self, batch: pa.RecordBatch) -> _Found | MediaCells:
+    def cells_of(self, batch: pa.RecordBatch) -> _Found | MediaCells:
         form = tensor_form(self.feature)
         array = batch.column(self.leaf.column)
         if form is None:
@@ -257,8 +257,8 @@ class _Found:
             (self.bad, "missing value", "Fill it, or give the feature optional=True")
         ]
         if cells.levels:
-            self._look_inside()
-        self._note(
+            self._check_items()
+        self._reject_rows(
             self._of_values(self._values.bad),
             self._values.reason,
             "Fix the value, or declare another type",
@@ -294,7 +294,7 @@ class _Found:
             dims = np.stack(self._dims, axis=1).reshape(-1)
             yield column.name, pa.FixedSizeListArray.from_arrays(pa.array(dims), column.length)
 
-    def _note(self, mask: _Bools, reason: str, fix: str) -> None:
+    def _reject_rows(self, mask: _Bools, reason: str, fix: str) -> None:
         self._why.append((mask, reason, fix))
         self.bad = self.bad | mask
 
@@ -307,7 +307,7 @@ class _Found:
             rows[self._cells.rows_of_values()[mask]] = True
         return rows
 
-    def _look_inside(self) -> None:
+    def _check_items(self) -> None:
         """Finds nulls inside lists."""
         levels = self._cells.levels
         lacks = self._of_values(nulls(self._cells.values))
@@ -315,7 +315,7 @@ class _Found:
             if not levels[index].valid.all():
                 rows = Cells(levels[:index], levels[index].lengths).rows_of_values()
                 lacks[rows[~levels[index].valid]] = True
-        self._note(lacks, "missing item", "Fill it, or leave the column out")
+        self._reject_rows(lacks, "missing item", "Fill it, or leave the column out")
 
     def _shape(self) -> list[_Ints]:
         """The length of each dimension, int64[n] each. Records rows of the wrong shape."""
@@ -327,11 +327,13 @@ class _Found:
             lengths = levels[index].lengths
             rows = Cells(levels[:index], lengths).rows_of_values()
             dim = np.full(len(self._missing), shape[index] or 0, np.int64)
-            # Backwards, so that the first list of a row wins.
+            # Backwards, because the first list of a row must win.
             dim[rows[::-1]] = lengths[::-1]
             ragged = np.zeros(len(dim), bool)
             ragged[rows[lengths != dim[rows]]] = True
-            self._note(ragged, "ragged list", "Make lists of one length in a record, or pad them")
+            self._reject_rows(
+                ragged, "ragged list", "Make lists of one length in a record, or pad them"
+            )
             dims.append(dim)
         for dim, wanted in zip(dims, shape, strict=True):
             if wanted is not None:
@@ -348,7 +350,7 @@ class _Found:
         return [lengths // known if dim is None else np.full_like(lengths, dim) for dim in shape]
 
     def _wrong_length(self, mask: _Bools) -> None:
-        self._note(mask, "wrong length", "Fix the list, or declare the dimension as None")
+        self._reject_rows(mask, "wrong length", "Fix the list, or declare the dimension as None")
 
     def _value_column(self, column: WireColumn) -> pa.Array:
         values, missing = self._values.values, self._missing

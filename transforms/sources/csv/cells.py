@@ -332,7 +332,7 @@ class CellReader:
         for row in ragged:
             line = rows.text(row)
             message = f"the row {_shown(line)} does not have {wanted} cells, one for each column"
-            fix = f"Fix it: quote cells that hold {self._table.delimiter!r}"
+            fix = f"Fix it: quote cells that contain {self._table.delimiter!r}"
             if not line.strip(b"\0"):
                 message = f"{len(line):,} zero bytes, expected a row of {wanted} cells"
                 fix = "The file is incomplete: copy or create it again"
@@ -460,7 +460,7 @@ class CellReader:
             fix = f"Rescale it, declare types={{{column.name!r}: 'string'}}"
             yield row, ("validate", "out of range", _with_fix(message, fix))
         for row, value in self._inexact(rows, kept, column, values):
-            message = f"{name} is {value}, expected {column.expected}, which does not hold it"
+            message = f"{name} is {value}, expected {column.expected}, which cannot represent it"
             other = "float64" if is_exact(value, "float64") else "string"
             fix = f"Declare types={{{column.name!r}: {other!r}}}"
             yield row, ("validate", INEXACT, _with_fix(message, fix))

@@ -61,7 +61,7 @@ class Rows:
     stops: Offsets
     """int64[n]: where each row's content ends, before its line break."""
     breaks_in_cells: bool = False
-    """Whether a quoted cell holds a line break."""
+    """Whether a quoted cell contains a line break."""
     problem: str = ""
     """``quote not closed`` or ``row too long`` if these are the bytes of one bad row."""
     max_row_bytes: int = MAX_ROW_BYTES

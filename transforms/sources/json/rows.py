@@ -40,7 +40,7 @@ _MARK = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r"
 
 _CHUNK_LINES = 512
-_MAX_LOOKED_AT = 1000
+_MAX_SAMPLED_LINES = 1000
 _SHORT_ESCAPES = {
     **{char: char for char in '"\\/'},
     **dict(zip("\b\f\n\r\t", "bfnrt", strict=True)),
@@ -168,7 +168,7 @@ class JsonReader:
             reject = self._reject(lines, 0, UnfitError("line too long", problem))
             return RawBatch(ids=[], columns=self._nothing(), rejects=(reject,))
         if not self._types:
-            self._look_at(lines)
+            self._find_routes(lines)
         whole = self._read_fast(lines)
         if whole is not None:
             return whole
@@ -187,12 +187,12 @@ class JsonReader:
     def _nothing(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._wire)
 
-    def _look_at(self, lines: Lines) -> None:
+    def _find_routes(self, lines: Lines) -> None:
         """Finds the paths of the features in the objects, from the first lines that have them."""
         tree: Tree | None = {}
         left = dict(self._parts)
         others: set[str] = set()
-        for line in range(min(len(lines), _MAX_LOOKED_AT)):
+        for line in range(min(len(lines), _MAX_SAMPLED_LINES)):
             if not left:
                 break
             try:

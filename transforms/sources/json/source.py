@@ -50,7 +50,7 @@ SUFFIXES = (*_NAMES, *(name + end for name in _NAMES for end in COMPRESSED_SUFFI
 _SEARCH_BYTES = 1 << 16
 _STREAM_WINDOWS = 64
 # Lines checked in a file that has no object, for the message.
-_NUM_LOOKED_AT = 3
+_NUM_CHECKED = 3
 
 
 @config_class
@@ -119,7 +119,7 @@ class JsonLines:
         for file in readable:
             seen.merge(self._types(file, opened, sample=sample))
         if not seen.num_rows:
-            raise SchemaError(_say_none(files, readable, opened))
+            raise SchemaError(_why_no_rows(files, readable, opened))
         inferred = seen.features()
         check_columns("JsonLines", inferred, label=self.label, types=self.types)
         features = with_types(inferred, self.types)
@@ -247,7 +247,7 @@ def _damage(file: SourceFile, opened: OpenSource) -> str:
     return ""
 
 
-def _say_none(
+def _why_no_rows(
     files: Sequence[SourceFile], readable: Sequence[SourceFile], opened: OpenSource
 ) -> str:
     """Why nothing can be inferred."""
@@ -264,7 +264,7 @@ def _say_none(
                 f"{path} begins with a list, expected JSON objects, one per line. Convert it, for "
                 "example with jq -c '.[]' or pandas' to_json(lines=True, orient=\"records\")."
             )
-        for line in range(min(len(lines), _NUM_LOOKED_AT)):
+        for line in range(min(len(lines), _NUM_CHECKED)):
             try:
                 parse_line(lines.text(line))
             except UnfitError as error:

@@ -179,7 +179,7 @@ def fitted(value: Any, type_: pa.DataType, dtype: str) -> Any:
             raise UnfitError("out of range", f"is {shown(value)}, too large for a float")
         if fits and isinstance(value, int) and not is_exact(value, dtype):
             raise UnfitError(
-                INEXACT, f"is {shown(value)}, expected {dtype}, which does not hold it"
+                INEXACT, f"is {shown(value)}, expected {dtype}, which cannot represent it"
             )
     else:
         fits = isinstance(value, int) and not isinstance(value, bool)

@@ -202,7 +202,7 @@ def _column(found: _Counts, declared: object) -> _Column:
             )
             problem = _misfit(found, "a number", dtype)
         elif found.of["integer"]:
-            problem = _misfit(found, f"a number that {dtype} holds", dtype)
+            problem = _misfit(found, f"a number that {dtype} can represent", dtype)
         return _Column(name, value, "0.0", pa.float64(), problem)
     # CAST formats a real with 15 digits, which loses precision.
     text = (
