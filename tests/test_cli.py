@@ -177,7 +177,10 @@ class TestBuild:
         assert "'sixty'" in told
         assert not list((tmp_path / "out").rglob("manifest.json"))
 
-    @pytest.mark.parametrize("phase", ["prepare", "plan"])
+    @pytest.mark.parametrize(
+        "phase",
+        ["prepare", pytest.param("plan", marks=pytest.mark.slow)],  # a process each
+    )
     def test_interrupted(self, images: Path, tmp_path: Path, phase: str) -> None:
         """At a quiet point: while modules load, Python itself may lose a KeyboardInterrupt."""
         reached, go_on = tmp_path / "reached", tmp_path / "go on"

@@ -182,7 +182,10 @@ class TestWithoutALimit:
         for name in names:
             assert (folder / name).read_bytes() == (source / name).read_bytes()
 
-    @pytest.mark.parametrize("compression", ["none", "gzip"])
+    @pytest.mark.parametrize(
+        "compression",
+        ["none", pytest.param("gzip", marks=pytest.mark.slow)],  # eight datasets to trace
+    )
     def test_order_is_as_without(
         self, reader: types.ModuleType, copies: Any, tmp_path: Path, compression: str
     ) -> None:
@@ -197,7 +200,11 @@ class TestWithoutALimit:
                 copied = reader.dataset("train", batch_size, local_copy=tmp_path, **given, **more)
                 assert ids(copied) == plain
 
-    @pytest.mark.parametrize("seed", [None, 1], ids=["no seed", "a seed"])
+    @pytest.mark.parametrize(
+        "seed",
+        # Four datasets to trace, each of four epochs.
+        [pytest.param(None, id="no seed", marks=pytest.mark.slow), pytest.param(1, id="a seed")],
+    )
     def test_a_worker_copies_its_share_in_however_many_epochs(
         self, reader: types.ModuleType, copies: Any, tmp_path: Path, seed: int | None
     ) -> None:

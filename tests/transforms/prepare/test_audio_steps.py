@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import signal
 
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError
@@ -181,6 +180,8 @@ class TestResample:
         assert np.abs(found[100:-100]).max() < 5e-5
 
     def test_it_agrees_with_scipy(self) -> None:
+        from scipy import signal  # takes a second, and only this test needs it
+
         noise = np.random.default_rng(3).standard_normal(6000) * 0.1
         # Below a third of the band, where SciPy's shorter filter is flat as well.
         soft = signal.filtfilt(*signal.butter(8, 0.3), noise)

@@ -147,12 +147,22 @@ FORMATS: dict[str, tuple[str, Callable[[pa.Array, Any], None], Callable[[str], A
 }
 
 
+_QUICK = {("Parquet", False), ("Arrow", True)}  # 3 s each
+
+
 @pytest.mark.parametrize(
-    "kind",
-    # Read as Arrow files are; 3 s each.
-    ["Parquet", "Arrow", pytest.param("HuggingFace", marks=pytest.mark.slow)],
+    ("kind", "nested"),
+    [
+        pytest.param(
+            kind,
+            nested,
+            id=f"{'lists' if nested else 'values'}-{kind}",
+            marks=() if (kind, nested) in _QUICK else pytest.mark.slow,
+        )
+        for nested in (False, True)
+        for kind in FORMATS
+    ],
 )
-@pytest.mark.parametrize("nested", [False, True], ids=["values", "lists"])
 def test_files_of_other_types_are_read_exactly_or_refused(
     reading: Any, kind: str, nested: bool
 ) -> None:
