@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from ..schemas.errors import RecipeError
 from ..schemas.naming import WORKSPACE, OutputPaths, Workspace, join
 from ..transforms import storage
-from ..transforms.storage.sealed import put_sealed, read_sealed
+from ..transforms.storage.artifacts import put_artifact, read_artifact
 from .locks import building
 
 _WHAT = "workspace-1"
@@ -45,7 +45,7 @@ def foreign_workspace(folder: str) -> str | None:
 
 
 def _noted(folder: str) -> str | None:
-    content = read_sealed(Workspace(join(folder, WORKSPACE)).elsewhere, what=_WHAT)
+    content = read_artifact(Workspace(join(folder, WORKSPACE)).elsewhere, what=_WHAT)
     return None if content is None else str(json.loads(content))
 
 
@@ -113,7 +113,7 @@ def occupied(out: OutputPaths, *, named: bool) -> Iterator[OutputPaths]:
             stack.enter_context(building(Workspace(out.workspace)))
         noted = _noted(out.folder)
         if named and out.elsewhere and noted != out.elsewhere:
-            put_sealed(inside.elsewhere, json.dumps(out.elsewhere).encode(), what=_WHAT)
+            put_artifact(inside.elsewhere, json.dumps(out.elsewhere).encode(), what=_WHAT)
         elif named and not out.elsewhere and noted is not None:
             storage.remove_tree(inside.elsewhere)
         yield out

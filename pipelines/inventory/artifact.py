@@ -19,8 +19,8 @@ from ...schemas.naming import Workspace
 from ...schemas.recipe import Source
 from ...transforms import storage
 from ...transforms.sources.extracted import ExtractedTable
+from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ...transforms.storage.opened_source import OpenedSource
-from ...transforms.storage.sealed import put_sealed, read_sealed
 from .inference_cache import Inferred
 from .step import Inventory, read_descriptors, write_descriptors
 
@@ -81,7 +81,7 @@ def put_inventory(stored: StoredInventory, workspace: Workspace) -> str:
     }
     content = "\n".join([json.dumps(head, sort_keys=True), *_file_lines(inventory)]).encode("ascii")
     name = hashlib.sha256(content).hexdigest()[:32]
-    put_sealed(workspace.inventory(name), content, what=_INVENTORY)
+    put_artifact(workspace.inventory(name), content, what=_INVENTORY)
     return name
 
 
@@ -92,7 +92,7 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
         DamagedWorkError: if a list of its blocks is damaged.
         StorageError: if it cannot be read.
     """
-    content = read_sealed(workspace.inventory(name), what=_INVENTORY)
+    content = read_artifact(workspace.inventory(name), what=_INVENTORY)
     if content is None:
         return None
     first, *lines = content.decode("ascii").split("\n")
@@ -165,7 +165,7 @@ def put_reference(name: str, reference: Reference, workspace: Workspace) -> None
         StorageError: if it cannot be written.
     """
     content = json.dumps(dataclasses.asdict(reference), sort_keys=True).encode()
-    put_sealed(workspace.reference(name), content, what=_REFERENCE)
+    put_artifact(workspace.reference(name), content, what=_REFERENCE)
 
 
 def read_reference(name: str, workspace: Workspace) -> Reference | None:
@@ -174,7 +174,7 @@ def read_reference(name: str, workspace: Workspace) -> Reference | None:
     Raises:
         StorageError: if it cannot be read.
     """
-    content = read_sealed(workspace.reference(name), what=_REFERENCE)
+    content = read_artifact(workspace.reference(name), what=_REFERENCE)
     return None if content is None else Reference(**json.loads(content))
 
 

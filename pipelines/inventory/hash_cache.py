@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import StorageError
 from ...transforms.sources.blocks import BLOCK_BYTES
-from ...transforms.storage.sealed import put_sealed, read_sealed
+from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ...transforms.storage.unchanged import COARSE_NS, times_in
 
 _NUM_SOURCES = 4
@@ -22,7 +22,7 @@ _NUM_SOURCES = 4
 def read_sources(url: str, *, what: str) -> dict[str, Any]:
     """The content of a cache file, by source; ``what`` is its kind and version."""
     try:
-        body = read_sealed(url, what=what)
+        body = read_artifact(url, what=what)
     except StorageError:
         return {}
     content: dict[str, Any] = {} if body is None else json.loads(body)
@@ -40,7 +40,7 @@ def write_source(
     others = [item for item in sources.items() if item[0] != source]
     content = dict([*others[1 - _NUM_SOURCES :], (source, kept)])
     body = json.dumps(content, separators=(",", ":")).encode("ascii")
-    put_sealed(url, body, what=what)
+    put_artifact(url, body, what=what)
 
 
 _WHAT = "memo 3"

@@ -26,9 +26,9 @@ from ...schemas.recipe import CountsRows, CutsApart, Source
 from ...transforms import storage
 from ...transforms.activity import reading, working_on
 from ...transforms.sources.blocks import BLOCK_BYTES, group_blocks
+from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ...transforms.storage.local_files import NO_PERMISSION
 from ...transforms.storage.opened_source import OpenedSource
-from ...transforms.storage.sealed import put_sealed, read_sealed
 from ...transforms.storage.unchanged import COARSE_NS, settled_ns
 from ..plan.sample import lowest_files
 from .hash_cache import Known, read_memo
@@ -181,8 +181,8 @@ def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[
         ids = "\n".join(block.block_id for block in group)
         url = workspace.blocks(hashlib.sha256(ids.encode()).hexdigest()[:32])
         content = b"".join(block.to_line() + b"\n" for block in group)
-        if read_sealed(url, what=_DESCRIPTORS) != content:
-            put_sealed(url, content, what=_DESCRIPTORS)
+        if read_artifact(url, what=_DESCRIPTORS) != content:
+            put_artifact(url, content, what=_DESCRIPTORS)
         urls.append(url)
     return urls
 
@@ -197,7 +197,7 @@ def read_descriptors(url: str) -> list[bytes]:
         DamagedWorkError: if it differs from what was written.
         StorageError: if it cannot be read.
     """
-    content = read_sealed(url, what=_DESCRIPTORS)
+    content = read_artifact(url, what=_DESCRIPTORS)
     if content is None:
         storage.read_bytes(url)  # raises the reason if it is missing
         raise DamagedWorkError(f"{storage.redact(url)} is damaged. Run the same command again.")

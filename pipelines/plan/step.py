@@ -23,7 +23,7 @@ from ...transforms.examples.shards import ShardSettings, load_graph, run_readers
 from ...transforms.examples.sizing import SAMPLE_RUNS, measure_sample
 from ...transforms.runs.key_histogram import BIN_BITS
 from ...transforms.runs.summary import Summary
-from ...transforms.storage.sealed import put_sealed, read_sealed
+from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ..inventory.survey import Survey
 from ..prepare.run_files import keys_suffix
 from .key_columns import key_columns_reader
@@ -153,7 +153,7 @@ def lay_out(
     layout = Layout(plans, compression)
     value = {"compression": compression, "splits": plan_to_json(plans)}
     url, content = workspace.plan(found.fingerprint), json.dumps(value, sort_keys=True)
-    put_sealed(url, content.encode(), what=_what(found.fingerprint, what))
+    put_artifact(url, content.encode(), what=_what(found.fingerprint, what))
     return layout, False
 
 
@@ -162,7 +162,7 @@ def find_layout(workspace: Workspace, fingerprint: str, made_of: str) -> Layout 
 
     None if it is missing, damaged, or of other contents.
     """
-    content = read_sealed(workspace.plan(fingerprint), what=_what(fingerprint, made_of))
+    content = read_artifact(workspace.plan(fingerprint), what=_what(fingerprint, made_of))
     if content is None:
         return None
     value = json.loads(content)

@@ -2,7 +2,7 @@
 
 A run is named by the hash of its inputs, the prepare code, its settings and the library versions.
 A run that exists is reused, never computed again: this one rule gives resume, the cache and
-incremental builds. Reused files are checked: facts are sealed; records and keys have a checksum
+incremental builds. Reused files are checked: facts are artifacts; records and keys have a checksum
 for each batch, which is verified when the batch is read.
 """
 
@@ -46,7 +46,7 @@ from ...transforms.runs.files import (
 from ...transforms.runs.key_histogram import KeyBins, KeyHistogram
 from ...transforms.runs.partitions import label_texts
 from ...transforms.runs.summary import RunEntry, Summary, batches_from_json
-from ...transforms.storage.sealed import is_lost, put_sealed, read_sealed
+from ...transforms.storage.artifacts import is_lost, put_artifact, read_artifact
 
 SORT_BYTES = 64 << 20
 """Bytes of prepared records that are sorted in memory; more are spilled and merged."""
@@ -137,7 +137,7 @@ class RunFiles:
                 storage.put_file(rejects, workspace.run_rejects(run_id))
         # The run exists from here on.
         content = _json_bytes(info.to_json())
-        put_sealed(workspace.run_info(run_id), content, what=_what_info(run_id))
+        put_artifact(workspace.run_info(run_id), content, what=_what_info(run_id))
         return info
 
     def _noting(
@@ -189,7 +189,7 @@ class RunFiles:
 
     def _entry_in_place(self, info: RunInfo) -> RunEntry | None:
         """An existing run with its key file; None if the key file does not exist."""
-        content = read_sealed(self._keys_info(info), what=self._what_keys(info))
+        content = read_artifact(self._keys_info(info), what=self._what_keys(info))
         if content is None:
             return None
         return RunEntry(info, batches_from_json(json.loads(content)))
@@ -204,7 +204,7 @@ class RunFiles:
                     writer.write(self._key_columns(batch))
             storage.put_file(path, url)
         value = [list(dataclasses.astuple(batch)) for batch in writer.batches]
-        put_sealed(self._keys_info(info), _json_bytes(value), what=self._what_keys(info))
+        put_artifact(self._keys_info(info), _json_bytes(value), what=self._what_keys(info))
         return RunEntry(info, tuple(writer.batches))
 
     def _what_keys(self, info: RunInfo) -> str:
@@ -240,7 +240,7 @@ class RunFiles:
 
 def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:
     """The facts of an existing run; None if it or one of its files is missing."""
-    content = read_sealed(workspace.run_info(run_id), what=_what_info(run_id))
+    content = read_artifact(workspace.run_info(run_id), what=_what_info(run_id))
     if content is None:
         return None
     info = RunInfo.from_json(json.loads(content))

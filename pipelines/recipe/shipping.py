@@ -30,7 +30,7 @@ from ...transforms import storage
 from ...transforms.code.digest import code_digest, functions_of, step_digest
 from ...transforms.code.user_code import user_modules
 from ...transforms.prepare.engine.step_files import give_files
-from ...transforms.storage.sealed import put_named
+from ...transforms.storage.artifacts import put_named
 from .modules import ArchiveTree, FolderTree, RecipeModules
 
 MAX_ARCHIVE_BYTES = 16_000_000

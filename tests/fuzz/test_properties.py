@@ -25,7 +25,7 @@ from snapshard.schemas.naming import stays_inside
 from snapshard.transforms.examples.index import index_bytes, index_from_bytes, write_index_table
 from snapshard.transforms.rejects import printable, rejects_from_bytes, rejects_to_bytes
 from snapshard.transforms.runs.summary import RunEntry, RunPart, RunTable, table_to_bytes
-from snapshard.transforms.storage.sealed import put_sealed, read_sealed
+from snapshard.transforms.storage.artifacts import put_artifact, read_artifact
 
 NAMES = st.text(
     st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\{}\n\r\0\x1b<>&%/ é"),
@@ -223,16 +223,16 @@ def test_blocks_read_back(ranges: list[FileRange]) -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 1 << 20), st.integers(1, 255))
 @settings(max_examples=30)
-def test_a_sealed_file_is_whole_or_none(body: bytes, place: int, mask: int) -> None:
+def test_an_artifact_is_intact_or_none(body: bytes, place: int, mask: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "x")
-        put_sealed(str(path), body, what="thing 1")
-        assert read_sealed(str(path), what="thing 1") == body
-        assert read_sealed(str(path), what="thing 2") is None
+        put_artifact(str(path), body, what="thing 1")
+        assert read_artifact(str(path), what="thing 1") == body
+        assert read_artifact(str(path), what="thing 2") is None
         content = bytearray(path.read_bytes())
         content[place % len(content)] ^= mask
         path.write_bytes(content)
-        assert read_sealed(str(path), what="thing 1") is None
+        assert read_artifact(str(path), what="thing 1") is None
 
 
 @pytest.mark.slow  # some hundreds of small builds

@@ -28,8 +28,8 @@ from snapshard.schemas.errors import (
     StorageError,
 )
 from snapshard.transforms import storage
+from snapshard.transforms.storage.artifacts import is_lost
 from snapshard.transforms.storage.opened_source import open_source
-from snapshard.transforms.storage.sealed import is_lost
 
 # gcsfs leaves sessions to the garbage collector.
 pytestmark = [

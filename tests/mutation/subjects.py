@@ -39,7 +39,7 @@ SUBJECTS = {
         modules=(
             "transforms/runs/files.py",
             "transforms/runs/summary.py",
-            "transforms/storage/sealed.py",
+            "transforms/storage/artifacts.py",
             "transforms/runs/shuffled.py",
             "pipelines/prepare/block_worker.py",
             "pipelines/prepare/run_files.py",
@@ -47,7 +47,7 @@ SUBJECTS = {
         tests=(
             "tests/transforms/test_runs.py",
             "tests/transforms/test_run_table.py",
-            "tests/transforms/test_sealed.py",
+            "tests/transforms/test_artifacts.py",
             "tests/transforms/test_shuffled.py",
             "tests/integration/test_damaged_work.py",
             "tests/integration/test_write_by.py",

@@ -53,10 +53,10 @@ def complete(folder: Path) -> None:
         for shard in split["shards"]:
             shard["label_counts"] = {"even": shard["num_examples"] - 30, "odd": 30}
             shard["sha256"] = manifest["files"][shard["file"]]["sha256"]
-    put_sealed(folder / "manifest.json", manifest)
+    put_artifact(folder / "manifest.json", manifest)
 
 
-def put_sealed(path: Path, manifest: dict[str, Any]) -> None:
+def put_artifact(path: Path, manifest: dict[str, Any]) -> None:
     """Writes a manifest that was changed, with the checksum that it has then."""
     path.write_text(json.dumps(manifest | {"checksum": json_checksum(manifest)}))
 
@@ -319,7 +319,7 @@ class TestVerify:
             (folder / name).write_bytes(bytes(size))
             sha256 = hashlib.sha256(bytes(size)).hexdigest()
             manifest["files"][name] = {"bytes": size, "sha256": sha256}
-        put_sealed(folder / "manifest.json", manifest)
+        put_artifact(folder / "manifest.json", manifest)
         code, _, errors = run(folder, "verify")
         assert code == 4
         assert f"{names[1]}.labels: lists 64 records, expected 65" in errors
@@ -505,7 +505,7 @@ def test_bench_of_an_older_snapshot_says_so(
     for name in [name for name in manifest["files"] if name.startswith("reader/")]:
         del manifest["files"][name]
     manifest["files"]["reader.py"] = {"bytes": 1, "sha256": "0" * 64}
-    put_sealed(tmp_path / "manifest.json", manifest)
+    put_artifact(tmp_path / "manifest.json", manifest)
     with pytest.raises(SystemExit) as ended:
         cli.main(["bench", str(tmp_path)])
     assert ended.value.code == 2

@@ -7,8 +7,8 @@ import pytest
 
 from snapshard.schemas.errors import PlaceError, StorageError
 from snapshard.transforms import storage
+from snapshard.transforms.storage.artifacts import is_lost
 from snapshard.transforms.storage.failures import store_answer
-from snapshard.transforms.storage.sealed import is_lost
 
 
 class BotocoreLikeError(Exception):

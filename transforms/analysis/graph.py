@@ -33,7 +33,7 @@ from ...schemas.naming import join
 from .. import storage
 from ..examples.metadata import tensor_adapter_config
 from ..runs.files import wire_schema
-from ..storage.sealed import is_lost, put_sealed, read_sealed
+from ..storage.artifacts import is_lost, put_artifact, read_artifact
 from .computed import ARROW_VALUES, as_lists
 
 DESCRIPTION = "graph.json"
@@ -135,7 +135,7 @@ def put_graph(
     )
     for name in files:
         storage.put_file(os.path.join(local, name), join(url, name))
-    put_sealed(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
+    put_artifact(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
     return info
 
 
@@ -150,12 +150,12 @@ def copy_graph(source: str, info: GraphInfo, url: str) -> None:
         return
     for name in info.files:
         storage.put_bytes(join(url, name), read_graph_file(source, info, name))
-    put_sealed(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
+    put_artifact(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
 
 
 def read_graph_info(url: str) -> GraphInfo | None:
     """Describes a stored graph; None if there is none, or its ``graph.json`` is damaged."""
-    content = read_sealed(join(url, DESCRIPTION), what=_WHAT)
+    content = read_artifact(join(url, DESCRIPTION), what=_WHAT)
     return None if content is None else GraphInfo.from_bytes(content)
 
 

@@ -43,7 +43,7 @@ from ..runs.partitions import (
     select_rows,
 )
 from ..runs.summary import RunEntry
-from ..storage.sealed import is_lost, put_sealed, read_sealed
+from ..storage.artifacts import is_lost, put_artifact, read_artifact
 from .encode import encode_examples
 from .index import class_codes, index_bytes, labels_bytes, write_index_table
 from .sizing import LENGTH_RECORDS as SAMPLE_RECORDS
@@ -281,7 +281,7 @@ class ShardWriter:
         # This commits the shard.
         url = settings.workspace.shard_info(settings.fingerprint, str(name))
         content = json.dumps(info.to_json(), sort_keys=True).encode()
-        put_sealed(url, content, what=_what(settings, name))
+        put_artifact(url, content, what=_what(settings, name))
         return info
 
     def _examples(
@@ -325,7 +325,7 @@ def shard_name(shard: ShardPlan, settings: ShardSettings) -> ShardName:
 def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
     """Describes a finished shard; None if it has not been written yet."""
     url = settings.workspace.shard_info(settings.fingerprint, str(name))
-    content = read_sealed(url, what=_what(settings, name))
+    content = read_artifact(url, what=_what(settings, name))
     if content is None:
         return None
     info = ShardInfo.from_json(json.loads(content))

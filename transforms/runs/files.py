@@ -25,7 +25,7 @@ from ...schemas.errors import DamagedWorkError, StorageError
 from ...schemas.features import RESERVED_PREFIX, Features, WireColumn, wire_columns
 from .. import storage
 from ..activity import advance
-from ..storage.sealed import is_lost
+from ..storage.artifacts import is_lost
 
 PARTITION = RESERVED_PREFIX + "partition"
 KEY = RESERVED_PREFIX + "key"

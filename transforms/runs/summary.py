@@ -30,7 +30,7 @@ from ...schemas.blocks import BatchInfo, ImageFacts, RunInfo
 from ...schemas.errors import DamagedWorkError
 from ...schemas.naming import Workspace
 from .. import storage
-from ..storage.sealed import put_sealed, read_sealed, stored_digest
+from ..storage.artifacts import artifact_digest, put_artifact, read_artifact
 from .key_histogram import BIN_BITS, KeyHistogram
 
 PART_RUNS = 4096
@@ -151,7 +151,7 @@ def write_summary(summary: Summary, workspace: Workspace, name: str, part: int =
         (_RUNS, runs),
         (_KEYS, summary.histogram.to_bytes()),
     ):
-        put_sealed(_url(workspace, name, part, kind), content, what=_what(name, part, kind))
+        put_artifact(_url(workspace, name, part, kind), content, what=_what(name, part, kind))
 
 
 def find_summary(workspace: Workspace, name: str) -> Summary | None:
@@ -173,7 +173,7 @@ def _contents(workspace: Workspace, name: str) -> str:
 
     def read(file: tuple[int, str]) -> str:
         url, what = _url(workspace, name, *file), _what(name, *file)
-        found = stored_digest(url, what=what)
+        found = artifact_digest(url, what=what)
         if found is None:
             raise _damaged(workspace, name)
         return found
@@ -242,7 +242,7 @@ def _url(workspace: Workspace, name: str, part: int, kind: str) -> str:
 
 
 def _find(workspace: Workspace, name: str, part: int, kind: str) -> bytes | None:
-    return read_sealed(_url(workspace, name, part, kind), what=_what(name, part, kind))
+    return read_artifact(_url(workspace, name, part, kind), what=_what(name, part, kind))
 
 
 def _what(name: str, part: int, kind: str) -> str:

@@ -1,8 +1,8 @@
-"""Sealed files: those of the workspace that a later build relies on, headed by their hash.
+"""Artifacts: durable intermediate results, each in a file that begins with its sha256.
 
-A flipped bit, a truncated file or one that belongs elsewhere must not pass for something known:
-it is as good as none, and what made it is done again. Runs and their key files are too large to
-be read before they are used; theirs are checked batch by batch (``runs``).
+They are put atomically and checked when they are read. A damaged or truncated artifact, or one of
+another kind, counts as missing, and is made again. Runs and their key files are too large to be
+read before they are used: they have a checksum for each batch (``runs``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .failures import is_missing, store_answer
 _BAD_DISK = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
 
 
-def put_sealed(url: str, body: bytes, *, what: str) -> None:
-    """Puts a file in place with a first line that says what it is, and the hash of the rest.
+def put_artifact(url: str, body: bytes, *, what: str) -> None:
+    """Puts an artifact: a first line with its kind and the sha256 of the rest, and its content.
 
     Args:
-        url: Where to.
+        url: Its file.
         body: Its content.
-        what: Its kind and version, and whose it is: one line of ASCII.
+        what: Its kind, version and owner: one line of ASCII.
 
     Raises:
         StorageError: if it cannot be written.
@@ -31,8 +31,8 @@ def put_sealed(url: str, body: bytes, *, what: str) -> None:
     storage.put_bytes(url, _head(what, body) + body)
 
 
-def read_sealed(url: str, *, what: str) -> bytes | None:
-    """The content of a sealed file; None where it is missing, or not as it was written.
+def read_artifact(url: str, *, what: str) -> bytes | None:
+    """The content of an artifact; None if it is missing, damaged, or of another kind.
 
     Raises:
         StorageError: if it cannot be read for another reason, such as a lack of permission.
@@ -47,8 +47,8 @@ def read_sealed(url: str, *, what: str) -> bytes | None:
     return body if head + newline == _head(what, body) else None
 
 
-def stored_digest(url: str, *, what: str) -> str | None:
-    """The hash that heads a sealed file; its content is not read.
+def artifact_digest(url: str, *, what: str) -> str | None:
+    """The sha256 in an artifact's first line, in hex; its content is not read.
 
     None if the file is missing or of another kind.
 
@@ -69,10 +69,10 @@ def stored_digest(url: str, *, what: str) -> str | None:
 
 
 def put_named(url: str, content: bytes) -> None:
-    """Puts a file that is named by its content in place, unless it lies there, whole.
+    """Puts a file that is named by its content, unless it exists and is intact.
 
     Raises:
-        StorageError: if it cannot be written, or what is there cannot be read.
+        StorageError: if it cannot be written, or the existing file cannot be read.
     """
     try:
         if storage.read_bytes(url) == content:
@@ -84,12 +84,12 @@ def put_named(url: str, content: bytes) -> None:
 
 
 def is_lost(error: StorageError) -> bool:
-    """Whether a file could not be read because it is gone, or on a bad place of the disk."""
+    """Whether a file could not be read because it is missing, or on a bad sector of the disk."""
     cause = error.__context__
     if cause is None or is_missing(cause):
         return cause is not None
     if store_answer(cause) is not None:
-        # s3fs tells with a disk's number that a store is busy.
+        # s3fs reports a busy store with the error number of a disk.
         return False
     return isinstance(cause, OSError) and cause.errno in _BAD_DISK
 
