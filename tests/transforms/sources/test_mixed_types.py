@@ -300,7 +300,9 @@ def test_texts_of_numbers(reading: Any, pair: tuple[str, str]) -> None:
 def test_lists_of_two_kinds_in_records(reading: Any) -> None:
     reading.write("in/a.tfrecord", framed([example(x=[2**24 + 1])]))
     reading.write("in/b.tfrecord", framed([example(x=[0.5])]))
-    with pytest.raises(SchemaError, match=r"int64 in .*a\.tfrecord.*float32 in .*b\.tfrecord"):
+    with pytest.raises(
+        SchemaError, match=r"int64 values in .*a\.tfrecord.*float32 values in .*b\.tfrecord"
+    ):
         reading.read(ss.TFRecords(str(reading.folder / "in")))
 
 

@@ -90,7 +90,7 @@ class Csv:
             )
         codec_name(self.encoding)
         if len(set(self.columns)) < len(self.columns) or not all(map(str.strip, self.columns)):
-            raise ValueError(f"columns={self.columns!r}, expected names, each once")
+            raise ValueError(f"columns={self.columns!r}, expected unique, non-empty names")
         for name, wanted in (self.types or {}).items():
             if not isinstance(wanted, CellFeature) and wanted not in _DTYPES:
                 raise ValueError(
