@@ -172,7 +172,7 @@ def test_names_and_workspaces_behind_links_are_left_alone(
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "linked").symlink_to(name)
     before = storage.walk(str(work))
-    with pytest.raises(RecipeError, match="no folder of snapshots"):
+    with pytest.raises(RecipeError, match="nor a folder of snapshots"):
         collect_garbage(str(tmp_path / "root"))
     report = collect_garbage(str(name.parent))
     assert report.links == (f"{name}/.work",)
@@ -368,7 +368,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_bytes(b"")
     for folder in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(RecipeError, match="no folder of snapshots"):
+        with pytest.raises(RecipeError, match="nor a folder of snapshots"):
             collect_garbage(str(folder))
 
 
