@@ -141,7 +141,7 @@ class TextFiles:
         try:
             for offset, content, problem in found:
                 if problem:
-                    rejects.append(self._reject(part.path, offset, problem, content))
+                    rejects.append(self._reject("too long", part.path, offset, problem, content))
                     continue
                 batch.append((offset, content))
                 size += len(content)
@@ -166,7 +166,9 @@ class TextFiles:
                 content.decode()
             except UnicodeDecodeError as error:
                 problem = f"byte {error.start} of it is not valid {self.encoding}"
-                rejected.append(self._reject(path, offset, problem, content))
+                rejected.append(
+                    self._reject("not text of the encoding", path, offset, problem, content)
+                )
             else:
                 kept.append((offset, content))
         schema = wire_schema(features)
@@ -178,9 +180,8 @@ class TextFiles:
             rejects=tuple(rejected),
         )
 
-    def _reject(self, path: str, offset: int, problem: str, content: bytes) -> Reject:
+    def _reject(self, reason: str, path: str, offset: int, problem: str, content: bytes) -> Reject:
         one = self.per == "file"
-        reason = "not text of the encoding" if "is no" in problem else "too long"
         where = path if one else f"{path} byte {offset}"
         reject = Reject(
             record_id=path if one else f"{path}#{offset}",
