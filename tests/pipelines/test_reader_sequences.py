@@ -77,6 +77,12 @@ def padding(batches: list[list[int]]) -> float:
     return sum(max(one) * len(one) for one in lengths) / sum(map(sum, lengths)) - 1
 
 
+@pytest.fixture(scope="module")
+def whole(reader: types.ModuleType) -> list[list[int]]:
+    """Two epochs from the first step on."""
+    return ids(reader.dataset("train", BATCH, seed=3, epochs=2, bucket=True))
+
+
 class TestBucket:
     def test_alike_lengths_come_together_and_every_record_once(
         self, reader: types.ModuleType
@@ -116,9 +122,10 @@ class TestBucket:
         assert TOTAL - len(together) < BATCH * 3
 
     @pytest.mark.parametrize("step", [1, 17, 43, 50])
-    def test_goes_on_after_a_step(self, reader: types.ModuleType, step: int) -> None:
+    def test_goes_on_after_a_step(
+        self, reader: types.ModuleType, whole: list[list[int]], step: int
+    ) -> None:
         options = {"seed": 3, "epochs": 2, "bucket": True}
-        whole = ids(reader.dataset("train", BATCH, **options))
         rest = ids(reader.dataset("train", BATCH, start_step=step, **options))
         read = [i for batch in whole[:step] for i in batch]
         assert sorted(read + flat(rest)) == sorted(2 * list(range(TOTAL)))
@@ -136,9 +143,10 @@ class TestPad:
         for batch in reader.dataset("train", BATCH, seed=1, pad=True):
             lengths = [length_of(int(i)) for i in batch["id"].numpy()]
             assert batch["words"].shape == (len(lengths), max(lengths))
-            for row, number, length in zip(batch["words"], batch["id"], lengths, strict=True):
-                assert row.numpy().tolist()[:length] == record(int(number))["words"]
-                assert not row.numpy()[length:].any()
+            rows, numbers = batch["words"].numpy(), batch["id"].numpy()
+            for row, number, length in zip(rows, numbers, lengths, strict=True):
+                assert row.tolist()[:length] == record(int(number))["words"]
+                assert not row[length:].any()
 
     def test_with_bucket_to_one_of_few_lengths(self, reader: types.ModuleType) -> None:
         widths = set()
