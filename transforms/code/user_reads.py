@@ -236,8 +236,9 @@ def _reads_of(function: Any) -> _Reads:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    # Called for every event of the process: irrelevant events must cost nothing.
-    if event not in _EVENTS or not _NOW:
+    # Called for every event of the process: irrelevant events must cost nothing. At exit, Python
+    # replaces this module's names with None.
+    if not _NOW or event not in _EVENTS:
         return
     now = _NOW.get(threading.get_ident())
     if now is not None:
