@@ -118,7 +118,7 @@ def build(
     from .pipelines.build import build as run_build
     from .pipelines.preflight import check_place
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
-    from .pipelines.write.strategy import check_way
+    from .pipelines.write.strategy import checked_write_by
 
     check_place(out, "--out")
     engine = engine_of(
@@ -141,7 +141,7 @@ def build(
                 limit=limit,
                 runner=engine,
                 repair=repair,
-                write_by=check_way(write_by),
+                write_by=checked_write_by(write_by),
                 workspace=workspace,
                 progress=bars,
             )
@@ -203,7 +203,7 @@ def step(
     from .pipelines.build import run_step
     from .pipelines.preflight import check_place
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
-    from .pipelines.write.strategy import check_way
+    from .pipelines.write.strategy import checked_write_by
 
     check_place(out, "--out")
     engine = engine_of(
@@ -227,7 +227,7 @@ def step(
                 part=part,
                 limit=limit,
                 runner=engine,
-                write_by=check_way(write_by),
+                write_by=checked_write_by(write_by),
                 workspace=workspace,
                 progress=bars,
             )

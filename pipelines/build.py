@@ -31,7 +31,7 @@ from .single_step import SingleStep
 from .snapshot import Snapshot
 from .steps import IN_PARTS, RUN_JOBS, Part, StepReport, check_step
 from .watchdog import stall_timeout_of, watched_build
-from .write.strategy import WriteBy, check_way
+from .write.strategy import WriteBy, checked_write_by
 
 if TYPE_CHECKING:
     from .analyze.process import AnalysisProcess
@@ -86,7 +86,7 @@ def build(
             the build cannot end otherwise, this process ends.
     """
     _check_call("ss.build", recipe, out, limit=limit, runner=runner, workspace=workspace)
-    write_by = check_way(write_by)
+    write_by = checked_write_by(write_by)
     config = _config(runner, workers)
     progress = progress or Silent()
     with (
@@ -168,7 +168,7 @@ def run_step(
             runner=engine,
             progress=progress,
             limit=limit,
-            write_by=check_way(write_by),
+            write_by=checked_write_by(write_by),
             workspace=workspace,
         ).run(step, part=wanted)
 

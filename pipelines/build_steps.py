@@ -34,7 +34,7 @@ from .plan.ranges import empty_splits, refuse_empty_splits
 from .plan.split_leakage import find_leaks
 from .plan.step import Layout, lay_out, made_of
 from .preflight import refuse_memory_of_one_process, refuse_output_among_data, runs_here
-from .prepare.rejects import check_prepared, forget_refused, told_source
+from .prepare.rejects import check_prepared, forget_refused, source_shown
 from .prepare.run_files import keys_suffix
 from .prepare.stages import label_of
 from .prepare.step import Prepared, drop_damaged_runs, prepare_records
@@ -314,7 +314,7 @@ class BuildSteps:
                 "bytes": found.inventory.num_bytes,
                 "files": len(found.inventory.files),
                 "skipped": dict(found.inventory.num_skipped),
-                "source": told_source(found),
+                "source": source_shown(found),
             },
             "runner": self._runner.name,
             "seconds": {name: round(value, 3) for name, value in self._seconds.items()},

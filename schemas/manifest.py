@@ -54,6 +54,12 @@ def json_checksum(value: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def with_checksum(facts: Mapping[str, object]) -> dict[str, object]:
+    """The facts of a build with a checksum, which reveals edits of ``build.json``."""
+    value: dict[str, Any] = json.loads(json.dumps(facts))
+    return {**value, "checksum": json_checksum(value)}
+
+
 class FileEntry(pydantic.BaseModel):
     """One file of the snapshot."""
 

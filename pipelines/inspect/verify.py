@@ -301,12 +301,6 @@ def _fingerprint_of(parts: object) -> str | None:
         return None
 
 
-def with_checksum(facts: Mapping[str, object]) -> dict[str, object]:
-    """The facts of a build with a checksum, which reveals edits of ``build.json``."""
-    value: dict[str, Any] = json.loads(json.dumps(facts))
-    return {**value, "checksum": json_checksum(value)}
-
-
 def _make_report(
     folder: str, manifest: Manifest | None, findings: Findings, *, limit: int | None = None
 ) -> Report:

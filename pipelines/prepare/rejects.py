@@ -153,7 +153,7 @@ def _keep_refused(
     facts = {
         "num_records": num_records,
         "num_rejects": prepared.num_rejects,
-        "source": told_source(found),
+        "source": source_shown(found),
     }
     storage.put_bytes(workspace.refused, json.dumps(facts, sort_keys=True).encode())
     return reasons
@@ -172,7 +172,7 @@ def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: i
     return "\n".join([f"{share}; nothing was published. More than max_rejects= allows:", *lines])
 
 
-def told_source(found: Survey) -> str | None:
+def source_shown(found: Survey) -> str | None:
     """The location of a build's source, without credentials; None if records are not in files."""
     return None if found.extracted is not None else found.opened.shown
 

@@ -23,6 +23,7 @@ from ...schemas.manifest import (
     ShardEntry,
     SplitEntry,
     file_entry,
+    with_checksum,
 )
 from ...schemas.naming import (
     BUILD,
@@ -38,7 +39,6 @@ from ...transforms.examples.metadata import schema_text
 from ...transforms.examples.shards import ShardSettings, read_shard_infos, shard_name
 from ...transforms.examples.sizing import length_boundaries, varying_lists
 from ...transforms.runs.partitions import most_frequent
-from ..inspect.verify import with_checksum
 from ..inventory.survey import Survey
 from ..prepare.rejects import gather_rejects
 from ..prepare.step import Prepared

@@ -31,7 +31,7 @@ _HOLD_IN_MEMORY = frozenset({"direct", "prism"})
 """Engines that shuffle in memory: with these, many small requests are the lesser evil."""
 
 
-def check_way(write_by: str) -> WriteBy:
+def checked_write_by(write_by: str) -> WriteBy:
     """Validates the strategy that a user requested.
 
     Raises:

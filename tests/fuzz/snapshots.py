@@ -23,7 +23,6 @@ from mutations import damage, edit_json
 
 import snapshard as ss
 from snapshard import cli
-from snapshard.pipelines.inspect.verify import with_checksum
 from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, list_inputs
 from snapshard.pipelines.inventory.survey import survey
 from snapshard.pipelines.snapshot import read_latest
@@ -36,6 +35,7 @@ from snapshard.schemas.manifest import (
     SplitEntry,
     json_checksum,
     read_manifest,
+    with_checksum,
 )
 from snapshard.schemas.naming import ShardName, Workspace
 from snapshard.schemas.progress import Silent

@@ -305,7 +305,9 @@ class TestSettings:
         )
         recipe = tmp_path / "recipe.py"
         recipe.write_text(text.replace("REJECTS", "None"))
-        with pytest.raises(ss.SnapshardError, match=r"3 of 200 records were rejected \(allowed: 0\)"):
+        with pytest.raises(
+            ss.SnapshardError, match=r"3 of 200 records were rejected \(allowed: 0\)"
+        ):
             lab.build(recipe, tmp_path / "out")
         assert not list((tmp_path / "out").rglob("manifest.json"))
         recipe.write_text(text.replace("REJECTS", "3"))

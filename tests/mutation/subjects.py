@@ -80,7 +80,7 @@ SUBJECTS = {
         tests=(
             "tests/pipelines/test_plan.py",
             "tests/pipelines/test_cuts.py",
-            "tests/pipelines/test_ways.py",
+            "tests/pipelines/test_write_strategy.py",
             "tests/transforms/test_lengths.py",
             "tests/pipelines/test_split_rounds.py",
             "tests/pipelines/test_limits.py",

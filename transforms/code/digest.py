@@ -34,9 +34,9 @@ from .names import (
     hides_state,
     import_targets,
     import_users,
+    is_covered,
     is_followed,
     is_named,
-    is_told,
     is_users_class,
     is_users_function,
     library_name,
@@ -446,7 +446,7 @@ class CodeWalk:
         record["attributes"] = [
             [name, self._refer(vars(cls)[name], f"{cls.__qualname__}.{name}")]
             for name in sorted(vars(cls))
-            if not is_told(name, vars(cls)[name], by_source=bool(nodes), methods=methods)
+            if not is_covered(name, vars(cls)[name], by_source=bool(nodes), methods=methods)
         ]
         return self._finish(number, record)
 

@@ -265,7 +265,7 @@ def as_built_in(value: Any) -> Any:
     return next((kind(value) for kind in _BUILT_IN if isinstance(value, kind)), None)
 
 
-def is_told(name: str, value: Any, *, by_source: bool, methods: Mapping[str, Any]) -> bool:
+def is_covered(name: str, value: Any, *, by_source: bool, methods: Mapping[str, Any]) -> bool:
     """Whether a class's attribute is covered by its source, or only internal to Python."""
     if name in methods:
         return by_source

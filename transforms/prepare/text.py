@@ -600,8 +600,6 @@ class TokenizeWith:
         tokenizer, special = self._load(), self.special_tokens
 
         def encode(texts: list[bytes]) -> list[list[int]]:
-            pass
-
             decoded = [decode_text(text) for text in texts]
             found = tokenizer.encode_batch(decoded, add_special_tokens=special)
             return [encoding.ids for encoding in found]

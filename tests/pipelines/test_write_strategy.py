@@ -5,7 +5,7 @@ import pytest
 from snapshard.pipelines.write.strategy import (
     MAX_GROUP,
     WriteBy,
-    check_way,
+    checked_write_by,
     mean_slice_bytes,
     runs_per_task,
     shuffles,
@@ -53,6 +53,6 @@ def test_tasks_merge_more_runs_where_slices_are_small() -> None:
 
 
 def test_another_word_is_refused() -> None:
-    assert check_way("shuffle") == "shuffle"
+    assert checked_write_by("shuffle") == "shuffle"
     with pytest.raises(RecipeError, match="write_by='sort', expected one of auto, ranges, shuffle"):
-        check_way("sort")
+        checked_write_by("sort")
