@@ -423,7 +423,7 @@ class Recipe:
         """The source, whose records are in files: its own, or those they were extracted to.
 
         Raises:
-            TypeError: if they have not been extracted (by ``pipelines.inventory.extraction``).
+            TypeError: if they have not been extracted (by ``pipelines.inventory.survey``).
         """
         if not isinstance(self.source, Source):
             raise TypeError(f"{type(self.source).__name__} has not been extracted")

@@ -23,9 +23,9 @@ from ..analyze.external_graph import GivenGraph, find_graph
 from ..analyze.process import ANALYSIS, ON_RUNNER
 from ..plan.sample import Limit
 from ..prepare.stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
-from ..recipe.shipping import keep_origin
+from ..recipe.shipping import altered, refuse_written_secrets
+from ..watchdog import expected_to_advance
 from .artifact import StoredInventory
-from .extraction import extract, reading
 from .inference_cache import Findings, Inferred, infer_features
 from .resolve import ResolvedFeatures, resolve_features
 from .step import Inventory, count_unused_rows, take_inventory
@@ -85,7 +85,7 @@ def survey(
     held = dependencies.hold()
     given = recipe
     if stored is None:
-        recipe = extract(recipe, workspace, progress=progress)
+        recipe = _extract(recipe, workspace, progress=progress)
         source = recipe.files
         opened = open_source(source.url, recipe.folder, recipe.limits)
         opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
@@ -100,10 +100,9 @@ def survey(
         )
     else:
         if stored.extracted is not None:
-            recipe = reading(recipe, stored.extracted)
-            keep_origin(recipe, given)
+            recipe = altered(recipe, source=stored.extracted)
         else:
-            recipe = extract(recipe, workspace, progress=progress)
+            recipe = _extract(recipe, workspace, progress=progress)
         source = recipe.files
         opened = unopened_source(source.url, recipe.folder, recipe.limits)
         # The recipe may have changed, and with it their number: the fingerprint will differ.
@@ -188,6 +187,29 @@ def survey(
         held=held,
         stage_digests=_stage_digests(recipe, stages, between, base=prepare),
     )
+
+
+def _extract(recipe: Recipe, workspace: Workspace, *, progress: Progress) -> Recipe:
+    """The recipe with a source of files.
+
+    The records of a query or a table in memory are copied to files in the workspace. From there on
+    they are like any other files: hashed, cut into blocks, read by every worker, and kept after an
+    interruption.
+
+    Raises:
+        RecipeError: if the source cannot be read as the recipe says, or a password is in it.
+        DataError: if there are no records.
+        StorageError: if reading or writing fails.
+    """
+    source = recipe.source
+    if isinstance(source, Source):
+        return recipe
+    refuse_written_secrets(recipe)
+    progress.start("extract", total=None, unit="records")
+    with expected_to_advance(f"the extraction of {type(source).__name__}"):
+        found = source.extract(workspace.extracted, base=recipe.folder)
+    progress.finish("extract", reused=False)
+    return altered(recipe, source=found)
 
 
 def _stage_digests(

@@ -36,8 +36,7 @@ from ...transforms.runs.keys import NO_PARTITION, record_keys
 from ...transforms.runs.partitions import SplitEnds
 from ...transforms.runs.summary import Summary, name_summary, read_runs
 from ...transforms.storage.opened_source import open_source
-from ..inventory.extraction import reading
-from ..recipe.shipping import StagedRecipe
+from ..recipe.shipping import StagedRecipe, altered
 from .run_files import RunFiles, keys_suffix, run_in_place
 from .sort_keys import RecordKeys, split_of_records
 from .stages import StageFeatures, label_of, stages_of
@@ -108,7 +107,9 @@ class RunMaker:
     def __init__(self, config: PrepareConfig) -> None:
         """Loads the recipe and compiles the stage's steps."""
         self._config = config
-        recipe = reading(config.staged.load(), config.source)
+        recipe = config.staged.load()
+        if config.source is not None:
+            recipe = altered(recipe, source=config.source)
         self._functions = tuple(functions_in(recipe))
         self._held = config.dependencies.hold()
         stages = stages_of(recipe)

@@ -112,11 +112,15 @@ def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
     return staged
 
 
-def keep_origin(recipe: Recipe, original: Recipe) -> None:
-    """Records that a recipe differs from another only in its source: workers load its file."""
-    origin = _ORIGINS.of(original)
+def altered(recipe: Recipe, **changes: object) -> Recipe:
+    """A copy of a recipe with other attributes; workers load the file of the original."""
+    changed = copy.copy(recipe)
+    for name, value in changes.items():
+        object.__setattr__(changed, name, value)
+    origin = _ORIGINS.of(recipe)
     if origin is not None:
-        _ORIGINS.remember(recipe, origin)
+        _ORIGINS.remember(changed, origin)
+    return changed
 
 
 def revised(recipe: Recipe, revision: int | None) -> Recipe:
@@ -128,10 +132,7 @@ def revised(recipe: Recipe, revision: int | None) -> Recipe:
     if revision is None or revision == recipe.revision:
         return recipe
     check_revision(revision)
-    changed = copy.copy(recipe)
-    object.__setattr__(changed, "revision", revision)
-    keep_origin(changed, recipe)
-    return changed
+    return altered(recipe, revision=revision)
 
 
 def refuse_written_secrets(recipe: Recipe) -> None:
