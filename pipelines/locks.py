@@ -118,7 +118,7 @@ def alone(workspace: Workspace, *, write: bool = True) -> Iterator[bool | None]:
 
     Yields:
         True where no build is at work and none will begin; False where one is; None where that
-        cannot be told.
+        is unknown.
 
     Raises:
         StorageError: if the workspace cannot be made.

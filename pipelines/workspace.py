@@ -1,4 +1,4 @@
-"""The place of a name's workspace: in the name's folder, or elsewhere, as a build was told.
+"""The place of a name's workspace: in the name's folder, or where a build put it.
 
 A note in the name's folder names the place: builds without ``workspace=``, and other commands, find
 it by that. The workspace's own name contains a hash of its owner's folder. Both must agree: the
@@ -97,7 +97,7 @@ def occupied(out: OutputPaths, *, named: bool) -> Iterator[OutputPaths]:
     Args:
         out: The paths, as :func:`choose_workspace` gave them.
         named: Whether the user named the place: then the note leads there from now on. Else it
-            stays as it is, since another build may have been told a place meanwhile.
+            stays as it is, since another build may have named a place meanwhile.
 
     Yields:
         The paths, with the workspace where it is by now.

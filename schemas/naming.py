@@ -59,7 +59,7 @@ def join(*parts: str) -> str:
 
 
 def stays_inside(name: str) -> bool:
-    """Whether a relative name, joined to a folder, names a file in it, wherever that folder lies.
+    """Whether a relative name, joined to a folder, names a file in it, wherever that folder is.
 
     >>> [stays_inside(name) for name in ("index/a.idx", "../a", "/a", "a//b", "")]
     [True, False, False, False, False]
@@ -147,7 +147,7 @@ class Workspace:
 
     @property
     def elsewhere(self) -> str:
-        """In a name's folder: the note that says where its workspace lies instead."""
+        """In a name's folder: the note that names the place of its workspace."""
         return join(self.root, "elsewhere.json")
 
     @property

@@ -131,5 +131,5 @@ def _is_garbage_work(room: str, rest: list[str], references: References) -> bool
         return name not in references.published
     if room in _REFERRED_TO:
         return references.work is not None and name not in references.work[room]
-    # A build stages and extracts anew, and puts in place what is missing.
+    # A build stages and extracts again, and adds what is missing.
     return True

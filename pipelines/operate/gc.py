@@ -74,7 +74,7 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
         dry_run: Only finds out what would go; writes nothing.
 
     Raises:
-        RecipeError: if neither lies there.
+        RecipeError: if it is neither.
         StorageError: if something cannot be listed or removed.
     """
     names = _name_folders(folder)
@@ -241,11 +241,11 @@ def _references(folder: str, found: Set[str], known: Mapping[str, Reference]) ->
     work: dict[str, set[str]] = {room: set() for room in WORK}
     for name in published:
         try:
-            told = json.loads(storage.read_bytes(join(folder, name, BUILD)))["work"]
+            work_of = json.loads(storage.read_bytes(join(folder, name, BUILD)))["work"]
             for room, key in WORK.items():
-                value = told.get(key) or []
+                value = work_of.get(key) or []
                 ids = [value] if isinstance(value, str) else value
-                # A graph is told by its folder.
+                # A graph is named by its folder.
                 work[room].update(str(one).rstrip("/").rsplit("/", 1)[-1] for one in ids)
         except (StorageError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return References(published=frozenset(published), work=None)

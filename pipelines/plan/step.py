@@ -180,7 +180,7 @@ def layout_of(settings: ShardSettings) -> Layout:
     if found is None:
         raise DamagedWorkError(
             f"{storage.redact(workspace.plan(fingerprint))} is missing or damaged. Start the build "
-            "again: it makes it anew."
+            "again to recreate it."
         )
     return found
 

@@ -227,7 +227,7 @@ def prepare_records(
         staged: Its recipe.
         workspace: Where the runs are.
         runner: What runs the jobs.
-        progress: Told how far they are.
+        progress: Receives how far they are.
 
     Raises:
         DamagedWorkError: if a run of an earlier stage turns out to be damaged.
@@ -282,7 +282,7 @@ def prepare_part(
         workspace: Where the runs are.
         blocks: Some of the survey's.
         runner: What runs the job.
-        progress: Told how far it is.
+        progress: Receives how far it is.
 
     Returns:
         How many had no run yet.
