@@ -19,9 +19,10 @@ import pytest
 
 import snapshard as ss
 from snapshard import cli
-from snapshard.pipelines.inspect.verify import check_snapshot, raise_findings, verify, with_checksum
+from snapshard.pipelines.inspect.verify import check_snapshot, raise_findings, verify
 from snapshard.pipelines.inspect.verify_report import Finding, Report
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
+from snapshard.schemas.manifest import with_checksum
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
 from snapshard.transforms.examples.encode import encode_examples

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 import snapshard as ss
-from snapshard.pipelines.inspect.verify import with_checksum
 from snapshard.schemas.manifest import (
     FileEntry,
     Manifest,
@@ -20,6 +19,7 @@ from snapshard.schemas.manifest import (
     SplitEntry,
     file_entry,
     json_checksum,
+    with_checksum,
 )
 from snapshard.schemas.naming import ShardName
 from snapshard.transforms.examples.index import index_bytes, labels_bytes, write_index_table
