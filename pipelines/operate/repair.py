@@ -41,9 +41,12 @@ def withdraw_damaged(folder: str, *, progress: Progress) -> Report | None:
     obstacles = [finding for finding in damaged if finding.kind == "not a file"]
     if obstacles:
         listed = "\n".join(f"  {join(folder, finding.file)}" for finding in obstacles[:20])
+        number = len(obstacles)
+        paths = (
+            "1 path of the snapshot is" if number == 1 else f"{number:,} paths of the snapshot are"
+        )
         raise PlaceError(
-            f"{len(obstacles):,} paths of the snapshot are occupied by something that is not a "
-            f"file:\n{listed}\nRemove it if it is not needed, and build again."
+            f"{paths} occupied by something that is not a file:\n{listed}\nRemove it if it is not needed, and build again."
         )
     storage.remove_tree(join(folder, MANIFEST))
     return report

@@ -109,7 +109,7 @@ def tfrecords(folder: Path) -> bytes:
             "a.tfrecord",
             None,
             0.49,
-            r"a\.tfrecord byte .*truncated: the file holds [\d,]+ of its",
+            r"a\.tfrecord byte .*truncated: the file has [\d,]+ of its",
         ),
     ],
 )
