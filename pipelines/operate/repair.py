@@ -41,12 +41,10 @@ def withdraw_damaged(folder: str, *, progress: Progress) -> Report | None:
     obstacles = [finding for finding in damaged if finding.kind == "not a file"]
     if obstacles:
         listed = "\n".join(f"  {join(folder, finding.file)}" for finding in obstacles[:20])
-        number = len(obstacles)
-        paths = (
-            "1 path of the snapshot is" if number == 1 else f"{number:,} paths of the snapshot are"
-        )
+        paths = "1 path is" if len(obstacles) == 1 else f"{len(obstacles):,} paths are"
         raise PlaceError(
-            f"{paths} occupied by something that is not a file:\n{listed}\nRemove it if it is not needed, and build again."
+            f"In the snapshot, {paths} occupied by something that is not a file:\n{listed}\n"
+            "Remove it if it is not needed, and build again."
         )
     storage.remove_tree(join(folder, MANIFEST))
     return report
