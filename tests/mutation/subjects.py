@@ -31,6 +31,8 @@ SUBJECTS = {
             "tests/transforms/test_keys.py",
             "tests/transforms/test_key_histogram.py",
             "tests/transforms/test_membership.py",
+            "tests/pipelines/test_cuts.py",
+            "tests/pipelines/test_split_rounds.py",
             "tests/pipelines/test_plan.py",
             "tests/pipelines/test_limits.py",
         ),
