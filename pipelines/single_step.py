@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from ..schemas.blocks import ShardInfo
 from ..schemas.errors import DamagedSnapshotError, DamagedWorkError, StepOrderError
 from ..schemas.fingerprint import differences
-from ..schemas.naming import MANIFEST, join
+from ..schemas.naming import MANIFEST, ShardName, join
 from ..schemas.progress import Silent
 from ..transforms import storage
 from ..transforms.analysis.graph import checked_graph
@@ -97,10 +98,12 @@ class SingleStep(BuildSteps):
         settings = self.settings(found, prepared.summary, layout, graph)
         if step == "write":
             return self._write(found, prepared, layout, settings, part)
-        if None in read_shard_infos(settings, shard_names(layout, settings)):
+        names = shard_names(layout, settings)
+        infos = [info for info in read_shard_infos(settings, names) if info is not None]
+        if len(infos) < len(names):
             self._refuse(step, "write")
         if step == "verify":
-            return self._verify(found, layout, settings)
+            return self._verify(found, settings, names, infos)
         return self._publish(found, prepared, layout, settings, started=started)
 
     def _take_inventory(self) -> StepReport:
@@ -186,7 +189,8 @@ class SingleStep(BuildSteps):
     def _analyze(self, found: Survey, prepared: Prepared) -> StepReport:
         url = graph_url(found, prepared, self._workspace)
         reused = url is None or checked_graph(url) is not None
-        self.analyze(found, stage(found.recipe, self._workspace), prepared)
+        if not reused:
+            self.analyze(found, stage(found.recipe, self._workspace), prepared)
         return self._report("analyze", found, {"num_graphs": int(url is not None)}, reused=reused)
 
     def _plan(
@@ -216,8 +220,13 @@ class SingleStep(BuildSteps):
         facts = {"num_shards": num_shards, "num_written": num_written}
         return self._report("write", found, facts, part=part, reused=not num_written)
 
-    def _verify(self, found: Survey, layout: Layout, settings: ShardSettings) -> StepReport:
-        names = shard_names(layout, settings)
+    def _verify(
+        self,
+        found: Survey,
+        settings: ShardSettings,
+        names: Sequence[ShardName],
+        infos: Sequence[ShardInfo],
+    ) -> StepReport:
         self._progress.start("verify", total=len(names), unit="shards")
         damaged = missing_shards(settings, names)
         if damaged:
@@ -227,7 +236,6 @@ class SingleStep(BuildSteps):
                 "published. Run `snapshard step write` again, which writes them again, and then "
                 "verify."
             )
-        infos = [info for info in read_shard_infos(settings, names) if info is not None]
         facts = {
             "num_shards": len(names),
             "num_examples": sum(info.num_examples for info in infos),
