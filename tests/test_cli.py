@@ -177,6 +177,7 @@ class TestBuild:
         assert "'sixty'" in told
         assert not list((tmp_path / "out").rglob("manifest.json"))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "phase",
         ["prepare", pytest.param("plan", marks=pytest.mark.slow)],  # a process each
@@ -530,6 +531,7 @@ class TestErrors:
         assert "ZeroDivisionError" in done.stderr
         assert "error: this is a defect" in done.stderr
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("level", ["1", "2"])
     def test_python_without_asserts_is_2(self, tmp_path: Path, level: str) -> None:
         (tmp_path / "t.csv").write_text("a,b\n" + "1,2\n" * 30)

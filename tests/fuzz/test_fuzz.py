@@ -46,6 +46,7 @@ def test_no_mutation_goes_wrong_through_the_command_line(
     assert "20 through the command line" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_quickest_kinds() -> None:
     kinds = ("CSV", "NumPy, npz", "PNG")
     done = _run("--num", "90", *(part for kind in kinds for part in ("--kind", kind)), timeout=300)

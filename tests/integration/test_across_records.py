@@ -63,6 +63,7 @@ def _held(snapshot: ss.Snapshot, lab: Any) -> dict[str, list[Any]]:
     return {split: sorted(windows) for split, windows in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("splits", "end"),
     [

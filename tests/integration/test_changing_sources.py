@@ -340,6 +340,7 @@ MOMENTS = (
 QUICK = ("csv", "csv in zip", "parquet", "own files")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     # Seven builds each, and the others share the mechanism.
@@ -401,6 +402,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [_before, _after_the_look])
 def test_a_file_of_a_web_server_is_never_taken_for_the_listed_one(
     tmp_path: Path,

@@ -68,6 +68,7 @@ def test_none_where_the_label_is_no_class(lab: Any, tmp_path: Path) -> None:
     assert not [name for name in snapshot.manifest.files if name.endswith(".labels")]
 
 
+@pytest.mark.slow
 def test_a_shard_without_its_classes_is_written_again(
     lab: Any, recipe: Path, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def rebuilt(tmp_path: Path) -> ss.Snapshot:
     return ss.build(recipe_of(tmp_path), out=tmp_path / "new")
 
 
+@pytest.mark.slow
 def test_its_own_reader_reads_it(published: Path) -> None:
     program = (
         "import json, sys\n"

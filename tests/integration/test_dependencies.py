@@ -249,6 +249,7 @@ def test_a_file_that_changes_during_the_build_stops_it(
     assert 9 in lab.read_back(lab.build(recipe, out)).values["x"]
 
 
+@pytest.mark.slow
 def test_a_file_that_an_object_is_made_from_counts(lab: Any, tmp_path: Path) -> None:
     """Though the recipe declares another; in each process that loads the recipe."""
     text = """

@@ -46,6 +46,7 @@ def _splits(given: dict[str, Any], **more: Any) -> ss.Splits:
     return ss.Splits(**SHARES, **given, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_empty_splits_are_refused_and_may_be_allowed(tmp_path: Path, kind: str) -> None:
     rows, given, said = KINDS[kind]
@@ -131,6 +132,7 @@ def test_the_table_and_the_warning_of_a_plan_count_alike(tmp_path: Path, limit: 
     assert {name: split.num_examples for name, split in built.items()} == counts
 
 
+@pytest.mark.slow
 def test_six_speakers_are_balanced(tmp_path: Path) -> None:
     splits = ss.Splits(**SHARES, group_by="g", assign="balanced")
     found = []

@@ -156,6 +156,7 @@ class TestShippedImages:
                     assert pixels == held[ids[row]]["image"].tobytes()
 
 
+@pytest.mark.slow  # with a process for the analysis
 class TestPenguins:
     def test_each_row_is_there_once(
         self, lab: Any, shared: Callable[[str], Path], examples: Path
@@ -228,6 +229,7 @@ class TestPenguins:
 
 
 class TestImagesAsTheyAre:
+    @pytest.mark.slow
     def test_bytes_are_the_files(self, lab: Any, tmp_path: Path) -> None:
         import tensorflow as tf
 
@@ -267,6 +269,7 @@ class TestSettings:
         assert len(pairs) == len(set(patients.tolist()))
         assert {split for _, split in pairs} == {"train", "test"}
 
+    @pytest.mark.slow
     def test_stratified_by_what_may_be_missing(
         self, lab: Any, tmp_path: Path, examples: Path
     ) -> None:

@@ -257,6 +257,7 @@ def test_short_writes_are_continued_and_told(tmp_path: Path) -> None:
     assert look(tmp_path / "out" / "table") == {}
 
 
+@pytest.mark.slow
 def test_the_clock_is_set_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files from the future are read each time; nothing that is told is negative."""
     out, table = bench.folder / "out", bench.recipe.parent / "table.csv"

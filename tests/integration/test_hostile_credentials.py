@@ -252,6 +252,7 @@ def planted_urls(draw: st.DrawFn) -> tuple[str, list[str]]:
     return f"{chain}{scheme}://{parts[0]}{host}/folder/a.csv{parts[1]}{parts[2]}", secrets
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
 @hypothesis.given(planted_urls())
 def test_no_secret_of_a_url_is_shown(planted: tuple[str, list[str]]) -> None:

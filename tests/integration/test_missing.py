@@ -414,6 +414,7 @@ def test_requests_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             serve(id=[1], **{name: [value]})
 
 
+@pytest.mark.slow
 @pytest.mark.full_data
 @pytest.mark.parametrize(
     ("table", "masked"),
@@ -471,6 +472,7 @@ def test_a_feature_called_as_a_mask_is_refused(tmp_path: Path) -> None:
         ss.ClassLabel(("a", "b"), optional=True, default="c")
 
 
+@pytest.mark.slow
 def test_what_a_preprocessing_fn_gets_of_missing_values(tmp_path: Path) -> None:
     rows = [{"n": i % 3 or None, "l": None if i % 5 == 0 else [i] * (i % 2)} for i in range(40)]
     (tmp_path / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

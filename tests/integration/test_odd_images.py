@@ -18,6 +18,8 @@ from PIL import ImageOps
 
 import snapshard as ss
 
+pytestmark = pytest.mark.slow  # two builds of a thousand images
+
 RECIPE = """
 import snapshard as ss
 

@@ -50,6 +50,7 @@ if __name__ == "__main__":
 
 
 class TestBuild:
+    @pytest.mark.slow
     def test_in_a_process_of_the_users(self, lab: Any, tmp_path: Path) -> None:
         lab.make_images(tmp_path / "images", num=30)
         recipe = ss.Recipe(
@@ -75,6 +76,7 @@ class TestBuild:
         assert labels.shape == (4,)
         assert len(lab.read_back(snapshot).ids) == 30
 
+    @pytest.mark.slow
     def test_is_the_command_lines(self, lab: Any, recipe: Path, tmp_path: Path) -> None:
         """What Python builds and what the recipe's file builds is the same snapshot."""
         from_file = lab.build(recipe, tmp_path / "out")

@@ -63,6 +63,7 @@ def assert_readers_agree(snapshot: ss.Snapshot) -> int:
     return num_compared
 
 
+@pytest.mark.slow
 def test_images(lab: Any, tmp_path: Path) -> None:
     lab.make_images(tmp_path / "images", num=60)
     recipe = ss.Recipe(

@@ -79,6 +79,7 @@ def assert_inverted(lab: Any, snapshot: ss.Snapshot, images: Path) -> None:
         assert values["mean"] == pytest.approx(mean, abs=2)
 
 
+@pytest.mark.slow
 def test_modules_beside_a_recipe(lab: Any, beside: Path, tmp_path: Path) -> None:
     snapshot = lab.build(beside, tmp_path / "out")
     assert_inverted(lab, snapshot, beside.parent / "images")

@@ -83,6 +83,7 @@ def test_images_elsewhere(
     assert len(lab.hashes(first)) >= 10
 
 
+@pytest.mark.slow
 def test_files_that_are_no_records_do_not_count(lab: Any, tmp_path: Path) -> None:
     first = lab.build(lab.image_project(tmp_path / "here", num=10), tmp_path / "out")
     lab.copy_shuffled(tmp_path / "here", tmp_path / "there")

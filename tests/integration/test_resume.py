@@ -179,6 +179,7 @@ def test_step_that_fails(
     assert not list(tmp_path.rglob("manifest.json"))
 
 
+@pytest.mark.slow
 def test_step_that_fails_on_a_record(lab: Any, recipe: Path, tmp_path: Path) -> None:
     """What a step refuses is a reject; the others go on."""
     recipe.write_text(
@@ -267,6 +268,7 @@ def test_what_a_user_can_cause(
     assert not list(tmp_path.rglob("manifest.json"))
 
 
+@pytest.mark.slow
 def test_output_among_the_data(lab: Any, tmp_path: Path) -> None:
     """Refused where the next build would read it; hidden folders are no data."""
     recipe = lab.image_project(tmp_path, num=5)
@@ -289,6 +291,7 @@ def test_output_beside_a_table(lab: Any, tmp_path: Path) -> None:
         assert lab.build(recipe, tmp_path / "out" / source).cached
 
 
+@pytest.mark.slow
 def test_preprocessing_fn_that_fails(
     examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ def _model(snapshot: ss.Snapshot) -> Any:
     return snapshot.reader().preprocess()
 
 
+@pytest.mark.slow
 def test_images_with_orientation(tmp_path: Path, lab: Any) -> None:
     rng = np.random.default_rng(0)
     contents = {}
@@ -116,6 +117,7 @@ def test_tables_with_a_preprocessing_fn(tmp_path: Path, lab: Any) -> None:
     assert age in held.values["age"][[rows["age"][row] is None for row in order]]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +145,7 @@ def test_what_cannot_be_exported_is_named(
     assert plain.manifest.serving is None
 
 
+@pytest.mark.slow
 def test_names_that_differ_in_case_or_signs_alone(tmp_path: Path) -> None:
     names = ["A B", "a b", "a_b", "A_b", "self", "Self", "Class", "class", "True", "1", "ä", "Ä"]
     lines = [{name: i + 100 * at for at, name in enumerate(names)} for i in range(30)]

@@ -163,6 +163,7 @@ _CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "cause", "workers"), _CASES)
 def test_a_build_that_hangs_fails_and_names_the_element(
     slow: Slow, place: str, cause: str, workers: int

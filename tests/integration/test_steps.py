@@ -160,6 +160,7 @@ def test_a_chain_keeps_to_what_its_inventory_saw(project: Project) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_begins_anew(project: Project) -> None:
     path = project.folder / "data/2.csv"
     project.step("inventory")
@@ -171,6 +172,7 @@ def test_a_file_that_changed_begins_anew(project: Project) -> None:
     assert manifest(report) == project.built()
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_a_step_reads_it_begins_anew(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_file_that_was_only_touched_goes_on(project: Project) -> None:
     assert project.step("prepare").facts["num_records"] == 200
 
 
+@pytest.mark.slow
 def test_a_recipe_that_changed_begins_anew(project: Project) -> None:
     project.steps(*STEPS[:4])
     project.describe(rest="splits=ss.Splits(train=0.5, validation=0.25, test=0.25),")
@@ -231,6 +234,7 @@ def test_a_recipe_that_changed_begins_anew(project: Project) -> None:
     assert manifest(report) == project.built()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_blocks")
 def test_parts_in_any_order_make_what_a_build_makes(project: Project) -> None:
     num_blocks = project.step("inventory").facts["num_blocks"]
@@ -483,6 +487,7 @@ def test_garbage_collection_keeps_the_inventory_of_a_published_snapshot(project:
     assert collect_garbage(os.fspath(project.out)).busy
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_was_done(project: Project, lab: Any) -> None:
     recipe, out = project.folder / "recipe.py", project.out
     missing = lab.run_cli("step", "plan", recipe, "--out", out, "--json")

@@ -72,6 +72,7 @@ def rows_of(snapshot: ss.Snapshot) -> dict[int, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_built_verified_and_read_back(project: Path) -> None:
     snapshot = build_recipe(load_recipe_file(project / "recipe.py"), project / "out")
     verify(snapshot, progress=Silent())
@@ -98,6 +99,7 @@ def test_workers_have_the_vocabulary_of_the_start(project: Path) -> None:
     assert one.manifest == two.manifest
 
 
+@pytest.mark.slow
 def test_the_fingerprint_follows_files_and_functions(project: Path) -> None:
     def fingerprint() -> str:
         recipe = load_recipe_file(project / "recipe.py")

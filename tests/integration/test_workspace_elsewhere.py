@@ -24,6 +24,7 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_builds_find_it(lab: Any, recipe: ss.Recipe, tmp_path: Path) -> None:
     out, fast = tmp_path / "out", tmp_path / "fast"
     plain = ss.build(recipe, tmp_path / "plain")
@@ -76,6 +77,7 @@ def test_garbage(lab: Any, recipe: ss.Recipe, tmp_path: Path) -> None:
     assert not ss.build(recipe, out).cached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["copied", "moved", "copied over the link", "linked"])
 def test_only_the_owner_clears_a_workspace(
     lab: Any, recipe: ss.Recipe, tmp_path: Path, how: str
@@ -115,6 +117,7 @@ def test_only_the_owner_clears_a_workspace(
     assert len(list(fast.iterdir())) == (1 if owns else 2)
 
 
+@pytest.mark.slow
 def test_command_line(lab: Any, recipe: ss.Recipe, tmp_path: Path) -> None:
     source, out, fast = tmp_path / "t.csv", tmp_path / "out", tmp_path / "fast"
     done = lab.run_cli("build", source, "--out", out, "--workspace", fast, "--json")

@@ -375,6 +375,7 @@ class TestNames:
         text.encode()
         assert not any(character in text for character in "\u202e\u2028\x00")
 
+    @pytest.mark.slow
     @given(names=st.lists(st.text(), unique=True))
     def test_any_names(self, names: list[str]) -> None:
         text = emitted({"label": ClassLabel(names=tuple(names))})

@@ -213,6 +213,7 @@ class TestWorkers:
             together += [i for part in parts if step < len(part) for i in part[step]]
         assert together == whole, "one order, whatever the number of workers"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("drop", [False, True])
     def test_as_many_steps_for_each(self, reader: types.ModuleType, drop: bool) -> None:
         options = {"equal_steps": True, "drop_remainder": drop, "balance": "uniform", "seed": 1}
@@ -224,6 +225,7 @@ class TestWorkers:
 
 
 class TestGoingOn:
+    @pytest.mark.slow
     def test_in_the_same_order(self, reader: types.ModuleType) -> None:
         options = {"balance": "uniform", "seed": 5, "epochs": 3}
         whole = ids(reader.dataset("train", 16, **options))
@@ -232,6 +234,7 @@ class TestGoingOn:
             epochs, more = divmod(steps, 19)
             assert rest == whole[NUM * epochs + 16 * more :]
 
+    @pytest.mark.slow
     def test_with_other_workers(self, reader: types.ModuleType) -> None:
         options = {"balance": "uniform", "seed": 5}
         whole = ids(reader.dataset("train", 16, **options))
@@ -286,6 +289,7 @@ class TestBytes:
         expected = lengths[found].sum() - 16 * (NUM - len(set(found)))
         assert sum(read) == expected + 16 * len(pairs)
 
+    @pytest.mark.slow
     def test_files_are_closed_with_the_dataset(self, own: types.ModuleType) -> None:
         dataset = own.dataset("train", 16, balance="uniform", epochs=None).unbatch().batch(9)
         iterator = iter(dataset)
@@ -301,6 +305,7 @@ class TestBytes:
             time.sleep(0.01)
         assert num_open(own, "train") == 0
 
+    @pytest.mark.slow
     def test_are_found_once_more_where_only_tensorflow_is_left(self, own: types.ModuleType) -> None:
         dataset = own.dataset("train", 16, balance="uniform", seed=1)
         spec = dataset.element_spec
@@ -609,6 +614,7 @@ class TestMix:
         assert rest == list(range(len(rest)))
         assert 44 <= len(rest) <= 56
 
+    @pytest.mark.slow
     def test_the_seed_alone_fixes_the_order(self, mix: Callable[..., Any]) -> None:
         def run(seed: int | None, global_seed: int) -> list[int]:
             tf.random.set_seed(global_seed)

@@ -182,6 +182,7 @@ class TestWithoutALimit:
         for name in names:
             assert (folder / name).read_bytes() == (source / name).read_bytes()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "compression",
         ["none", pytest.param("gzip", marks=pytest.mark.slow)],  # eight datasets to trace
@@ -200,6 +201,7 @@ class TestWithoutALimit:
                 copied = reader.dataset("train", batch_size, local_copy=tmp_path, **given, **more)
                 assert ids(copied) == plain
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "seed",
         # Four datasets to trace, each of four epochs.
@@ -266,6 +268,7 @@ class TestWindow:
         assert ids(reader.dataset("train", 32, local_copy=(tmp_path, limit), **options)) == plain
         assert len(slow.opened) == NUM_SHARDS
 
+    @pytest.mark.slow
     def test_iterators_that_are_abandoned_leave_the_room_to_others(
         self, reader: types.ModuleType, copies: Any, tmp_path: Path
     ) -> None:
@@ -285,6 +288,7 @@ class TestWindow:
         rest = [int(i) for iterator in kept for batch in iterator for i in batch["id"].numpy()]
         assert len(rest) == 3 * (TOTAL - 8)
 
+    @pytest.mark.slow
     def test_two_splits_in_turn_share_one_window(
         self, reader: types.ModuleType, copies: Any, tmp_path: Path
     ) -> None:
@@ -359,6 +363,7 @@ class TestCopying:
                 time.sleep(0.01)
         assert not slow.waited_in_vain
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("compression", ["gzip"])  # of others parts of all shards come first
     def test_in_the_order_in_which_a_seed_reads_them(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
@@ -472,6 +477,7 @@ class TestCopying:
         assert [name for _, name in slow.opened] == [copy.name]
         assert copy.read_bytes() == content
 
+    @pytest.mark.slow
     def test_a_copy_that_vanishes_between_two_epochs(
         self, reader: types.ModuleType, copies: Any, tmp_path: Path
     ) -> None:
@@ -517,6 +523,7 @@ class TestCopying:
         assert len(ids(reader.dataset("train", 32, local_copy=tmp_path))) == TOTAL
         assert not rest.exists()
 
+    @pytest.mark.slow
     def test_what_was_copied_is_logged(
         self,
         reader: types.ModuleType,
@@ -536,6 +543,7 @@ class TestCopying:
 
 
 class TestRoom:
+    @pytest.mark.slow
     def test_a_disk_that_is_too_small(
         self,
         reader: types.ModuleType,
@@ -617,6 +625,7 @@ class TestEnds:
         assert not thread.is_alive()
         assert found == [b"0", b"1", b"2", b"3", b"4"]
 
+    @pytest.mark.slow
     def test_an_iterator_that_waits_can_be_dropped(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
     ) -> None:
@@ -628,6 +637,7 @@ class TestEnds:
         del iterator
         assert time.monotonic() - begin < 3
 
+    @pytest.mark.slow
     def test_the_program_may_end_while_files_are_copied(
         self, reader: types.ModuleType, tmp_path: Path
     ) -> None:
@@ -749,6 +759,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 class TestUrls:
+    @pytest.mark.slow
     @pytest.mark.parametrize("window", [False, True])
     def test_a_root_that_only_fsspec_knows(
         self, reader: types.ModuleType, copies: Any, tmp_path: Path, window: bool

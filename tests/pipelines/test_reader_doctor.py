@@ -363,6 +363,7 @@ class TestInputWait:
         )
         return wait, history.history
 
+    @pytest.mark.slow
     def test_slow_data(self) -> None:
         wait, history = self.fit(data_ms=20)
         assert wait.summary().steps == 80
@@ -371,6 +372,7 @@ class TestInputWait:
         shares = [waits.summarize([epoch]).share for epoch in wait.epochs]
         assert history["input_wait"] == pytest.approx(shares)
 
+    @pytest.mark.slow
     def test_slow_model(self) -> None:
         """The time of the model and of the validation is none of the waits."""
         wait, _ = self.fit(model_ms=20)

@@ -198,6 +198,7 @@ def assert_each_came_back(
         assert_same(found, wanted, name)
 
 
+@pytest.mark.slow
 def test_each_value_of_each_type_is_what_was_encoded(
     tmp_path: Path, write_snapshot: WriteSnapshot
 ) -> None:
@@ -245,6 +246,7 @@ class TestPipeline:
             assert isinstance(spec[name], tf.RaggedTensorSpec) == (None in shape), name
             assert spec[name].shape.as_list() == [4, *shape], name
 
+    @pytest.mark.slow
     def test_shuffled_and_supervised(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
         rng = np.random.default_rng(5)
         records = [any_record(self.FEATURES, rng) for _ in range(17)]
@@ -335,6 +337,7 @@ def tensors(draw: st.DrawFn) -> ss.Tensor:
 types_of_features = st.one_of(tensors(), st.sampled_from(list(EVERY.values())))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25,
     deadline=None,

@@ -130,6 +130,7 @@ def test_a_file_is_no_folder(reader: types.ModuleType, tmp_path: Path) -> None:
             reader.dataset("train", 8, **{option: str(tmp_path / "file")})
 
 
+@pytest.mark.slow
 def test_numpys_numbers_are_numbers(reader: types.ModuleType) -> None:
     one = np.int64(1)
     plain = ids(reader.dataset("train", 8, seed=1, start_step=1))
@@ -191,6 +192,7 @@ def test_a_step_too_far_away(reader: types.ModuleType, step: int, epochs: int | 
         reader.dataset("train", 8, seed=1, start_step=step, epochs=epochs)
 
 
+@pytest.mark.slow
 def test_a_step_behind_many_epochs(reader: types.ModuleType) -> None:
     far = reader.dataset("train", 8, seed=1, start_step=2_000_002, epochs=None)
     assert len({int(i) for batch in far.take(2) for i in batch["id"].numpy()}) == NUM - 16

@@ -108,6 +108,7 @@ def test_a_small_split_is_mixed(tmp_path: Path, write_snapshot: WriteSnapshot) -
         assert correlation([*found]) < most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("small", [2_048, 0])
 def test_records_are_dealt_alike_one_by_one_and_in_chunks(

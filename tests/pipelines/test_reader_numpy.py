@@ -111,6 +111,7 @@ def assert_came_back(
 
 
 class TestValues:
+    @pytest.mark.slow
     def test_each_type_is_what_was_encoded(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(4)
         records = [any_record(EVERY, rng) for _ in range(17)]
@@ -119,6 +120,7 @@ class TestValues:
         assert_came_back([by_number[i] for i in range(17)], records, EVERY)
         assert_came_back(list(reader.Stream("train", shuffle=False)), records, EVERY)
 
+    @pytest.mark.slow
     @settings(max_examples=40)
     @given(
         declared=st.lists(types_of_features, min_size=1, max_size=4),
@@ -233,6 +235,7 @@ def every_example() -> bytes:
 
 
 class TestParser:
+    @pytest.mark.slow
     @given(st.dictionaries(st.text(max_size=200), lists(), max_size=6))
     def test_lists_are_what_protobuf_wrote(self, content: dict[str, tuple[str, list[Any]]]) -> None:
         features = {name: feature_of(*values) for name, values in content.items()}
@@ -278,6 +281,7 @@ class TestParser:
         with contextlib.suppress(ValueError, IndexError):
             parser_of("x")(serialized)
 
+    @pytest.mark.slow
     @given(st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=9))
     def test_any_changed_bytes_of_every_type(self, changes: list[tuple[int, int]]) -> None:
         serialized = bytearray(every_example())
@@ -303,6 +307,7 @@ class TestParser:
             with pytest.raises((ValueError, IndexError)):
                 parser_of("a", "b")._lists(serialized[:end])
 
+    @pytest.mark.slow
     @given(st.lists(examples_of_few_lengths(), min_size=2, max_size=12), st.booleans())
     def test_layouts_that_are_remembered_change_no_value(
         self, examples: list[bytes], some: bool
@@ -587,6 +592,7 @@ class TestResuming:
             assert numbers_of(again) == rest
         assert len(numbers_of(again)) == len(stream)  # the next pass is complete
 
+    @pytest.mark.slow
     def test_reads_what_is_left_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shards = [numbered(n, n + 500) for n in range(0, 4000, 500)]
         reader = numpy_snapshot(tmp_path / "s", NUMBERS, {"train": shards})
@@ -707,6 +713,7 @@ class TestDamage:
             found.add(str(caught.value))
         return found
 
+    @pytest.mark.slow
     def test_each_flipped_byte_is_told(self, folder: Path) -> None:
         (shard,) = folder.glob("*.tfrecord")
         whole = shard.read_bytes()

@@ -157,6 +157,7 @@ class TestCache:
         assert sorted(first) == sorted(second) == list(range(TOTAL))
         assert first != second, "batches differ in every epoch"
 
+    @pytest.mark.slow
     def test_in_a_folder_for_other_runs(
         self, tmp_path: Path, write_snapshot: WriteSnapshot
     ) -> None:
@@ -203,6 +204,7 @@ class TestCache:
         with pytest.warns(ResourceWarning, match="cache='.*here' needs"):
             reader.dataset("test", 3, cache=str(tmp_path / "here"), shuffle=False)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("times", [1, 3])
     def test_decoding_takes_it_twice(
         self,
@@ -253,6 +255,7 @@ class TestCache:
         assert 1 <= num <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["memory", "folder", "decoded"])
 @pytest.mark.parametrize("seed", [None, 3])
 def test_a_piece_that_failed_to_open_is_not_kept_as_an_empty_one(
@@ -339,6 +342,7 @@ class TestDecoded:
         for one, other in zip(found, plain, strict=True):
             tf.nest.map_structure(np.testing.assert_array_equal, one, other)
 
+    @pytest.mark.slow
     def test_workers_and_augmentation(self, reader: types.ModuleType) -> None:
         augmented = TestAugment().augmented
         whole = augmented(reader, seed=4)
@@ -369,6 +373,7 @@ class TestAugment:
                 found.setdefault(int(i), []).append(int(noise))
         return found
 
+    @pytest.mark.slow
     def test_by_seed_epoch_and_record(self, reader: types.ModuleType) -> None:
         first = self.augmented(reader, seed=4, epochs=2)
         assert sorted(first) == list(range(TOTAL))
@@ -380,6 +385,7 @@ class TestAugment:
         first = self.augmented(reader, seed=4, epochs=2)
         assert self.augmented(reader, seed=4, epochs=2, cache="memory") == first
 
+    @pytest.mark.slow
     def test_whoever_reads_a_record_augments_it_alike(self, reader: types.ModuleType) -> None:
         whole = self.augmented(reader, seed=4)
         parts = [self.augmented(reader, seed=4, shard=(i, 3)) for i in range(3)]
@@ -462,6 +468,7 @@ class TestGoingOn:
         if len(before) < TOTAL - size * workers:
             assert sorted(before + after) == list(range(TOTAL))
 
+    @pytest.mark.slow
     def test_a_number_counts_over_epochs(self, reader: types.ModuleType) -> None:
         steps = reader.steps("train", 16)
         whole = [b["id"].numpy().tolist() for b in reader.dataset("train", 16, seed=2, epochs=3)]
@@ -473,6 +480,7 @@ class TestGoingOn:
             assert sorted(i for b in found[: steps - step] for i in b) == expected
             assert found[steps - step :] == whole[(epoch + 1) * steps :], "as if never broken off"
 
+    @pytest.mark.slow
     def test_what_is_left_may_give_no_batch(self, reader: types.ModuleType) -> None:
         options = {"seed": 2, "epochs": 2, "drop_remainder": True}
         rest = reader.dataset("train", 64, start_step=[(16, 16, 1)], **options)
@@ -483,6 +491,7 @@ class TestGoingOn:
         assert len(found) == (TOTAL // 64 - 1) * 64
         assert not set(found) & set(second_epoch[0])
 
+    @pytest.mark.slow
     def test_passes_of_one_epoch_as_fit_makes_them(self, reader: types.ModuleType) -> None:
         steps = reader.steps("train", 16)
         dataset = reader.dataset("train", 16, seed=2)
@@ -492,6 +501,7 @@ class TestGoingOn:
         assert sorted(first) == sorted(passes[1][4 * 16 :])
         assert second == passes[2]
 
+    @pytest.mark.slow
     def test_forever(self, reader: types.ModuleType) -> None:
         steps = reader.steps("train", 16)
         dataset = reader.dataset("train", 16, seed=2, epochs=None, start_step=2 * steps + 1)

@@ -84,6 +84,7 @@ def whole(reader: types.ModuleType) -> list[list[int]]:
 
 
 class TestBucket:
+    @pytest.mark.slow
     def test_alike_lengths_come_together_and_every_record_once(
         self, reader: types.ModuleType
     ) -> None:
@@ -110,6 +111,7 @@ class TestBucket:
         assert one == other
         assert sorted(flat(one)) == list(range(20))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("drop", [False, True])
     def test_as_many_steps_for_each_worker(self, reader: types.ModuleType, drop: bool) -> None:
         options = {"bucket": True, "equal_steps": True, "drop_remainder": drop, "seed": 1}
@@ -121,6 +123,7 @@ class TestBucket:
         assert len(together) == len(set(together))
         assert TOTAL - len(together) < BATCH * 3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("step", [1, 17, 43, 50])
     def test_goes_on_after_a_step(
         self, reader: types.ModuleType, whole: list[list[int]], step: int
@@ -174,6 +177,7 @@ class TestPad:
         assert label == tf.TensorSpec([None], tf.int64)
         assert {words.shape[1] for words, _ in dataset} <= {*BOUNDARIES}
 
+    @pytest.mark.slow
     def test_every_kind_of_list(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
         features: Features = {
             "id": Scalar(dtype="int64"),
@@ -285,6 +289,7 @@ class TestWindows:
         assert sorted(found[:num]) == sorted(found[num:]) == expected
         assert num == 1 or found[:num] != found[num:], "another order in each epoch"
 
+    @pytest.mark.slow
     def test_full_batches_but_for_the_last(self, series: types.ModuleType) -> None:
         sizes = [len(b["id"]) for b in series.dataset("train", 8, windows=(5, 1), epochs=2)]
         total = sum(i - 4 for i in range(5, 30))
@@ -358,6 +363,7 @@ class TestPack:
         filled = sum(map(len, flat(rows))) / (64 * len(rows))
         assert filled > 0.97
 
+    @pytest.mark.slow
     def test_another_composition_in_every_epoch_and_one_for_a_seed(
         self, reader: types.ModuleType
     ) -> None:
@@ -370,11 +376,13 @@ class TestPack:
         again = reader.dataset("train", BATCH, pack=64, epochs=2, **self.ALONE)
         assert segments([*again]) == rows
 
+    @pytest.mark.slow
     def test_longer_lists_are_parted(self, reader: types.ModuleType) -> None:
         rows = segments([*reader.dataset("train", BATCH, pack=16, **self.ALONE)])
         wanted = [words[i : i + 16] for words in self.LISTS for i in range(0, len(words), 16)]
         assert sorted(flat(rows)) == sorted(wanted)
 
+    @pytest.mark.slow
     def test_workers_share_the_lists(self, reader: types.ModuleType) -> None:
         found, count = [], 3
         for index in range(count):
@@ -382,6 +390,7 @@ class TestPack:
             found += flat(segments([*part]))
         assert sorted(found) == self.LISTS
 
+    @pytest.mark.slow
     def test_drops_no_more_than_the_last_rows(self, reader: types.ModuleType) -> None:
         options = {"pack": 64, "drop_remainder": True, **self.ALONE}
         dropped = [*reader.dataset("train", BATCH, **options)]
@@ -389,11 +398,13 @@ class TestPack:
         rows = segments([*reader.dataset("train", BATCH, pack=64, **self.ALONE)])
         assert segments(dropped) == rows[: len(rows) // BATCH * BATCH]
 
+    @pytest.mark.slow
     def test_without_end(self, reader: types.ModuleType) -> None:
         dataset = reader.dataset("train", BATCH, pack=64, epochs=None, **self.ALONE)
         assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
         assert len([*dataset.take(100)]) == 100
 
+    @pytest.mark.slow
     def test_several_lists_of_a_record_share_a_segment(
         self, tmp_path: Path, write_snapshot: WriteSnapshot
     ) -> None:
@@ -420,6 +431,7 @@ class TestPack:
         with pytest.raises(tf.errors.InvalidArgumentError, match="pack=9 is less than the longest"):
             [*reader.dataset("train", 4, pack=9)]
 
+    @pytest.mark.slow
     def test_sounds_and_fields_of_a_struct(
         self, tmp_path: Path, write_snapshot: WriteSnapshot
     ) -> None:

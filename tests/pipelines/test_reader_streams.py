@@ -162,6 +162,7 @@ class TestDealing:
 
 
 class TestWorkers:
+    @pytest.mark.slow
     def test_every_step_has_the_same_records(self, reader: types.ModuleType) -> None:
         whole = together(reader, 96, 1, seed=5)
         assert sorted(itertools.chain(*whole)) == list(range(TOTAL))
@@ -284,11 +285,13 @@ class TestReading:
         found = ids(reader.dataset("train", 96, seed=1, local_copy=str(tmp_path)))
         assert found == kept
 
+    @pytest.mark.slow
     def test_some_features(self, reader: types.ModuleType) -> None:
         for options in ({}, {"shard": (0, 1), "equal_steps": True}):
             dataset = reader.dataset("train", np.int64(96), seed=1, columns=["id"], **options)
             assert set(dataset.element_spec) == {"id"}
 
+    @pytest.mark.slow
     def test_an_iterator_is_saved_and_goes_on(
         self, reader: types.ModuleType, tmp_path: Path
     ) -> None:
@@ -302,6 +305,7 @@ class TestReading:
         tf.train.Checkpoint(iterator=again).restore(path)
         assert [batch["id"].numpy().tolist() for batch in again] == rest
 
+    @pytest.mark.slow
     def test_what_is_passed_over_is_told(
         self, reader: types.ModuleType, caplog: pytest.LogCaptureFixture
     ) -> None:

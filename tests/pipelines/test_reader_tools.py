@@ -123,6 +123,7 @@ class TestBenchmark:
         assert code == 0
         assert "seed=1, shuffle=False" in printed
 
+    @pytest.mark.slow
     def test_sweep_tries_each_in_turn(self, run: Run, numbers: Path) -> None:
         code, found, _ = run(
             numbers, "benchmark", "--seconds", "0.02", "--batch-size", "8", "--sweep", "--json"

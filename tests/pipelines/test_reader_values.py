@@ -476,6 +476,7 @@ class TestMasks:
         assert all(spec[name] == tf.TensorSpec([6], tf.bool) for name in MASK_NAMES)
         assert spec["rooms"] == tf.TensorSpec([6], tf.int64)
 
+    @pytest.mark.slow
     def test_they_come_with_their_features(self, reader: types.ModuleType) -> None:
         for column in ("rooms", "steps", "bits"):
             batches = reader.dataset("train", 5, columns=["id", column])
@@ -489,6 +490,7 @@ class TestMasks:
         with pytest.raises(ValueError, match="must be a list of some of"):
             reader.dataset("train", 5, columns=["rooms_present"])
 
+    @pytest.mark.slow
     def test_windows_and_packed_rows(self, reader: types.ModuleType) -> None:
         batches = reader.dataset("train", 5, columns=["id", "rooms", "steps"], windows=(2, 1))
         names = {"rooms_present", "steps_present"}

@@ -187,6 +187,7 @@ def test_reader_leaves_the_snapshot_as_it_is(make: Any, tmp_path: Path) -> None:
     assert {*folder.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_reader_of_a_remote_snapshot(make: Any, tmp_path: Path) -> None:
     folder = make(tmp_path)
     store = fsspec.filesystem("memory")
@@ -212,6 +213,7 @@ def test_reader_of_a_remote_snapshot(make: Any, tmp_path: Path) -> None:
         store.rm("memory://bucket", recursive=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remote", [False, True])
 def test_options_of_a_reader(
     make: Any, tmp_path: Path, remote: bool, caplog: pytest.LogCaptureFixture

@@ -411,6 +411,7 @@ def _factory(factor: int) -> Recipe:
 _OFFSET = 7
 
 
+@pytest.mark.slow
 def test_a_recipe_made_in_a_function_is_carried(
     tmp_path: Path, workspace: Workspace, elsewhere: _Elsewhere
 ) -> None:
@@ -449,6 +450,7 @@ def test_what_cannot_be_carried_is_refused_only_elsewhere(
         elsewhere(content, "0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_file", [True, False])
 def test_a_script_builds_with_what_it_defines(
     tmp_path: Path, with_file: bool, elsewhere: _Elsewhere

@@ -377,6 +377,7 @@ def test_damage_is_found(snapshot: Path, damage: str) -> None:
         raise_findings(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [False, True])
 def test_every_flipped_bit_of_a_shard_is_found(tmp_path: Path, compress: bool) -> None:
     folder = _write(tmp_path / "made", compress=compress)

@@ -129,6 +129,7 @@ except RunnerError as error:
 """
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize(
     ("script", "cause"),
@@ -160,6 +161,7 @@ def test_what_hangs_in_the_process_of_the_build_fails_it(
         assert "failed: No progress for 2 s on the element, in the build's own process" in out
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize(
     "cause",
@@ -256,6 +258,7 @@ except KeyboardInterrupt:
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 @LINUX
 def test_time_in_which_the_build_was_stopped_does_not_count(tmp_path: Path) -> None:
     script = """
@@ -355,6 +358,7 @@ def test_what_a_process_reports(tmp_path: Path) -> None:
     assert read_activities(str(tmp_path), os.getpid())[0] == []
 
 
+@pytest.mark.slow
 @LINUX
 def test_forks_end_alone_and_with_the_build(tmp_path: Path) -> None:
     """One that is told to end does not end the build; one that goes on does not hold it up."""
@@ -378,6 +382,7 @@ assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
     assert (process.returncode, err) == (0, "")
 
 
+@pytest.mark.slow
 @LINUX
 def test_a_signal_to_a_fork_that_begins_does_not_end_the_build(tmp_path: Path) -> None:
     """It has the build's handlers, and writes where the build reads, until Python has told it."""
@@ -489,6 +494,7 @@ except RunnerError as error:
 """
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize(
     "phase",
@@ -515,6 +521,7 @@ def test_every_phase_of_a_build_is_watched(tmp_path: Path, phase: str) -> None:
     assert "If it only needs more time, set --stall-timeout" in out + err
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize(
     "command", ["build", pytest.param("step inventory", marks=pytest.mark.slow)]

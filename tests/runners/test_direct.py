@@ -152,6 +152,7 @@ def test_an_error_of_ours_comes_back_as_itself(tmp_path: Path, num_workers: int)
     assert not _children()
 
 
+@pytest.mark.slow
 def test_an_error_of_one_worker_does_not_wait_for_the_others(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         DirectRunner(num_workers=2).run(
@@ -163,6 +164,7 @@ def test_an_error_of_one_worker_does_not_wait_for_the_others(tmp_path: Path) -> 
     assert not _children()
 
 
+@pytest.mark.slow
 def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="a bug"):
         DirectRunner().run(_job(tmp_path, on_seven="bug"), job_name="test")
@@ -170,6 +172,7 @@ def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
         DirectRunner(num_workers=2).run(_job(tmp_path, on_seven="bug"), job_name="test")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_job_at_once(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match=r"killed.*Run the same build again"):
         DirectRunner(num_workers=2).run(
@@ -276,6 +279,7 @@ def _start_sleeping_job(folder: Path, num_workers: int) -> "subprocess.Popen[str
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "num_workers",
     [1, pytest.param(2, marks=pytest.mark.slow)],  # a driver and its workers

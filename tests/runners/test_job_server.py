@@ -235,6 +235,7 @@ class _Jobs(http.server.BaseHTTPRequestHandler):
         """Keeps quiet."""
 
 
+@pytest.mark.slow
 def test_a_job_of_a_cluster_is_ended_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     with http.server.HTTPServer(("localhost", 0), _Jobs) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -99,6 +99,7 @@ def transformed(graph: TransformGraph) -> dict[str, list[Any]]:
     return result
 
 
+@pytest.mark.slow
 def test_features_of_the_outputs(graph: TransformGraph) -> None:
     assert graph.info.outputs == {
         "label": ClassLabel(("no", "yes")),  # returned as it came
@@ -116,6 +117,7 @@ def test_features_of_the_outputs(graph: TransformGraph) -> None:
     }
 
 
+@pytest.mark.slow
 def test_z_scores(transformed: dict[str, list[Any]]) -> None:
     masses = np.array([i for i in range(NUM_ROWS) if i % 5], np.float64)
     expected = (masses - masses.mean()) / masses.std()

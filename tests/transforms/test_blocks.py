@@ -92,6 +92,7 @@ def test_an_added_or_removed_file_changes_what_lies_near_it(
     assert others <= 12 * SMALL_BLOCK + 4 * largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     # Groups 3,000 files a hundred times.

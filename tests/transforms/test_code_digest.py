@@ -391,6 +391,7 @@ def _values() -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_values_count_by_value() -> None:
     first, second = ([_of(value) for value in _values()] for _ in range(2))
     assert first == second

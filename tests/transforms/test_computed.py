@@ -129,6 +129,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("computed")
 
 
+@pytest.mark.slow
 def test_what_comes_back_unchanged_keeps_type_and_bytes(folder: Path) -> None:
     graph, made = transformed(folder)
     for name, feature in PREPARED.items():

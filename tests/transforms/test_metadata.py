@@ -151,6 +151,7 @@ def test_schema_of_wider_types_parses_their_examples() -> None:
     assert parsed["text"].values.numpy().tolist() == []
 
 
+@pytest.mark.slow
 def test_schema_text_does_not_depend_on_the_hash_seed_or_the_order() -> None:
     program = (
         "import sys\n"

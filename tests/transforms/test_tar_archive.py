@@ -191,6 +191,7 @@ def test_the_later_member_of_a_name_counts() -> None:
     assert not problems(archive)
 
 
+@pytest.mark.slow
 def test_a_tar_cut_at_every_byte_keeps_its_good_members() -> None:
     data = tar_of({"a": b"1" * 600, "b": b"2" * 100})
     full = {"a": b"1" * 600, "b": b"2" * 100}

@@ -215,6 +215,7 @@ def test_names_of_a_million_bytes() -> None:
     assert not matches(tuple(allowed.split("/")), ("**", "d", "**", "d", "**", "e.txt"))
 
 
+@pytest.mark.slow
 def test_members_without_content_take_linear_time(tmp_path: Path) -> None:
     taken = []
     for number in (5_000, 20_000):
@@ -231,6 +232,7 @@ def test_members_without_content_take_linear_time(tmp_path: Path) -> None:
     assert taken[1] < 12 * taken[0]
 
 
+@pytest.mark.slow
 def test_parts_of_more_kinds_than_a_table_may_have_columns(tmp_path: Path) -> None:
     """No sample has too many of them; together they would be features without number."""
     data = b"".join(header(f"{i // 6_000}.{i:06}", 0) for i in range(12_000)) + bytes(1024)
@@ -480,6 +482,7 @@ def test_zip64_sizes_beyond_all_files(tmp_path: Path) -> None:
     assert found["a"]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_damaged_zip_is_rejects_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -508,6 +511,7 @@ def bombs() -> dict[str, tuple[str, bytes]]:
     }
 
 
+@pytest.mark.slow
 def test_what_a_piece_becomes_is_given_in_parts() -> None:
     for name, (compression, data) in bombs().items():
         sizes = [len(piece) for piece in decompressed(lambda a, b, d=data: d[a:b], compression)]

@@ -177,6 +177,7 @@ def test_tables_in_memory_come_back_equal(lab: Any, tmp_path: Path) -> None:
     assert numbered(lab.rows_back(snapshot)) == expected
 
 
+@pytest.mark.slow
 def test_sounds_and_arrays_of_samples_come_back_equal(lab: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sounds = [rng.integers(-(2**15), 2**15, 30 + i, np.int16) for i in range(NUM)]

@@ -99,6 +99,7 @@ def test_sixteen_bits_of_two_channels_come_back_to_the_bit(lab: Any, tmp_path: P
         np.testing.assert_array_equal(row["audio"], decoded(files[name])[0])
 
 
+@pytest.mark.slow
 def test_names_and_tables_say_what_is_in_them(lab: Any, tmp_path: Path) -> None:
     files = {f"{CLASSES[i % 2]}_anna_{i}.wav": encode(noise(i, 40), 8000) for i in range(6)}
     url = write(tmp_path, files)
@@ -144,6 +145,7 @@ def test_what_is_damaged_is_rejected_and_the_rest_is_built(lab: Any, tmp_path: P
         np.testing.assert_array_equal(row["audio"], decoded(good[name])[0])
 
 
+@pytest.mark.slow
 def test_declared_features_are_held_to(lab: Any, tmp_path: Path) -> None:
     files = {f"{CLASSES[i % 2]}/{i}.wav": encode(noise(i, 60), 8000) for i in range(6)}
     source = ss.AudioFolder(write(tmp_path, files))
@@ -175,6 +177,7 @@ def test_declared_features_are_held_to(lab: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["yes/wide.wav"]["audio"], exact)
 
 
+@pytest.mark.slow
 def test_the_shipped_recordings(lab: Any, tmp_path: Path, examples: Path) -> None:
     snapshot = lab.build(examples / "spoken_digits.py", tmp_path)
     assert snapshot.manifest.features["audio"] == ss.Tensor("float32", (98, 40))
@@ -197,6 +200,7 @@ def test_the_shipped_recordings(lab: Any, tmp_path: Path, examples: Path) -> Non
         np.testing.assert_array_less(np.abs(np.log(found[loud] / total[loud])), 0.5)
 
 
+@pytest.mark.slow
 def test_what_tensorflow_decodes_is_served_from_raw_files(
     lab: Any, tmp_path: Path, examples: Path
 ) -> None:

@@ -87,6 +87,7 @@ def read(file: Any) -> Iterator[Any]:
 GRID = pa.list_(pa.list_(pa.uint8(), 2), 2)
 
 
+@pytest.mark.slow
 def test_dicts_come_back_equal_with_one_worker_or_two(lab: Any, tmp_path: Path) -> None:
     write(tmp_path)
     one = lab.build(tmp_path / "recipe.py", tmp_path / "one")
@@ -96,6 +97,7 @@ def test_dicts_come_back_equal_with_one_worker_or_two(lab: Any, tmp_path: Path) 
     assert lab.hashes(one) == lab.hashes(two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["memory", "zip"])
 def test_batches_elsewhere_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     files = {"a.bin": content(0), "b.bin": content(NUM // 2)}
@@ -111,6 +113,7 @@ def test_batches_elsewhere_come_back_equal(lab: Any, tmp_path: Path, place: str)
     assert rows_of(lab, build(tmp_path, ss.Files(url, read))) == expected()
 
 
+@pytest.mark.slow
 def test_the_code_of_the_function_is_part_of_the_fingerprint(lab: Any, tmp_path: Path) -> None:
     write(tmp_path)
     recipe = tmp_path / "recipe.py"
@@ -123,6 +126,7 @@ def test_the_code_of_the_function_is_part_of_the_fingerprint(lab: Any, tmp_path:
     assert rows_of(lab, other)["b.bin#0"][0] == 45
 
 
+@pytest.mark.slow
 def test_what_it_raises_is_a_reject_of_the_build(lab: Any, tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "raw/b.bin").write_bytes(content(15)[:-4])
@@ -136,6 +140,7 @@ def test_what_it_raises_is_a_reject_of_the_build(lab: Any, tmp_path: Path) -> No
     assert rows_of(lab, snapshot).keys() == expected().keys() - {"b.bin#14"}
 
 
+@pytest.mark.slow
 def test_images_pass_through(lab: Any, tmp_path: Path) -> None:
     from PIL import Image
 

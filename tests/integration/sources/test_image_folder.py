@@ -111,6 +111,7 @@ def test_class_folders_come_back_equal_from_anywhere(lab: Any, tmp_path: Path, p
         assert CLASSES[row["label"]] == name.partition("/")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "memory", "zip"])
 def test_every_format_and_orientation_comes_back_equal(
     lab: Any, tmp_path: Path, place: str
@@ -170,6 +171,7 @@ def test_fields_of_file_names_and_folders_of_splits(lab: Any, tmp_path: Path) ->
     assert seen == {name: words[name.partition("/")[0]] for name in files}
 
 
+@pytest.mark.slow
 def test_a_table_with_boxes(lab: Any, tmp_path: Path) -> None:
     files = {f"{i}.png": encode(pixels(i, (20, 10))) for i in range(5)}
     lines = [
@@ -208,6 +210,7 @@ def test_a_table_with_boxes(lab: Any, tmp_path: Path) -> None:
     assert digests[0] == snapshot.manifest.fingerprint != digests[1]
 
 
+@pytest.mark.slow
 def test_re_encoded_images_keep_their_bytes_where_nothing_changes(lab: Any, tmp_path: Path) -> None:
     files = {
         "cat/same.jpg": encode(pixels(0), "JPEG"),

@@ -98,6 +98,7 @@ def test_what_sqlite_has_not_moved_into_the_database_is_read(tmp_path: Path, sql
     assert found.num_examples == NUM + 1
 
 
+@pytest.mark.slow
 def test_rows_that_come_later_move_no_others(lab: Any, tmp_path: Path, sqlite: Path) -> None:
     source = ss.Sql(str(sqlite), "SELECT id, n FROM t", key="id")
     before = lab.read_back(build(tmp_path, source))

@@ -56,6 +56,7 @@ def _varies(feature: object) -> bool:
 
 
 class TestDecode:
+    @pytest.mark.slow
     def test_every_format_is_what_libsndfile_reads(self, sounds: Any) -> None:
         forms = [
             ("WAV", "PCM_16"),
@@ -96,6 +97,7 @@ class TestDecode:
             for row in rows:
                 np.testing.assert_array_equal(row["audio"] * 32_768, pcm[:, 0])
 
+    @pytest.mark.slow
     def test_rates_stand_beside_sounds_that_differ(self, sounds: Any) -> None:
         contents = [sounds.encode(sounds.noise(400), rate) for rate in (8000, 44_100, 16_000)]
         rows, _, features = run(sounds, [], contents)
@@ -136,6 +138,7 @@ class TestDecode:
         assert "it has 2 channels, expected 1. Mix all to one: mono=True" in rejects["sound3"][1]
         assert "it has 11025 Hz, expected 8000" in rejects["sound4"][1]
 
+    @pytest.mark.slow
     def test_plain_wav_needs_no_python(self, sounds: Any, monkeypatch: Any) -> None:
         step = ss.audio.decode("audio", plain_wav=True)
         assert StepTraits.of(step).export_obstacle == ""
@@ -195,6 +198,7 @@ class TestResample:
             assert len(found) == len(expected)
             np.testing.assert_allclose(found[200:-200], expected[200:-200], atol=2e-5)
 
+    @pytest.mark.slow
     @settings(max_examples=30)
     @given(
         st.integers(1, 300),
@@ -248,6 +252,7 @@ class TestResample:
             found[80:-80], sounds.tone(440.0, 16_000, len(found))[80:-80], atol=5e-4
         )
 
+    @pytest.mark.slow
     def test_through_compiled_steps(self, kitchen: Any, sounds: Any) -> None:
         """In a batch and one by one, to the bit, stored as 16 bits and as floats."""
         rows = [
@@ -352,6 +357,7 @@ class TestSpectra:
         found, _ = apply(ss.audio.log_mel("audio", offset=0.01), np.zeros(800), Audio(rate=16_000))
         np.testing.assert_allclose(found, math.log(0.01), atol=1e-6)
 
+    @pytest.mark.slow
     def test_through_compiled_steps(self, kitchen: Any, sounds: Any) -> None:
         rows = [{"audio": sounds.noise(n, seed=n)[:, 0]} for n in (1, 900, 2000)]
         steps = [ss.audio.trim_or_pad("audio", 1000), ss.audio.log_mel("audio", num_mels=20)]

@@ -261,6 +261,7 @@ def test_a_function_that_cannot_be_stored_is_refused(function: Any, message: str
         output_features([function], TABLE)
 
 
+@pytest.mark.slow
 def test_culprits_are_found_and_the_others_keep_their_bytes(pictures: Any) -> None:
     good = [pictures.encode(pictures.pixels(30 + i, 50, i)) for i in range(12)]
     bad = ("empty file", "zero-filled file", "truncated image", "damaged image")

@@ -192,6 +192,7 @@ def kept(pictures: Any, steps: list[Any], contents: list[bytes]) -> list[bool]:
     return [one == other for one, other in zip(found, contents, strict=True)]
 
 
+@pytest.mark.slow
 def test_what_does_not_change_keeps_its_bytes(pictures: Any) -> None:
     pixels = pictures.pixels(24, 40)
     contents = [

@@ -62,6 +62,7 @@ def filters(kitchen: Any) -> Any:
     return kitchen.menu(steps, {"n": Scalar("int64")})
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(numbers=st.lists(st.integers(0, 200), max_size=30))
 def test_filters_drop_and_count_and_nothing_later_sees_them(filters: Any, numbers: Any) -> None:
@@ -123,6 +124,7 @@ def test_map_batched_is_map_at_once(kitchen: Any) -> None:
     assert runner._programs[0]._function is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [lambda r: {"x": tf.constant(1)}, lambda r: {"x": tf.reduce_sum(r["vector"])}],

@@ -132,6 +132,7 @@ def casts(kitchen: Any) -> dict[tuple[str, str], Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_cast_to_integers_keeps_the_number_or_rejects_it(casts: Any, data: Any) -> None:

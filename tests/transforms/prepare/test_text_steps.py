@@ -63,6 +63,7 @@ def tokenizers(kitchen: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(texts=st.lists(st.text("ab ,.\n", max_size=20) | st.none(), max_size=10))
 def test_tokens_are_what_python_splits(tokenizers: Any, texts: Any) -> None:

@@ -150,6 +150,7 @@ def check(array: pa.Array, values: list[Any], feature: Feature) -> None:
             assert same([found] if column.length == 1 else found, list(lists)), (found, lists)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_single_values_of_every_type(data: st.DataObject) -> None:

@@ -329,6 +329,7 @@ def test_a_table_beside_that_is_too_large(tmp_path: Path) -> None:
         opened.read_side("labels.csv")
 
 
+@pytest.mark.slow
 def test_tables_of_too_many_columns(reading: Any) -> None:
     names = [f"c{i}" for i in range(10_100)]
     line = ",".join(names)

@@ -455,6 +455,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(PARTS), max_size=30).map(b"".join) | st.binary(max_size=60))
 def test_any_bytes(data: bytes) -> None:
     check(data)
@@ -464,6 +465,7 @@ def test_any_bytes(data: bytes) -> None:
     check(data, Csv("t.csv", header=False))
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(CODECS)), st.data())
 def test_any_damage_to_a_compressed_file(suffix: str, data: st.DataObject) -> None:
     packed = bytearray(CODECS[suffix](GOOD))

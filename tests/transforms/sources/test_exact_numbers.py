@@ -289,6 +289,7 @@ def test_encode_example(dtype: str) -> None:
                 ss.encode_example({"x": given_}, features)
 
 
+@pytest.mark.slow
 @given(
     value=st.integers(-(2**63), 2**64 - 1)
     | st.builds(lambda a, b, s: s * (a << b), st.integers(0, 2**12), st.integers(0, 50),

@@ -114,6 +114,7 @@ def test_label_and_types_must_name_columns(reading: Reading) -> None:
             reading.read(ss.HuggingFace(str(reading.folder), **arguments))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_cut_at_every_byte_the_good_batches_are_kept(reading: Reading) -> None:
     content = stream({"y": [0, 1, 1, 0, 1]}, {"y": NAMES})
     features: Any = {"y": ss.ClassLabel(("no", "yes"))}

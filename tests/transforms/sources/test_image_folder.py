@@ -246,6 +246,7 @@ def test_files_in_a_store_and_in_an_archive_are_read_alike(pictures: Any, tmp_pa
     assert found[0][0].ids == sorted(contents)
 
 
+@pytest.mark.slow
 def test_a_thousand_images_with_forty_odd_ones(pictures: Any, tmp_path: Path) -> None:
     """Every odd file is a reject with its reason, and what only looks odd works."""
     good = {

@@ -216,6 +216,7 @@ def test_a_feature_of_media_is_refused(reading: Any) -> None:
         reading.read(source, features={"a": Image(storage="encoded")})
 
 
+@pytest.mark.slow
 def test_windows_and_cuts_change_nothing(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"i": i, "s": "x" * (i % 50), "l": [i] * (i % 3)} for i in range(500)]
     rows[100]["i"] = "odd"
@@ -284,6 +285,7 @@ def _outcome(reader: JsonReader, windows: list[Lines]) -> tuple[dict[str, str], 
     return rows, rejects
 
 
+@pytest.mark.slow
 @settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
 @example([{"a": []}, {"a.b": {"a": False}}])
 @given(st.lists(OBJECTS, min_size=1, max_size=8))

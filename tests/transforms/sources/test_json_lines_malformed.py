@@ -161,6 +161,7 @@ def test_cut_at_every_byte(reading: Any) -> None:
         assert len(got.rejects) == (not whole)
 
 
+@pytest.mark.slow
 def test_any_damage_gives_rows_or_rejects(reading: Any) -> None:
     content = b'{"a": 1, "s": "x", "l": [{"k": [1.5]}], "o": {"p": null}}\n' * 4
 

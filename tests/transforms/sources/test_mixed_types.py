@@ -150,6 +150,7 @@ FORMATS: dict[str, tuple[str, Callable[[pa.Array, Any], None], Callable[[str], A
 _QUICK = {("Parquet", False), ("Arrow", True)}  # 3 s each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "nested"),
     [

@@ -136,6 +136,7 @@ def test_fortran_order(reading: Any) -> None:
     np.testing.assert_array_equal(_numbers(got, "data"), values)
 
 
+@pytest.mark.slow
 def test_a_file_cut_at_every_byte_keeps_its_whole_rows(reading: Any) -> None:
     values = np.arange(60, dtype=np.int64).reshape(20, 3)
     content = _npy(values)
@@ -148,6 +149,7 @@ def test_a_file_cut_at_every_byte_keeps_its_whole_rows(reading: Any) -> None:
         assert len(got.rejects) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_an_archive_cut_or_changed_at_every_byte(reading: Any, save: Any) -> None:
     values = np.arange(20)
@@ -170,6 +172,7 @@ def test_an_archive_cut_or_changed_at_every_byte(reading: Any, save: Any) -> Non
             assert len(found) == 20 or got.rejects
 
 
+@pytest.mark.slow
 def test_any_byte_changed_gives_rows_rejects_or_a_message(reading: Any) -> None:
     content = _npy(np.arange(20, dtype=np.int32))
     features = {"data": ss.Scalar("int32")}

@@ -118,6 +118,7 @@ def small(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_database_cut_at_every_byte_is_refused_by_its_name(reading: Reading) -> None:
     content = small(reading.folder).read_bytes()
     assert len(content) < 3000
