@@ -9,7 +9,6 @@ Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import io
 import math
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numpy.lib import format as npy_format
 
 from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
@@ -36,7 +36,6 @@ from .table_files import check_types, select_files, types_to_json
 HEAD_BYTES = 1 << 16
 """Maximum length of a header."""
 
-_MAGIC = b"\x93NUMPY"
 _FORTRAN_BYTES = 256 << 20
 
 SUFFIXES = (".npy", ".npz")
@@ -114,30 +113,43 @@ def read_head(head: bytes, path: str) -> tuple[np.dtype[Any], tuple[int, ...], b
         ValueError: if the header is invalid.
         SchemaError: if the values are Python objects, or there is no first axis.
     """
-    if not head.startswith(_MAGIC):
+    if not head.startswith(npy_format.MAGIC_PREFIX):
         raise ValueError("it does not begin like a NumPy file")
-    length_bytes = 2 if head[6:7] == b"\x01" else 4
-    start = 8 + length_bytes
-    length = int.from_bytes(head[8:start], "little")
     try:
-        found = ast.literal_eval(head[start : start + length].decode("latin-1"))
-        described, fortran, shape = found["descr"], found["fortran_order"], found["shape"]
-        dtype = np.dtype(described)
-    except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
+        dtype, shape, fortran, offset = _parsed_head(head)
+    except Exception:
+        # NumPy raises what its parser of literals does: SyntaxError, TokenError, MemoryError …
         raise ValueError("its header is invalid") from None
     if dtype.hasobject:
         raise SchemaError(
             f"{path} has Python objects, which can only be read by unpickling, and that runs code. "
             "Save an array of numbers or fixed-length strings (dtype 'U10' or 'S10')."
         )
-    sizes = isinstance(shape, tuple) and all(isinstance(n, int) and n >= 0 for n in shape)
-    if not sizes or math.prod(shape) * dtype.itemsize >= 1 << 62:
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize >= 1 << 62:
         raise ValueError(f"its header has the invalid shape {shape!r}")
     if not shape:
         raise SchemaError(
             f"{path} has a single value, expected an array whose first axis is records."
         )
-    return dtype, shape, bool(fortran), start + length
+    return dtype, shape, fortran, offset
+
+
+def _parsed_head(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+    file = io.BytesIO(head)
+    version = npy_format.read_magic(file)
+    if version == (1, 0):
+        shape, fortran, dtype = npy_format.read_array_header_1_0(file, HEAD_BYTES)
+        return dtype, shape, fortran, file.tell()
+    if version not in ((2, 0), (3, 0)):
+        raise ValueError(version)
+    end = 12 + int.from_bytes(head[8:12], "little")
+    # NumPy has no public function for 3.0, which is 2.0 with the text in UTF-8 instead of Latin-1.
+    # In ASCII with escapes both are equal.
+    text = head[12:end].decode("latin-1" if version == (2, 0) else "utf-8")
+    escaped = text.encode("ascii", "backslashreplace")
+    file = io.BytesIO(len(escaped).to_bytes(4, "little") + escaped)
+    shape, fortran, dtype = npy_format.read_array_header_2_0(file, HEAD_BYTES)
+    return dtype, shape, fortran, end
 
 
 def check_length(dtype: np.dtype[Any], shape: tuple[int, ...], num_bytes: int) -> None:
