@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +19,6 @@ from .portable import new_pipeline, parsed_options
 from .quiet import quiet
 from .worker_pool import WorkerPool
 
-_SAMPLE_MS = 5
 _WORKERS = ("--direct_num_workers", "--direct_running_mode")
 
 
@@ -145,8 +143,6 @@ class DirectRunner:
             direct_num_workers=self.num_workers,
             pickle_library="cloudpickle",
         )
-        # Beam asks for a view more than a hundred times per job and parses all options each time.
-        options.__dict__["view_as"] = functools.cache(options.view_as)
         engine = FnApiRunner(default_environment=environment)
         pipeline = new_pipeline(runner=engine, options=options)
         construct(pipeline)
@@ -154,8 +150,7 @@ class DirectRunner:
         # collection makes a build of many small files about 5 % faster.
         gc.freeze()
         try:
-            with _short_samples():
-                pipeline.run().wait_until_finish()
+            pipeline.run().wait_until_finish()
         finally:
             if self._pool is None:
                 gc.unfreeze()
@@ -170,20 +165,3 @@ def without_step(error: BaseException) -> BaseException:
     while getattr(error, "_tagged_with_step", False) and error.__context__ is not None:
         error = error.__context__
     return error
-
-
-@contextlib.contextmanager
-def _short_samples() -> Iterator[None]:
-    """Makes Beam sample the running step every few milliseconds instead of every 200.
-
-    At the end of a bundle Beam waits until its sampler thread wakes: 0.1 s in each of our jobs,
-    which have one long bundle. No option sets this.
-    """
-    from apache_beam.runners.worker.statesampler import StateSampler
-
-    defaults = StateSampler.__init__.__defaults__
-    StateSampler.__init__.__defaults__ = (_SAMPLE_MS,)
-    try:
-        yield
-    finally:
-        StateSampler.__init__.__defaults__ = defaults

@@ -15,7 +15,6 @@ from typing import Any
 import apache_beam as beam
 import psutil
 import pytest
-from apache_beam.runners.worker.statesampler import StateSampler
 
 from snapshard.pipelines.engines import runner_config
 from snapshard.runners import worker_processes
@@ -87,12 +86,10 @@ def test_one_worker_is_this_process(tmp_path: Path) -> None:
 
 
 def test_a_job_leaves_the_process_as_it_found_it() -> None:
-    defaults = StateSampler.__init__.__defaults__
     frozen = gc.get_freeze_count()
     with DirectRunner() as runner:
         for _ in range(2):
             runner.run(lambda pipeline: pipeline | beam.Create([1]), job_name="test")
-    assert StateSampler.__init__.__defaults__ == defaults
     assert gc.get_freeze_count() == frozen == 0
 
 
