@@ -32,6 +32,7 @@ from .cli_options import (
     engine_of,
     recipe_of,
 )
+from .schemas.visible import human_count
 
 if TYPE_CHECKING:
     from .pipelines.snapshot import Snapshot
@@ -287,12 +288,12 @@ def plan(
         found = forecast(recipe, progress=bars, limit=limit)
     skipped = ", ".join(f"{reason}: {number:,}" for reason, number in found.num_skipped.items())
     terminal.say(
-        f"reads {terminal.human_count(found.num_files, 'files')}, "
+        f"reads {human_count(found.num_files, 'files')}, "
         f"{terminal.human_bytes(found.input_bytes)}" + (f"; skips {skipped}" if skipped else "")
     )
     before = " before preprocessing_fn" if recipe.preprocessing_fn or recipe.transform_from else ""
     terminal.show_features(found.features, f"features{before}")
-    sampled = f"in {terminal.human_count(found.num_sampled, 'sampled records')}"
+    sampled = f"in {human_count(found.num_sampled, 'sampled records')}"
     terminal.show_missing(
         found.features,
         found.num_missing,
@@ -304,7 +305,7 @@ def plan(
         terminal.show_counts("files by class", found.class_counts)
     terminal.show_splits_to_come(found.splits)
     terminal.say(
-        f"about {terminal.human_count(found.num_examples, 'examples')} of "
+        f"about {human_count(found.num_examples, 'examples')} of "
         f"{terminal.human_bytes(found.example_bytes)}, {terminal.human_bytes(found.output_bytes)} "
         f"in total before compression; this {'fits' if found.fits_memory else 'does not fit'} into "
         f"the {terminal.human_bytes(found.free_memory_bytes)} of free memory on this machine"
@@ -338,7 +339,7 @@ def inspect(snapshot: SnapshotPath) -> None:
     label = "no label" if manifest.label is None else f"label {manifest.label}"
     terminal.say(
         f"{label}; compression {manifest.compression}; seed {manifest.seed}; "
-        f"{terminal.human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
+        f"{human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
     _show_missing(found)
@@ -676,7 +677,7 @@ def gc(
         )
     terminal.say(
         f"{'would free' if dry_run else 'freed'} {terminal.human_bytes(report.num_bytes)} in "
-        f"{terminal.human_count(report.num_files, 'files')}"
+        f"{human_count(report.num_files, 'files')}"
     )
 
 
@@ -717,7 +718,7 @@ def _show_missing(snapshot: Snapshot) -> None:
     manifest = snapshot.manifest
     counts = {name: number for name, number in manifest.num_missing.items() if number}
     total = sum(split.num_examples for split in manifest.splits.values())
-    where = f"in {terminal.human_count(total, 'examples')}"
+    where = f"in {human_count(total, 'examples')}"
     terminal.show_missing(manifest.features, counts, label=manifest.label, where=where)
 
 
@@ -725,10 +726,10 @@ def _show_rejects(snapshot: Snapshot) -> None:
     from . import terminal
 
     if snapshot.manifest.num_filtered:
-        number = terminal.human_count(snapshot.manifest.num_filtered, "records")
+        number = human_count(snapshot.manifest.num_filtered, "records")
         terminal.say(f"filtered: {number} dropped by steps")
     if snapshot.manifest.num_rejects:
-        number = terminal.human_count(snapshot.manifest.num_rejects, "rejects")
+        number = human_count(snapshot.manifest.num_rejects, "rejects")
         terminal.say(f"{number}, with their reasons: snapshard rejects {snapshot.path}")
 
 
@@ -736,9 +737,9 @@ def _show_leaks(snapshot: Snapshot) -> None:
     from . import terminal
 
     for splits, number in snapshot.manifest.shared_contents.items():
-        contents = terminal.human_count(number, "equal contents")
-        terminal.say(
-            f"warning: {contents} in both {' and '.join(splits.split(', '))}. A model would be "
+        contents = human_count(number, "equal contents")
+        terminal.show_warning(
+            f"{contents} in {' and '.join(splits.rsplit(', ', 1))}. A model would be "
             "tested on data that it was trained on: drop them (ss.records.drop_duplicates()), or "
             "keep them together (Splits(…, group_by=…))."
         )

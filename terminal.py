@@ -40,7 +40,7 @@ from .schemas.features import (
     tensor_form,
 )
 from .schemas.manifest import Manifest
-from .schemas.visible import visible
+from .schemas.visible import human_count, visible
 
 if TYPE_CHECKING:
     from .pipelines.inspect.forecast import SplitForecast, SplitShares
@@ -131,15 +131,6 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     raise AssertionError("unreachable")
-
-
-def human_count(number: int, unit: str) -> str:
-    """A count with its unit, which is given in the plural.
-
-    >>> human_count(1, "shards"), human_count(1200, "files")
-    ('1 shard', '1,200 files')
-    """
-    return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
 def human_seconds(seconds: float) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from ..schemas.errors import RecipeError
+from ..schemas.visible import human_count
 
 STEPS = ("inventory", "prepare", "analyze", "plan", "write", "verify", "publish")
 """In order. Each needs those before it; ``verify`` alone may be left out."""
@@ -114,14 +115,9 @@ class StepReport:
         if self.facts.get("num_graphs") == 0:
             return f"{name}: nothing to do, the recipe has no preprocessing_fn"
         numbers = [
-            f"{value:,} {_unit(fact, value)}"
+            human_count(value, fact.removeprefix("num_"))
             for fact, value in self.facts.items()
             if fact.startswith("num_")
         ]
         done = "nothing to do" if self.reused else f"done in {self.seconds:.1f} s"
         return f"{name}: {done}: {', '.join(numbers)}" if numbers else f"{name}: {done}"
-
-
-def _unit(fact: str, number: int) -> str:
-    unit = fact.removeprefix("num_")
-    return unit.removesuffix("s") if number == 1 else unit

@@ -41,6 +41,15 @@ def visible_json(text: str) -> str:
     return "".join(c if _is_seen(c) else _escape_json(c) for c in text)
 
 
+def human_count(number: int, unit: str) -> str:
+    """A count with its unit, which is given in the plural.
+
+    >>> human_count(1, "shards"), human_count(1200, "files")
+    ('1 shard', '1,200 files')
+    """
+    return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
+
+
 def _is_seen(letter: str) -> bool:
     return letter.isprintable() and not _UNSEEN.match(letter)
 

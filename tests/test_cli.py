@@ -126,6 +126,17 @@ class TestBuild:
         assert set(manifest["features"]) == {"image", "label"}
         assert manifest["features"]["image"]["height"] == 6
 
+    def test_equal_contents_in_several_splits_are_a_warning(
+        self, tmp_path: Path, call: Any
+    ) -> None:
+        (tmp_path / "t.csv").write_text("x,label\n" + "1,a\n2,b\n" * 100)
+        code, printed, errors = call("build", tmp_path / "t.csv", "--out", tmp_path / "out")
+        assert code == 0
+        shown = [call("inspect", tmp_path / "out")[1:], (printed, errors)]
+        for results, notes in shown:
+            assert "equal contents" not in results
+            assert "warning: 2 equal contents in train, validation and test." in notes
+
     def test_tells_the_recipe_and_each_step_and_no_noise(self, built: tuple[Path, Any]) -> None:
         _, done = built
         assert 'source=ss.ImageFolder("pets")' in done.stderr

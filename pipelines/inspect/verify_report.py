@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...schemas.naming import MANIFEST, join
-from ...schemas.visible import visible
+from ...schemas.visible import human_count, visible
 from ...transforms import storage
 
 MAX_LINES = 50
@@ -120,7 +120,7 @@ class Report:
         files = {finding.file for finding in self.damages}
         head = f"{self.shown_path} could not be checked:"
         if self.damages:
-            counted = _counted(len(self.damages), "damages"), _counted(len(files), "files")
+            counted = human_count(len(self.damages), "damages"), human_count(len(files), "files")
             head = f"{self.shown_path} is damaged: {counted[0]} in {counted[1]}"
         rest = len(found) - len(shown)
         more = [f"  … and {rest:,} more (--lines 0 shows all, --json too)"] if rest else []
@@ -130,19 +130,20 @@ class Report:
         """What was checked, if a sample was or nothing is wrong; else empty."""
         sampled = self.sampled
         if sampled is not None:
+            total = human_count(sampled.total_records, "records")
+            hashed = human_count(sampled.num_hashed, "files")
             return (
-                f"checked {sampled.num_records:,} of "
-                f"{_counted(sampled.total_records, 'records')} (seed {sampled.seed}), the entire "
-                f"content of {_counted(sampled.num_hashed, 'files')}, and the names and lengths of "
-                f"all {self.num_files:,}; read {sampled.num_bytes_read:,} of "
-                f"{sampled.total_bytes:,} bytes in {self.shown_path}\nnot checked: the other "
-                "records, and whether each index is intact. Omit --sample to check everything."
+                f"checked {sampled.num_records:,} of {total} (seed {sampled.seed}), the entire "
+                f"content of {hashed}, and the names and lengths of all {self.num_files:,}; "
+                f"read {sampled.num_bytes_read:,} of {sampled.total_bytes:,} bytes in "
+                f"{self.shown_path}\nnot checked: the other records, and whether each "
+                "index is intact. Omit --sample to check everything."
             )
         if self.exit_code:
             return ""
         return (
-            f"intact: {_counted(self.num_files, 'files')}, {self.num_bytes:,} bytes, "
-            f"{_counted(self.num_examples, 'examples')} in {self.shown_path}"
+            f"intact: {human_count(self.num_files, 'files')}, {self.num_bytes:,} bytes, "
+            f"{human_count(self.num_examples, 'examples')} in {self.shown_path}"
         )
 
     def repair_hints(self) -> list[str]:
@@ -177,7 +178,7 @@ class Report:
         return {
             "path": self.shown_path,
             "fingerprint": self.fingerprint,
-            "whole": not self.damages and not self.unreadable,
+            "intact": not self.damages and not self.unreadable,
             "exit_code": self.exit_code,
             "num_files": self.num_files,
             "num_bytes": self.num_bytes,
@@ -186,7 +187,7 @@ class Report:
             "damages": [finding.to_json() for finding in self.damages],
             "warnings": [finding.to_json() for finding in self.warnings],
             "unreadable": [finding.to_json() for finding in self.unreadable],
-            "mend": self.repair_hints(),
+            "repair": self.repair_hints(),
             "sample": None if self.sampled is None else dataclasses.asdict(self.sampled),
         }
 
@@ -233,10 +234,6 @@ class Findings:
     def unchecked(self, file: str, what: str) -> None:
         """Notes a file that could not be checked."""
         self.unreadable.append(Finding(file=file, kind="unreadable", what=what))
-
-
-def _counted(number: int, unit: str) -> str:
-    return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
 def _output_root(path: str) -> str:

@@ -258,7 +258,7 @@ class TestVerify:
         code, found, _ = run(numbers, "verify", "--json")
         assert code == 0
         num_records = sum(LENGTHS) + LENGTHS[0]
-        assert found == {"whole": True, "damaged": [], "edited": [], "num_records": num_records}
+        assert found == {"intact": True, "damaged": [], "edited": [], "num_records": num_records}
 
     def test_an_edited_reader_is_told_and_no_damage(
         self, run: Run, numbers: Path, tmp_path: Path
@@ -268,7 +268,7 @@ class TestVerify:
         with open(folder / "reader" / "pipeline.py", "a") as file:
             file.write("# mine\n")
         code, found, _ = run(folder, "verify", "--json")
-        assert (code, found["whole"], found["edited"]) == (0, True, ["reader/pipeline.py"])
+        assert (code, found["intact"], found["edited"]) == (0, True, ["reader/pipeline.py"])
 
     @pytest.mark.parametrize("source", ["numbers", "images"])
     def test_damage_is_4_with_file_and_record(
@@ -476,7 +476,7 @@ class TestAlone:
         started = child(numbers, "verify", "--json")
         printed, errors = started.communicate(timeout=120)
         assert started.returncode == 0, errors
-        assert json.loads(printed)["whole"]
+        assert json.loads(printed)["intact"]
         assert errors == ""
         written = {path.name.partition(".")[0] for path in numbers.rglob("*.pyc")}
         assert written <= {"__main__"}, "Python keeps that one before it runs a line of it"

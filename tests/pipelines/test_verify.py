@@ -577,7 +577,7 @@ def test_what_does_no_harm_is_a_warning(
     assert (report.exit_code, report.lines()) == (0, [])
     assert [finding.file for finding in report.warnings] == [name]
     assert told in str(report.warnings[0])
-    assert report.to_json()["whole"] is True
+    assert report.to_json()["intact"] is True
 
 
 def test_linked_folders_are_whole(snapshot: Path, tmp_path: Path) -> None:
@@ -743,7 +743,7 @@ def test_command_on_what_is_whole(snapshot: Path, call: Any) -> None:
     code, printed, _ = call("verify", snapshot, "--sample", "50%", "--seed", 3)
     assert code == 0
     assert "checked 3 of 6 records (seed 3), the entire content of 4 files" in printed
-    assert json.loads(call("verify", snapshot, "--json")[1])["whole"] is True
+    assert json.loads(call("verify", snapshot, "--json")[1])["intact"] is True
 
 
 def test_command_on_what_is_edited(snapshot: Path, call: Any) -> None:

@@ -93,7 +93,7 @@ def verify(arguments: argparse.Namespace, out: Output) -> int:
         elif wrong:
             findings.append(f"{name}: {'; '.join(wrong)}")
     out.facts |= {
-        "whole": not findings,
+        "intact": not findings,
         "damaged": findings,
         "edited": edited,
         "num_records": num_records,
