@@ -30,7 +30,7 @@ from ..storage.globs import is_hidden
 from ..storage.redaction import redact_repeated
 from .arrow.media_rows import MediaRowReader, UnfitPartError, media_lists
 from .extracted import plain_batch, plain_schema
-from .python_values import Lists, RecordTypes, flat_record, wire_batch, wire_lists
+from .python_values import BATCH_BYTES, Lists, PendingRows, RecordTypes, flat_record, wire_lists
 from .table_files import (
     check_columns,
     class_of,
@@ -48,7 +48,6 @@ SAMPLED_FILES = 64
 """… and of evenly spaced files."""
 
 _BATCH_RECORDS = 1024
-_BATCH_BYTES = 8 << 20
 
 
 class RaisedError(Exception):
@@ -307,22 +306,22 @@ class Files:
     def _read_file(
         self, part: FileRange, features: Features, opened: OpenSource
     ) -> Iterator[RawBatch]:
-        pending = _Pending(features, part.path)
+        pending = PendingRows(features, part.path, max_rows=_BATCH_RECORDS)
         number = 0
         try:
             for found in records_of(self.function, part.path, opened):
                 if isinstance(found, pa.RecordBatch):
-                    if pending.num_records:
+                    if len(pending):
                         yield pending.batch()
-                        pending = _Pending(features, part.path)
+                        pending = PendingRows(features, part.path, max_rows=_BATCH_RECORDS)
                     yield from _read_batch(found, number, features, path=part.path)
                     number += len(found)
                     continue
-                pending.add(number, found)
+                _add_record(pending, number, found, features, path=part.path)
                 number += 1
                 if pending.is_full:
                     yield pending.batch()
-                    pending = _Pending(features, part.path)
+                    pending = PendingRows(features, part.path, max_rows=_BATCH_RECORDS)
         except RaisedError as error:
             pending.rejects.append(_rest(part.path, number, error))
         yield pending.batch()
@@ -348,53 +347,30 @@ class Files:
         return names
 
 
-class _Pending:
-    """Records and rejects of an unfinished raw batch."""
-
-    def __init__(self, features: Features, path: str) -> None:
-        self._features, self._path = features, path
-        self._numbers: list[int] = []
-        self._rows: list[dict[str, Lists]] = []
-        self._num_bytes = 0
-        self.rejects: list[Reject] = []
-
-    @property
-    def num_records(self) -> int:
-        return len(self._numbers) + len(self.rejects)
-
-    @property
-    def is_full(self) -> bool:
-        return self.num_records >= _BATCH_RECORDS or self._num_bytes >= _BATCH_BYTES
-
-    def add(self, number: int, record: Mapping[str, Any]) -> None:
-        try:
-            flat = _flat(record)
-            row = {name: _lists(name, f, flat.get(name)) for name, f in self._features.items()}
-        except (SchemaError, UnfitPartError) as error:
-            stage = getattr(error, "stage", "validate")
-            reason = getattr(error, "reason", "unfit value")
-            reject = Reject(
-                record_id=f"{self._path}#{number}",
-                stage=stage,
-                reason=reason,
-                message=f"{self._path} record {number}: {error} Convert it in the function, "
-                "declare it in types=, or raise max_rejects to quarantine such records.",
-                source=self._path,
-                position=number,
-                exception=type(error).__name__,
-            )
-            self.rejects.append(with_values(reject, flat))
-            return
-        self._numbers.append(number)
-        self._rows.append(row)
-        self._num_bytes += sum(_size(v) for lists in row.values() for v in lists.values())
-
-    def batch(self) -> RawBatch:
-        return RawBatch(
-            ids=[f"{self._path}#{number}" for number in self._numbers],
-            columns=wire_batch(self._features, self._rows),
-            rejects=tuple(self.rejects),
+def _add_record(
+    pending: PendingRows, number: int, record: Mapping[str, Any], features: Features, *, path: str
+) -> None:
+    """Adds a record, or the reject of one that does not fit."""
+    try:
+        flat = _flat(record)
+        row = {name: _lists(name, f, flat.get(name)) for name, f in features.items()}
+    except (SchemaError, UnfitPartError) as error:
+        stage = getattr(error, "stage", "validate")
+        reason = getattr(error, "reason", "unfit value")
+        reject = Reject(
+            record_id=f"{path}#{number}",
+            stage=stage,
+            reason=reason,
+            message=f"{path} record {number}: {error} Convert it in the function, "
+            "declare it in types=, or raise max_rejects to quarantine such records.",
+            source=path,
+            position=number,
+            exception=type(error).__name__,
         )
+        pending.rejects.append(with_values(reject, flat))
+        return
+    num_bytes = sum(_size(v) for lists in row.values() for v in lists.values())
+    pending.add(number, row, num_bytes=num_bytes)
 
 
 def _read_batch(
@@ -403,7 +379,7 @@ def _read_batch(
     """The rows of a batch from the function, a bounded number at a time."""
     schema = plain_schema(batch.schema, path=path)
     reader = MediaRowReader(schema, features, path=path, unit="record")
-    step = max(1, min(1 << 16, _BATCH_BYTES * len(batch) // max(1, batch.nbytes)))
+    step = max(1, min(1 << 16, BATCH_BYTES * len(batch) // max(1, batch.nbytes)))
     for start in range(0, len(batch), step):
         part = plain_batch(batch.slice(start, step), schema)
         yield reader.read(part, np.arange(number + start, number + start + len(part)))

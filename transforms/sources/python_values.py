@@ -26,7 +26,8 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.errors import SchemaError
+from ...schemas.blocks import RawBatch
+from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import (
     Dtype,
     Feature,
@@ -44,6 +45,9 @@ from .arrow.types import join_schemas, leaf_feature, missing_leaves
 
 _DTYPES = frozenset(get_args(Dtype))
 _UNITS = ("s", "ms", "us", "ns")
+
+BATCH_BYTES = 8 << 20
+"""About the bytes of a batch of records."""
 
 Lists = Mapping[str, Any]
 """The stored lists of a value, by wire column; empty if the value is missing."""
@@ -246,6 +250,41 @@ def wire_batch(features: Features, rows: Many[Mapping[str, Lists]]) -> pa.Record
         columns.update(wire_arrays(name, feature, [row[name] for row in rows]))
     schema = wire_schema(features)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+class PendingRows:
+    """Rows and rejects of an unfinished raw batch of one file; ids are ``path#position``."""
+
+    def __init__(self, features: Features, path: str, *, max_rows: int) -> None:
+        """Starts empty; full at ``max_rows`` rows and rejects, or at 8 MiB."""
+        self._features, self._path, self._max_rows = features, path, max_rows
+        self._positions: list[int] = []
+        self._rows: list[Mapping[str, Lists]] = []
+        self._num_bytes = 0
+        self.rejects: list[Reject] = []
+
+    def __len__(self) -> int:
+        """The number of rows and rejects."""
+        return len(self._rows) + len(self.rejects)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether to read it before more is added."""
+        return len(self) >= self._max_rows or self._num_bytes >= BATCH_BYTES
+
+    def add(self, position: int, row: Mapping[str, Lists], *, num_bytes: int) -> None:
+        """Adds a row: the results of :func:`wire_lists`, by feature."""
+        self._positions.append(position)
+        self._rows.append(row)
+        self._num_bytes += num_bytes
+
+    def batch(self) -> RawBatch:
+        """All of it."""
+        return RawBatch(
+            ids=[f"{self._path}#{position}" for position in self._positions],
+            columns=wire_batch(self._features, self._rows),
+            rejects=tuple(self.rejects),
+        )
 
 
 def _array(column: WireColumn, lists: Many[Any]) -> pa.Array:

@@ -30,7 +30,7 @@ from ...storage.decompress import MAGIC_BYTES, DamagedError, compression_of, dec
 from ...storage.globs import is_hidden, matches
 from ...storage.tar import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember, archive_scheme
 from ..arrow.media_rows import UnfitPartError
-from ..python_values import Lists, wire_batch
+from ..python_values import PendingRows
 from .sample_parts import PartTypes, kind_of, read_parts
 
 _EMPTY_BYTES = 20 * BLOCK_BYTES
@@ -44,7 +44,6 @@ SAMPLED = 500
 SAMPLED_TARS = 16
 """… and of evenly spaced tars."""
 BATCH_SAMPLES = 256
-BATCH_BYTES = 8 << 20
 
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -390,98 +389,82 @@ class WebDataset:
         """Reads the samples of a block's ranges; ids are ``path#offset``."""
         for index in ordered:
             part = block.ranges[index]
-            pending = _Pending(features, part.path)
+            path, pending = part.path, PendingRows(features, part.path, max_rows=BATCH_SAMPLES)
             if part.problem:
-                pending.reject(
-                    None, part.problem, stage="inventory", reason=part.problem, exception="OSError"
+                reason = part.problem
+                pending.rejects.append(
+                    _reject(
+                        path, None, reason, stage="inventory", reason=reason, exception="OSError"
+                    )
                 )
                 yield pending.batch()
                 continue
-            for found in read_samples(opened, part.path, part.start, part.stop):
+            for found in read_samples(opened, path, part.start, part.stop):
                 if isinstance(found, Damage):
                     message = f"the tar is unreadable from byte {found.offset:,} on"
-                    message = f"{message}: {found.message}"
-                    pending.reject(
-                        found.offset,
-                        message,
-                        stage="read",
-                        reason="damaged archive",
-                        exception="ReadError",
+                    pending.rejects.append(
+                        _reject(
+                            path,
+                            found.offset,
+                            f"{message}: {found.message}",
+                            stage="read",
+                            reason="damaged archive",
+                            exception="ReadError",
+                        )
                     )
                     continue
-                pending.add(found, max_pixels=self.max_pixels)
+                _add_sample(pending, found, features, path=path, max_pixels=self.max_pixels)
                 if pending.is_full:
                     yield pending.batch()
-                    pending = _Pending(features, part.path)
-            if pending.positions or pending.rejects:
+                    pending = PendingRows(features, path, max_rows=BATCH_SAMPLES)
+            if len(pending):
                 yield pending.batch()
 
 
-class _Pending:
-    """Rows and rejects of an unfinished raw batch."""
-
-    def __init__(self, features: Features, path: str) -> None:
-        self._features, self._path = features, path
-        self.positions: list[int] = []
-        self.rejects: list[Reject] = []
-        self._rows: list[dict[str, Lists]] = []
-        self._num_bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.positions) >= BATCH_SAMPLES or self._num_bytes >= BATCH_BYTES
-
-    def add(self, sample: Sample, *, max_pixels: int) -> None:
-        if sample.problem:
-            message = f"{self._path}: sample {sample.key!r}: {sample.problem}"
-            self.reject(
-                sample.offset, message, stage="read", reason="unfit part", parts=sample.parts
-            )
-            return
-        try:
-            row = read_parts(sample.parts, self._features, max_pixels=max_pixels)
-        except UnfitPartError as error:
-            message = f"{self._path}: sample {sample.key!r}: {error}"
-            self.reject(
-                sample.offset,
-                message,
-                stage=error.stage,
-                reason=error.reason,
-                exception=type(error).__name__,
-                parts=sample.parts,
-            )
-            return
-        self.positions.append(sample.offset)
-        self._rows.append(row)
-        self._num_bytes += sum(map(len, sample.parts.values()))
-
-    def reject(
-        self,
-        position: int | None,
-        message: str,
-        *,
-        stage: str,
-        reason: str,
-        exception: str = RECORD_ERROR,
-        parts: Mapping[str, bytes] | None = None,
-    ) -> None:
-        reject = Reject(
-            record_id=self._path if position is None else f"{self._path}#{position}",
-            stage=stage,
-            reason=reason,
-            message=message,
-            source=self._path,
-            position=position,
-            exception=exception,
+def _add_sample(
+    pending: PendingRows, sample: Sample, features: Features, *, path: str, max_pixels: int
+) -> None:
+    """Adds a sample, or the reject of one that does not fit."""
+    where = f"{path}: sample {sample.key!r}"
+    if sample.problem:
+        message = f"{where}: {sample.problem}"
+        reject = _reject(path, sample.offset, message, stage="read", reason="unfit part")
+        pending.rejects.append(with_values(reject, sample.parts))
+        return
+    try:
+        row = read_parts(sample.parts, features, max_pixels=max_pixels)
+    except UnfitPartError as error:
+        reject = _reject(
+            path,
+            sample.offset,
+            f"{where}: {error}",
+            stage=error.stage,
+            reason=error.reason,
+            exception=type(error).__name__,
         )
-        self.rejects.append(reject if parts is None else with_values(reject, parts))
+        pending.rejects.append(with_values(reject, sample.parts))
+        return
+    pending.add(sample.offset, row, num_bytes=sum(map(len, sample.parts.values())))
 
-    def batch(self) -> RawBatch:
-        return RawBatch(
-            ids=[f"{self._path}#{position}" for position in self.positions],
-            columns=wire_batch(self._features, self._rows),
-            rejects=tuple(self.rejects),
-        )
+
+def _reject(
+    path: str,
+    position: int | None,
+    message: str,
+    *,
+    stage: str,
+    reason: str,
+    exception: str = RECORD_ERROR,
+) -> Reject:
+    return Reject(
+        record_id=path if position is None else f"{path}#{position}",
+        stage=stage,
+        reason=reason,
+        message=message,
+        source=path,
+        position=position,
+        exception=exception,
+    )
 
 
 def holds_samples(url: str, files: Sequence[SourceFile]) -> bool:
