@@ -21,7 +21,7 @@ from ...transforms.prepare import audio
 from ...transforms.sources.arrow.hugging_face import HuggingFace
 from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
-from ...transforms.sources.csv.files import default_delimiter, is_table, sniff
+from ...transforms.sources.csv.files import SUFFIXES, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
@@ -195,7 +195,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     splits = _USUAL
     images = ImageFolder(url)
     pictured = [file for file in images.select(listed).files if "/" in file.path]
-    tables = [f for f in listed if is_table(f.path) and not is_hidden(f.path)]
+    tables = [f for f in listed if f.path.lower().endswith(SUFFIXES) and not is_hidden(f.path)]
     num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
     typed = _find_typed_tables(url, listed, opened)
     sounds = _find_sounds(url, listed, opened)

@@ -37,7 +37,7 @@ INFER_ALL_BYTES = 256 << 20
 
 _DTYPES: tuple[str, ...] = get_args(Dtype)
 _MAX_CHECKED = 100
-# # The suffix at the end of a glob: "*.pq", "part-*.parquet".
+# The suffix at the end of a glob: "*.pq", "part-*.parquet".
 _GLOB_SUFFIX = re.compile(r"[*?\]](?:.*)(\.[a-z0-9]+)$")
 
 
@@ -67,9 +67,22 @@ def types_to_json(types: Mapping[str, Any] | None) -> dict[str, object]:
 
 
 def select_files(
-    url: str, files: Sequence[SourceFile], *, suffixes: tuple[str, ...], what: str
+    url: str,
+    files: Sequence[SourceFile],
+    *,
+    suffixes: tuple[str, ...],
+    what: str,
+    underscores: bool = False,
 ) -> Selection:
-    """Selects files with these suffixes or a glob's suffix, or a single file of any name."""
+    """Selects files with these suffixes or a glob's suffix, or a single file of any name.
+
+    Args:
+        url: The source's URL.
+        files: All files there.
+        suffixes: The suffixes to select.
+        what: A file with one of them, for the count of the others.
+        underscores: Whether to select names that begin with an underscore, too.
+    """
     last = url.partition("::")[0].rpartition("/")[2]
     if len(files) == 1 and files[0].path == last.partition("?")[0]:
         return Selection(files=tuple(files), num_skipped={})
@@ -77,7 +90,8 @@ def select_files(
     selected, skipped = [], Counter[str]()
     for file in files:
         # Engines write such files next to tables: _SUCCESS, _metadata, .crc.
-        if is_hidden(file.path) or any(part.startswith("_") for part in file.path.split("/")):
+        internal = not underscores and any(part.startswith("_") for part in file.path.split("/"))
+        if internal or is_hidden(file.path):
             skipped["hidden file"] += 1
         elif file.path.lower().endswith(wanted):
             selected.append(file)

@@ -543,7 +543,16 @@ def test_one_column_only_asks_for_the_delimiter() -> None:
 
 
 def test_data_files_are_selected(tmp_path: Path) -> None:
-    for name in ("a.csv", "b.CSV", "c.txt", ".hidden.csv", "sub/d.csv", ".git/e.csv", "notes"):
+    for name in (
+        "a.csv",
+        "b.CSV",
+        "c.txt",
+        "_g.tsv.gz",
+        ".hidden.csv",
+        "sub/d.csv",
+        ".git/e.csv",
+        "notes",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("a\n1\n")
 
@@ -553,8 +562,8 @@ def test_data_files_are_selected(tmp_path: Path) -> None:
         return [file.path for file in found.files], dict(found.num_skipped)
 
     assert select("") == (
-        ["a.csv", "b.CSV", "sub/d.csv"],
-        {"dot-file": 2, "not a .csv or .tsv file": 2},
+        ["_g.tsv.gz", "a.csv", "b.CSV", "sub/d.csv"],
+        {"hidden file": 2, "not a .csv or .tsv file": 2},
     )
     assert select("notes") == (["notes"], {})
     assert select(".hidden.csv") == ([".hidden.csv"], {})

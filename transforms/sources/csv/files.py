@@ -30,22 +30,14 @@ CUT_BYTES = 32 << 20
 MAX_SAMPLES = 64
 """Maximum number of windows in a sample, each of about 4 MiB."""
 
-_SUFFIXES = (".csv", ".tsv")
+SUFFIXES = tuple(name + end for name in (".csv", ".tsv") for end in ("", *COMPRESSED_SUFFIXES))
+"""Suffixes of CSV and TSV files, compressed or not."""
 # Windows read of a file that can only be read from its start.
 _STREAM_WINDOWS = 16
 
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _YEARS = range(1800, 2200)
-
-
-def is_table(path: str) -> bool:
-    """Whether a file has the name of a CSV or TSV file, compressed or not.
-
-    >>> is_table("a/b.CSV"), is_table("b.tsv.gz"), is_table("b.txt")
-    (True, True, False)
-    """
-    return _plain_name(path).endswith(_SUFFIXES)
 
 
 def default_delimiter(path: str) -> str:

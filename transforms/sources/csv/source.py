@@ -8,7 +8,6 @@ documents the valid texts of a cell, ``types`` how column types are inferred.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, get_args
 
@@ -18,7 +17,6 @@ from ....schemas.errors import SchemaError
 from ....schemas.features import Dtype, Features
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import DamagedError
-from ...storage.globs import is_hidden
 from ..table_files import (
     INFER_ALL_BYTES,
     check_columns,
@@ -28,20 +26,19 @@ from ..table_files import (
     may_be_class,
     no_rows,
     read_ranges,
+    select_files,
     types_to_json,
     with_types,
 )
 from ..text_stream import codec_name
 from .cells import CellFeature, CellReader
-from .files import CsvFiles, Dialect, is_table
+from .files import SUFFIXES, CsvFiles, Dialect
 from .rows import Table, find_rows
 from .types import ColumnTypes
 
 NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
 _DELIMITER = re.compile(r"[\t !#-/:-@\[-`{-~]")
-# The suffix at the end of a glob: "*.txt", "part-*.tsv".
-_GLOB_SUFFIX = re.compile(r"[*?\]](?:.*)(\.[a-z0-9]+)$")
 _DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
@@ -113,19 +110,9 @@ class Csv:
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects CSV and TSV files, files with a glob's suffix, or a single file of any name."""
-        last = self.url.partition("::")[0].rpartition("/")[2]
-        if len(files) == 1 and files[0].path == last.partition("?")[0]:
-            return Selection(files=tuple(files), num_skipped={})
-        suffixes = tuple(_GLOB_SUFFIX.findall(last.lower()))
-        selected, skipped = [], Counter[str]()
-        for file in files:
-            if is_hidden(file.path):
-                skipped["dot-file"] += 1
-            elif file.path.lower().endswith(suffixes) or is_table(file.path):
-                selected.append(file)
-            else:
-                skipped["not a .csv or .tsv file"] += 1
-        return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
+        return select_files(
+            self.url, files, suffixes=SUFFIXES, what="a .csv or .tsv file", underscores=True
+        )
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """Offsets of rows at which to cut, about every 32 MiB of a larger file, never in quotes.
