@@ -123,13 +123,22 @@ class RecordTypes:
         return found
 
 
-def value_feature(name: str, values: Many[Any], *, optional: bool) -> Feature:
+def value_feature(
+    name: str,
+    values: Many[Any],
+    *,
+    optional: bool,
+    where: str = "",
+    remedy: str = "Convert it in the function, or declare it in types=.",
+) -> Feature:
     """The feature that stores all the values.
 
     Args:
         name: The feature's name, for errors.
         values: At least one value, none of which is None.
         optional: Whether some records have no value.
+        where: Begins the error, such as ``"The table x: "``.
+        remedy: Ends the error.
 
     Raises:
         SchemaError: if they have no common type.
@@ -137,7 +146,7 @@ def value_feature(name: str, values: Many[Any], *, optional: bool) -> Feature:
     if all(isinstance(value, np.ndarray) for value in values):
         return _of_arrays(name, values, optional=optional)
     if all(isinstance(value, list | tuple) for value in values):
-        return _of_lists(name, values, optional=optional)
+        return _of_lists(name, values, optional=optional, where=where, remedy=remedy)
     kinds = {_kind(value) for value in values}
     if kinds <= {"int64", "uint64"}:
         low, high = min(map(int, values)), max(map(int, values))
@@ -154,9 +163,9 @@ def value_feature(name: str, values: Many[Any], *, optional: bool) -> Feature:
             return Timestamp(kind.removeprefix("time "), optional=optional)  # type: ignore[arg-type]
     shown = sorted({f"{reprlib.repr(v)} ({type(v).__name__})" for v in values}, key=len)
     raise SchemaError(
-        f"{name!r} is {', '.join(shown[:2])} in the first records; expected values of one type: "
-        "bools, numbers, strings, bytes, times with a zone, NumPy arrays, or lists of these. "
-        "Convert it in the function, or declare it in types=."
+        f"{where}{name!r} is {', '.join(shown[:2])}; expected values of one type: bools, numbers, "
+        "strings, bytes, times with a zone, NumPy arrays, or lists of these. "
+        f"{remedy}"
     )
 
 
@@ -180,14 +189,11 @@ def _of_arrays(name: str, arrays: Many[Any], *, optional: bool) -> Feature:
     return Tensor(dtype, shape)
 
 
-def _of_lists(name: str, lists: Many[Any], *, optional: bool) -> Feature:
+def _of_lists(name: str, lists: Many[Any], *, optional: bool, where: str, remedy: str) -> Feature:
     items = [item for one in lists for item in one]
     if not items:
-        raise SchemaError(
-            f"{name!r} is an empty list in all sampled records. Declare it in types=, as in "
-            "ss.Sequence(ss.Scalar(…))."
-        )
-    of = value_feature(name, items, optional=False)
+        raise SchemaError(f"{where}{name!r} is an empty list in all records. {remedy}")
+    of = value_feature(name, items, optional=False, where=where, remedy=remedy)
     if isinstance(of, Sequence):
         inner: Any = of.of
         return Tensor(inner.dtype, (None, None, *getattr(inner, "shape", ())))

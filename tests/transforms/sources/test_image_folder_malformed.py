@@ -297,10 +297,10 @@ BAD_TABLES: dict[str, tuple[str, bytes, str]] = {
     "two_types": (
         "a.jsonl",
         b'{"file":"a.png","n":1}\n{"file":"b.png","n":"x"}\n',
-        "'n' is 1 in one row and 'x' in another",
+        r"'n' is 1 \(int\), 'x' \(str\)",
     ),
-    "empty_lists": ("a.jsonl", b'{"file":"a.png","n":[]}\n', "all lists of 'n' are empty"),
-    "nested_lists": ("a.jsonl", b'{"file":"a.png","n":[[1]]}\n', "'n'"),
+    "empty_lists": ("a.jsonl", b'{"file":"a.png","n":[]}\n', "'n' is an empty list in all records"),
+    "nested_lists": ("a.jsonl", b'{"file":"a.png","n":[[1],2]}\n', "'n'"),
     "score_of_a_box": (
         "a.jsonl",
         b'{"file":"a.png","boxes":[{"bbox":[0,0,1,1],"score":1}]}\n',

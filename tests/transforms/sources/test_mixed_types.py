@@ -18,8 +18,43 @@ import snapshard as ss
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature
 from snapshard.transforms.sources.custom import Files
+from snapshard.transforms.sources.folders.sample_parts import PartTypes
+from snapshard.transforms.sources.folders.side_tables import infer_columns
+from snapshard.transforms.sources.python_values import RecordTypes
 
 from .test_tfrecord_files import example, framed
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2.5],
+        [2**53 + 1, 0.5],
+        [1, None],
+        [2**63, 1],
+        [2**63, -1],
+        [-(2**63) - 1, 1],
+        [[2**63]],
+        [[1], [2.5]],
+        [[], [1]],
+        [[[1, 2]], [[3]]],
+        [[["a"]], [["b", "c"], []]],
+        [True, False],
+        ["a", None],
+    ],
+    ids=str,
+)
+def test_the_same_values_have_the_same_type_in_all_sources_of_json(values: list[Any]) -> None:
+    """Rows of a function, a table of labels, and parts of samples."""
+    rows, parts = RecordTypes(), PartTypes()
+    for value in values:
+        rows.add({"n": value}, path="a.bin")
+        parts.add({"json": json.dumps({"n": value}).encode()})
+    table = b"\n".join(json.dumps({"file": "x", "n": value}).encode() for value in values)
+    expected = rows.features({})["n"]
+    assert infer_columns("t.jsonl", table, image=None, keys=["file"]) == {"n": expected}
+    assert parts.features() == {"json.n": expected}
+
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 DAY_MS = 86_400_000

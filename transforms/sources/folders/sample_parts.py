@@ -41,8 +41,7 @@ from ....schemas.features import (
 from ...media.image_header import MAX_PIXELS
 from ..arrow.media_rows import UnfitPartError, media_lists
 from ..json.values import object_without_doubles
-from ..python_values import Lists, flat_record, wire_lists
-from .side_tables import value_feature
+from ..python_values import Lists, flat_record, value_feature, wire_lists
 
 _KINDS = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image"),
@@ -115,7 +114,13 @@ class PartTypes:
         if kind == "json":
             present = [value for value in values if value is not None]
             missing = optional or len(present) < len(values)
-            return value_feature("The samples", name, present, optional=missing)
+            return value_feature(
+                name,
+                present,
+                optional=missing,
+                where="The samples: ",
+                remedy="Convert it in the samples, or leave it out.",
+            )
         return Scalar("string", optional=optional)
 
 

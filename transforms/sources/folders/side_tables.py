@@ -56,7 +56,7 @@ from ....schemas.recipe import OpenSource
 from ...runs.files import wire_schema
 from ..csv.source import Csv
 from ..json.values import object_without_doubles
-from ..python_values import Lists, flat_record, wire_batch, wire_lists
+from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
 
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
 """Names of the column that names the file."""
@@ -404,8 +404,8 @@ def infer_columns(
             continue
         present = [value for value in found if value is not None]
         if present:
-            features[column] = value_feature(
-                f"The table {name}", column, present, optional=len(present) < len(rows)
+            features[column] = _column_feature(
+                name, column, present, optional=len(present) < len(rows)
             )
     if not features:
         raise SchemaError(f"The table {name} has no columns besides the file names.")
@@ -434,39 +434,23 @@ def read_columns(
     return wire_batch(features, lists), unfit
 
 
-def value_feature(where: str, column: str, values: list[Any], *, optional: bool) -> Feature:
-    """The common feature of the values.
+def _column_feature(table: str, column: str, values: list[Any], *, optional: bool) -> Feature:
+    """The common feature of a column's values; texts of ``label`` are classes.
 
     Raises:
         SchemaError: if they have no common type.
     """
-    if all(isinstance(value, list) for value in values):
-        items = [item for value in values for item in value]
-        if not items:
-            raise SchemaError(f"{where}: all lists of {column!r} are empty. Leave it out.")
-        of = value_feature(where, column, items, optional=False)
-        if isinstance(of, Scalar | ClassLabel):
-            return Sequence(of, optional=optional)
-    kinds = {_kind(value) for value in values}
-    if kinds == {"string"} and column == "label":
+    remedy = "Fix the table, or leave the column out."
+    where = f"The table {table}: "
+    found = value_feature(column, values, optional=optional, where=where, remedy=remedy)
+    if column != "label":
+        return found
+    if found == Scalar("string", optional=optional):
         return ClassLabel(tuple(sorted(set(values))), optional=optional)
-    if kinds <= {"int64", "float64"}:
-        dtype = "float64" if "float64" in kinds else "int64"
-        return Scalar(dtype, optional=optional)  # type: ignore[arg-type]
-    if len(kinds) == 1 and kinds <= {"bool", "string"}:
-        return Scalar(kinds.pop(), optional=optional)  # type: ignore[arg-type]
-    first = next((value for value in values if _kind(value) != _kind(values[0])), values[0])
-    raise SchemaError(
-        f"{where}: {column!r} is {reprlib.repr(values[0])} in one row and {reprlib.repr(first)} in "
-        "another; expected bools, numbers, strings, or lists of one of them. Fix the table."
-    )
-
-
-def _kind(value: Any) -> str:
-    for kind, name in ((bool, "bool"), (int, "int64"), (float, "float64"), (str, "string")):
-        if isinstance(value, kind):
-            return name
-    return type(value).__name__
+    if found == Sequence(Scalar("string"), optional=optional):
+        names = {item for value in values for item in value}
+        return Sequence(ClassLabel(tuple(sorted(names))), optional=optional)
+    return found
 
 
 def _box_features(name: str, values: list[Any], image: str) -> dict[str, Feature]:
