@@ -164,11 +164,6 @@ def rejects_to_bytes(rejects: Iterable[Reject]) -> bytes:
     return sink.getvalue()
 
 
-def rejects_from_bytes(content: bytes) -> list[Reject]:
-    """Reads the output of :func:`rejects_to_bytes`."""
-    return list(iterate_rejects(io.BytesIO(content)))
-
-
 def _table(rejects: Sequence[Reject]) -> pa.Table:
     known = known_secrets()
     return pa.Table.from_pylist([_row(reject, known) for reject in rejects], schema=SCHEMA)

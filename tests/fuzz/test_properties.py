@@ -23,7 +23,7 @@ from snapshard.schemas.errors import Reject
 from snapshard.schemas.manifest import FileEntry, Manifest, ShardEntry, SplitEntry, read_manifest
 from snapshard.schemas.naming import stays_inside
 from snapshard.transforms.examples.index import index_bytes, index_from_bytes, write_index_table
-from snapshard.transforms.rejects import printable, rejects_from_bytes, rejects_to_bytes
+from snapshard.transforms.rejects import iterate_rejects, printable, rejects_to_bytes
 from snapshard.transforms.runs.summary import RunEntry, RunPart, RunTable, table_to_bytes
 from snapshard.transforms.storage.artifacts import put_artifact, read_artifact
 
@@ -146,7 +146,7 @@ _REJECTS = st.builds(
 @settings(max_examples=30)
 def test_rejects_read_back(rejects: list[Reject]) -> None:
     content = rejects_to_bytes(rejects)
-    found = rejects_from_bytes(content)
+    found = list(iterate_rejects(io.BytesIO(content)))
     kept = [dataclasses.replace(one, payload_kind="bytes") for one in rejects]
     assert sorted(found, key=repr) == sorted(kept, key=repr)
     assert rejects_to_bytes(found) == content
