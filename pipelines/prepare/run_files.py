@@ -159,12 +159,13 @@ class RunFiles:
                 return self._summary(entry)
         return self._summary(self._write_keys(info))
 
-    def drop_damage(self, info: RunInfo) -> bool:
-        """Reads all files of an existing run, and invalidates damaged ones.
+    def drop_damage(self, entry: RunEntry) -> bool:
+        """Reads all files of a run in a summary, and invalidates damaged ones.
 
         Returns:
             Whether files are damaged or missing and must be made again.
         """
+        info = entry.run
         try:
             run_rejects(self._workspace, info)
             for _ in self._reader(info).scan():
@@ -172,14 +173,12 @@ class RunFiles:
         except DamagedWorkError:
             storage.remove_tree(self._workspace.run_info(info.run_id))
             return True
-        entry = self._entry_in_place(info)
         try:
-            if entry is not None:
-                self._summary(entry)
+            self._summary(entry)
         except DamagedWorkError:
             storage.remove_tree(self._keys_info(info))
             return True
-        return entry is None
+        return False
 
     def _reader(self, info: RunInfo) -> RunReader:
         return RunReader(self._workspace.run(info.run_id), info.batches, self.schema)

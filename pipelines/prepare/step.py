@@ -21,7 +21,6 @@ from ...transforms import storage
 from ...transforms.runs.key_histogram import KeyBins
 from ...transforms.runs.partitions import SplitEnds, time_ends
 from ...transforms.runs.summary import (
-    RunEntry,
     RunTable,
     Summary,
     find_summary,
@@ -35,7 +34,7 @@ from ..progress import watched
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
 from .block_worker import PrepareConfig, StageKey, run_files
-from .run_files import RunFiles, run_in_place
+from .run_files import run_in_place
 from .sort_keys import bins_for
 from .stages import plan_spans
 
@@ -203,12 +202,7 @@ def drop_damaged_runs(found: Survey, workspace: Workspace) -> None:
             stage=number,
             bins=_bins(found, number, num_units=len(stage.units)),
         )
-
-        def is_damaged(entry: RunEntry, files: RunFiles = files) -> bool:
-            info = run_in_place(workspace, entry.run.run_id)
-            return info is None or files.drop_damage(info)
-
-        if True in list(_each(is_damaged, stage.summary.entries, workspace)):
+        if True in list(_each(files.drop_damage, stage.summary.entries, workspace)):
             remove_summary(workspace, stage.name)
 
 

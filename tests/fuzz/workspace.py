@@ -41,7 +41,13 @@ from snapshard.transforms.examples.shards import (
     shard_name,
 )
 from snapshard.transforms.rejects import Dropped, iterate_rejects
-from snapshard.transforms.runs.summary import Summary, find_summary, read_summary, write_summary
+from snapshard.transforms.runs.summary import (
+    Summary,
+    find_summary,
+    read_summary,
+    remove_summary,
+    write_summary,
+)
 from snapshard.transforms.storage.opened_source import open_source
 
 
@@ -103,10 +109,18 @@ class SmallBuild:
         lines = [
             line for url in write_descriptors(blocks, workspace) for line in read_descriptors(url)
         ]
+        digest = inventory.input_digest[:32]
+        known = find_summary(workspace, digest) if dropping else None
+        if known is not None and any([files.drop_damage(entry) for entry in known.entries]):
+            remove_summary(workspace, digest)
         for block in map(unit_from_line, lines):
             assert isinstance(block, Block)
             info = run_in_place(workspace, block.block_id)
-            if info is None or (dropping and files.drop_damage(info)):
+            made: Summary | None = None
+            if info is not None:
+                with contextlib.suppress(DamagedWorkError):
+                    made = files.summarize(info)
+            if info is None or made is None:
                 dropped = Dropped()
 
                 def records(block: Block = block, dropped: Dropped = dropped) -> Any:
@@ -119,9 +133,9 @@ class SmallBuild:
                         dropped.add([*batch.rejects, *rejects])
 
                 info = files.write(block.block_id, records(), dropped=dropped, in_order=False)
-            entries.append(files.summarize(info))
+                made = files.summarize(info)
+            entries.append(made)
             runs.append(info)
-        digest = inventory.input_digest[:32]
         if find_summary(workspace, digest) is None:
             write_summary(Summary.merge(entries), workspace, digest)
         summary = read_summary(workspace, digest)
