@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import os
 
-from ...schemas.errors import DamagedSnapshotError, DamagedWorkError, RecipeError
+from ...schemas.errors import DamagedSnapshotError, RecipeError
 from ...schemas.features import Features
 from ...schemas.naming import Workspace, join, stays_inside
 from ...schemas.written import written
@@ -68,15 +68,12 @@ class GivenGraph:
             StorageError: if it cannot be written.
         """
         url = workspace.graph(self.digest)
-        try:
-            copy_graph(self.url, self.info, url)
-        except DamagedWorkError as error:
-            # Building again, as this error suggests, does not recreate the graph of another build.
-            what = str(error).partition(" Start the build again")[0]
+        damaged = copy_graph(self.url, self.info, url)
+        if damaged is not None:
             raise DamagedSnapshotError(
-                f"transform_from={self.name!r}: {what} Run snapshard verify on it, or remove "
-                "transform_from= to analyze again."
-            ) from None
+                f"transform_from={self.name!r}: {storage.redact(damaged)} is missing or damaged. "
+                "Run snapshard verify on it, or remove transform_from= to analyze again."
+            )
         return url
 
 

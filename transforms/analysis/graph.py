@@ -139,18 +139,24 @@ def put_graph(
     return info
 
 
-def copy_graph(source: str, info: GraphInfo, url: str) -> None:
+def copy_graph(source: str, info: GraphInfo, url: str) -> str | None:
     """Copies a graph to another place, unless an intact one is there.
 
+    Returns:
+        The first file of the source that is missing or damaged; None if the graph is in place.
+
     Raises:
-        DamagedWorkError: if a file of the source is missing or damaged.
-        StorageError: if it cannot be written.
+        StorageError: if it cannot be read or written.
     """
     if checked_graph(url) is not None:
-        return
+        return None
     for name in info.files:
-        storage.put_bytes(join(url, name), read_graph_file(source, info, name))
+        content = _intact_file(source, info, name)
+        if content is None:
+            return join(source, name)
+        storage.put_bytes(join(url, name), content)
     put_artifact(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
+    return None
 
 
 def read_graph_info(url: str) -> GraphInfo | None:
@@ -174,12 +180,7 @@ def graph_info(url: str) -> GraphInfo:
 def checked_graph(url: str) -> GraphInfo | None:
     """Describes a stored graph after checking every file; None if it is incomplete or damaged."""
     info = read_graph_info(url)
-    if info is None:
-        return None
-    try:
-        for name in info.files:
-            read_graph_file(url, info, name)
-    except DamagedWorkError:
+    if info is None or any(_intact_file(url, info, name) is None for name in info.files):
         return None
     return info
 
@@ -190,18 +191,24 @@ def read_graph_file(url: str, info: GraphInfo, name: str) -> bytes:
     Raises:
         DamagedWorkError: if it is missing or damaged.
     """
-    try:
-        content = storage.read_bytes(join(url, name))
-    except StorageError as error:
-        if not is_lost(error):
-            raise
-        content = b""
-    if hashlib.sha256(content).hexdigest() != info.files[name]:
+    content = _intact_file(url, info, name)
+    if content is None:
         raise DamagedWorkError(
             f"{storage.redact(join(url, name))} is missing or damaged. Start the build again to "
             "recreate it."
         )
     return content
+
+
+def _intact_file(url: str, info: GraphInfo, name: str) -> bytes | None:
+    """The content of a graph's file; None if it is missing or damaged."""
+    try:
+        content = storage.read_bytes(join(url, name))
+    except StorageError as error:
+        if not is_lost(error):
+            raise
+        return None
+    return content if hashlib.sha256(content).hexdigest() == info.files[name] else None
 
 
 class TransformGraph:
