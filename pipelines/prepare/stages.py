@@ -8,19 +8,21 @@ runs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from ...schemas.blocks import KeySpan
+from ...schemas.blocks import KeySpan, RawBatch
+from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import Feature, Features
-from ...schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn
-from ...schemas.splits import KEY_SPACE
+from ...schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn, SortedRecords
+from ...schemas.splits import KEY_SPACE, Splits
 from ...transforms.prepare.engine.chain import output_features, stored_features
-from ...transforms.prepare.engine.repartition import Repartition
 from ...transforms.prepare.engine.step_files import with_files
 from ...transforms.runs.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
+from ...transforms.runs.keys import order_by_key
 from ...transforms.runs.partitions import check_rule
 
 SPAN_BYTES = 64 << 20
@@ -43,6 +45,37 @@ class StageFeatures:
 
     inputs: dict[str, Feature]
     outputs: dict[str, Feature]
+
+
+@config_class
+class Repartition:
+    """Changes no records: starts a stage in which the splits of all are known."""
+
+    prefix_bytes = 0
+
+    def settings(self) -> dict[str, object]:
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
+        return {"step": "repartition"}
+
+    def features(self, features: Features) -> Features:
+        """The features, unchanged."""
+        return features
+
+    def check(self, splits: Splits) -> None:
+        """Accepts any splits."""
+
+    def order(
+        self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
+    ) -> tuple[Any, Any]:
+        """Sorts by the records' own keys."""
+        del columns, features
+        return order_by_key(ids, seed)
+
+    def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
+        """Returns the records unchanged."""
+        del features
+        for part in records:
+            yield RawBatch(ids=list(part.ids), columns=part.columns)
 
 
 def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
