@@ -32,7 +32,13 @@ from ...schemas.naming import MANIFEST, ShardName, is_reader_file, join
 from ...transforms import storage
 from ...transforms.examples.decode import example_features, int64_values
 from ...transforms.examples.index import class_codes_from_bytes, index_from_bytes
-from ...transforms.examples.tfrecord import FRAME_BYTES, Frames, Scan, scan_damage, stored_examples
+from ...transforms.examples.tfrecord import (
+    FRAME_BYTES,
+    Frames,
+    Scan,
+    scan_tfrecord,
+    stored_examples,
+)
 from ..snapshot_files import FoundFile, SnapshotFiles
 from .verify_report import Findings, Kind
 
@@ -152,7 +158,9 @@ class ContentChecker:
         scan: Scan | None = None
         intact = shard.file in present and shard.file not in self._damaged
         if shard.file in self._damaged or (intact and offsets in self._damaged):
-            scan = scan_damage(join(self._files.folder, shard.file), name.compression, known=known)
+            scan = scan_tfrecord(
+                join(self._files.folder, shard.file), name.compression, known=known
+            )
         if scan is not None and not intact:
             self._note_records(shard, scan, known, ids=ids)
         for file in (offsets, table, name.labels_file):

@@ -236,11 +236,12 @@ class ShardWriter:
             compression=settings.compression,
         )
         hasher = hashlib.sha256()
-        num_read = sum(1 for _ in scan_tfrecord(path, settings.compression, hasher=hasher))
-        if not num_read == written.num_examples == shard.num_examples:
+        scan = scan_tfrecord(path, settings.compression, hasher=hasher)
+        scan.check(path)
+        if not scan.num_records == written.num_examples == shard.num_examples:
             raise DamagedWorkError(
                 f"{name}: planned {shard.num_examples:,} examples, wrote "
-                f"{written.num_examples:,}, read back {num_read:,}. The workspace "
+                f"{written.num_examples:,}, read back {scan.num_records:,}. The workspace "
                 f"{settings.workspace.root} may be damaged: remove it and build again."
             )
         offsets_file, table_file = name.index_files

@@ -45,7 +45,7 @@ HEAD_BYTES, FOOT_BYTES = 12, 4
 FRAME_BYTES = HEAD_BYTES + FOOT_BYTES
 """What a frame adds to its record."""
 
-_HEAD = struct.Struct("<QI")
+HEAD = struct.Struct("<QI")
 _HEADS = np.dtype([("length", "<u8"), ("checksum", "<u4")])
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = np.dtype("<u4")
@@ -61,7 +61,9 @@ MAX_BEYOND_BYTES = 64 << 20
 """At most this many uncompressed bytes are read beyond the end given by the index."""
 
 _FOOT = struct.Struct("<I")
-_PIECE_BYTES = 16 << 10
+_BATCH_FRAMES = 1024
+"""At most this many frames are checked together."""
+_PIECE_BYTES = 64 << 10
 _RECORD_PIECE_BYTES = 4 << 20
 
 Frames = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
@@ -188,44 +190,6 @@ def _fixed(values: npt.NDArray[Any]) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
 
 
-def scan_tfrecord(
-    url: str, compression: Compression, *, hasher: hashlib._Hash | None = None
-) -> Iterator[tuple[int, int]]:
-    """Reads a TFRecord file without TensorFlow and checks every checksum.
-
-    Args:
-        url: A local path or any fsspec URL.
-        compression: ``"none"`` or ``"gzip"``.
-        hasher: Updated with the bytes of the file as they are read; by the end, with all of them.
-
-    Yields:
-        Offset and length of each frame, in uncompressed bytes.
-
-    Raises:
-        DamagedSnapshotError: at the first damaged record, naming its number and byte.
-        StorageError: if the file cannot be read.
-    """
-    stored = stored_chunks(url) if hasher is None else _hashed(stored_chunks(url), hasher)
-    frames = _frames(inflated(stored) if compression == "gzip" else stored)
-    offset = 0
-    for number in itertools.count():
-        try:
-            length = next(frames, None)
-        except (BrokenFrameError, zlib.error) as error:
-            where = f"record {number:,}, byte {offset:,}"
-            if compression == "gzip":
-                # A broken stream may fail before the records decompressed so far are yielded.
-                where = f"or after {where} of the uncompressed bytes"
-            raise DamagedSnapshotError(
-                f"{storage.redact(url)} is damaged at {where}: {error}. Restore the file, or run "
-                "the build again."
-            ) from None
-        if length is None:
-            return
-        yield offset, length
-        offset += length
-
-
 def uncompressed_chunks(url: str, compression: Compression) -> Iterator[bytes]:
     """The uncompressed bytes of a TFRecord file, in bounded chunks; checks no checksums.
 
@@ -233,16 +197,13 @@ def uncompressed_chunks(url: str, compression: Compression) -> Iterator[bytes]:
         DamagedSnapshotError: if its compression is broken.
         StorageError: if the file cannot be read.
     """
-    stored = stored_chunks(url)
-    if compression == "none":
-        yield from stored
-        return
-    try:
-        yield from inflated(stored)
-    except (BrokenFrameError, zlib.error) as error:
+    stream = _Stream(url, compression)
+    yield from stream.chunks
+    if stream.trouble is not None:
         raise DamagedSnapshotError(
-            f"{storage.redact(url)} is damaged: {error}. Restore the file, or run the build again."
-        ) from None
+            f"{storage.redact(url)} is damaged: {stream.trouble}. Restore the file, or run the "
+            "build again."
+        )
 
 
 def stored_examples(url: str, compression: Compression) -> Iterator[bytes]:
@@ -267,62 +228,6 @@ def stored_examples(url: str, compression: Compression) -> Iterator[bytes]:
             yield held[at + HEAD_BYTES : at + length - FOOT_BYTES]
             at += length
         held = held[at:]
-
-
-class BrokenFrameError(Exception):
-    """A frame is broken; the message says how, and the scan adds its place."""
-
-
-def _frames(chunks: Iterator[bytes]) -> Iterator[int]:
-    """Checks the frames of each chunk together, and yields their lengths."""
-    held = b""
-    while True:
-        edges, at = [], 0
-        while at + _HEAD.size <= len(held):
-            end = at + FRAME_BYTES + _LENGTH.unpack_from(held, at)[0]
-            if end > len(held):
-                break
-            edges.append(at)
-            at = end
-        if edges:
-            yield from _checked(held, [*edges, at])
-            held = held[at:]
-        num_bytes = _HEAD.size
-        if len(held) >= num_bytes:
-            length, checksum = _HEAD.unpack_from(held)
-            expected = _length_checksums(np.array([length], np.uint64))
-            _compare(checksum, int(expected[0]), "its length")
-            num_bytes = FRAME_BYTES + length
-        held = filled(held, num_bytes, chunks)
-        if not held:
-            return
-        if len(held) < _HEAD.size:
-            raise BrokenFrameError(f"the file ends {len(held)} bytes into a frame's head")
-        if len(held) < num_bytes:
-            missing = num_bytes - len(held)
-            raise BrokenFrameError(f"the file ends {missing:,} bytes before the frame does")
-
-
-def _checked(held: bytes, edges: list[int]) -> Iterator[int]:
-    """The lengths of the consecutive frames between these edges, up to the first broken one."""
-    content, ends = np.frombuffer(held, np.uint8), np.array(edges)
-    starts, stops = ends[:-1, None], ends[1:, None]
-    heads = content[starts + np.arange(_HEAD.size)].view(_HEADS)[:, 0]
-    feet = content[stops + np.arange(-_CHECKSUM.itemsize, 0)].view(_CHECKSUM)[:, 0]
-    head_checksums = _length_checksums(heads["length"])
-    bounds = itertools.pairwise(edges)
-    checksums = _masked([held[a + _HEAD.size : b - _CHECKSUM.itemsize] for a, b in bounds])
-    broken = np.flatnonzero((heads["checksum"] != head_checksums) | (feet != checksums))
-    yield from np.diff(ends)[: broken[0] if len(broken) else None].tolist()
-    for n in broken[:1]:
-        _compare(int(heads["checksum"][n]), int(head_checksums[n]), "its length")
-        _compare(int(feet[n]), int(checksums[n]), "the record")
-
-
-def _compare(stored: int, expected: int, what: str) -> None:
-    trouble = checksum_trouble(stored, expected, what)
-    if trouble is not None:
-        raise BrokenFrameError(trouble)
 
 
 def checksum_trouble(stored: int, expected: int, what: str) -> str | None:
@@ -359,31 +264,6 @@ def _hashed(chunks: Iterator[bytes], hasher: hashlib._Hash) -> Iterator[bytes]:
         advance()
         hasher.update(chunk)
         yield chunk
-
-
-def inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The content of one GZIP member, in chunks of bounded size.
-
-    Raises:
-        BrokenFrameError: if it is truncated, or more bytes follow it.
-        zlib.error: if it is damaged.
-    """
-    stream = zlib.decompressobj(wbits=31)
-    for chunk in chunks:
-        rest = chunk
-        while not stream.eof:
-            plain = stream.decompress(rest, _READ_BYTES)
-            rest = stream.unconsumed_tail
-            if plain:
-                yield plain
-            elif not rest:
-                break
-        else:
-            rest = stream.unused_data or rest
-            if rest:
-                raise BrokenFrameError("bytes follow the end of the GZIP stream")
-    if not stream.eof:
-        raise BrokenFrameError("the GZIP stream is truncated")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -423,6 +303,22 @@ class Scan:
         """The number of frames found, including broken ones."""
         return self.num_whole + self.num_broken
 
+    def check(self, url: str) -> None:
+        """Does nothing if the file is intact.
+
+        Raises:
+            DamagedSnapshotError: naming the first damaged record and its byte.
+        """
+        what, number, offset = self.ending, self.num_records, self.num_bytes
+        if self.broken:
+            first = self.broken[0]
+            what, number, offset = first.what, first.number, first.offset
+        if what is not None:
+            raise DamagedSnapshotError(
+                f"{storage.redact(url)} is damaged at record {number:,}, byte {offset:,}: {what}. "
+                "Restore the file, or run the build again."
+            )
+
     def note(self, offset: int, length: int, what: str | None) -> None:
         """Records a frame, and what is wrong with it, if anything."""
         if what is not None:
@@ -441,35 +337,49 @@ def frame_trouble(frame: bytes, length: int) -> str | None:
     """Describes the error of a frame that should have this length; None if it is intact."""
     if len(frame) < length:
         return f"the file ends {length - len(frame):,} bytes before the record does"
-    stated, checksum = _HEAD.unpack_from(frame)
+    stated, checksum = HEAD.unpack_from(frame)
     trouble = checksum_trouble(checksum, masked(google_crc32c.value(frame[:8])), "its length")
     if trouble is not None:
         return trouble
     if stated != length - FRAME_BYTES:
         return f"it has {stated:,} bytes, expected {length - FRAME_BYTES:,}"
-    (checksum,) = _FOOT.unpack_from(frame, length - _FOOT.size)
-    crc = google_crc32c.value(frame[_HEAD.size : length - _FOOT.size])
+    (checksum,) = _FOOT.unpack_from(frame, length - FOOT_BYTES)
+    crc = google_crc32c.value(frame[HEAD_BYTES : length - FOOT_BYTES])
     return checksum_trouble(checksum, masked(crc), "the record")
 
 
-def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> Scan:
-    """Reads a TFRecord file to its end, skipping over damage.
+def scan_tfrecord(
+    url: str,
+    compression: Compression,
+    *,
+    known: Frames | None = None,
+    hasher: hashlib._Hash | None = None,
+) -> Scan:
+    """Reads a TFRecord file to its end without TensorFlow, and checks every checksum.
+
+    Skips over damage as far as possible. Memory holds a chunk of the file, whatever its records.
 
     Args:
         url: A local path or any fsspec URL.
         compression: ``"none"`` or ``"gzip"``.
         known: Offsets and lengths of the frames, from an intact index; None without one.
+        hasher: Updated with the bytes of the file as they are read; with all of an intact one.
 
     Raises:
         StorageError: if the file cannot be read.
     """
     scan = Scan()
-    stream = _Stream(url, compression)
+    stream = _Stream(url, compression, hasher)
     starts, lengths = known if known is not None else (np.empty(0, np.uint64),) * 2
     end = int(starts[-1] + lengths[-1]) if len(starts) else None
+    trouble: str | None = None
     while True:
+        # Where every length is damaged, looking for the next intact frames each time takes long.
+        if trouble is None and (end is None or scan.num_bytes <= end):
+            for length, wrong in stream.take_frames():
+                scan.note(scan.num_bytes, length, wrong)
         offset, number = scan.num_bytes, scan.num_records
-        head = stream.take(_HEAD.size)
+        head = stream.take(HEAD_BYTES)
         if not head:
             scan.ending = stream.trouble
             scan.complete = stream.trouble is None
@@ -478,14 +388,14 @@ def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> 
             scan.ending = "far more follows than was written"
             scan.complete = False
             return scan
-        trouble: str | None = None
-        if len(head) == _HEAD.size:
-            stated, checksum = _HEAD.unpack(head)
+        trouble = None
+        if len(head) == HEAD_BYTES:
+            stated, checksum = HEAD.unpack(head)
             length = FRAME_BYTES + stated
             trouble = checksum_trouble(
                 checksum, masked(google_crc32c.value(head[:8])), "its length"
             )
-        if len(head) < _HEAD.size or trouble is not None:
+        if len(head) < HEAD_BYTES or trouble is not None:
             # Only the index can tell where the next frame begins.
             if number >= len(starts) or int(starts[number]) != offset:
                 trouble = trouble or f"the file ends {len(head)} bytes into the head of a frame"
@@ -507,13 +417,13 @@ def _rest_of_frame(stream: _Stream, length: int, num_read: int) -> tuple[int, st
     Reads the record in pieces and checksums them: a record may be of any size.
     """
     crc = 0
-    while num_read < length - _FOOT.size:
-        piece = stream.take(min(length - _FOOT.size - num_read, _RECORD_PIECE_BYTES))
+    while num_read < length - FOOT_BYTES:
+        piece = stream.take(min(length - FOOT_BYTES - num_read, _RECORD_PIECE_BYTES))
         if not piece:
             break
         crc = google_crc32c.extend(crc, piece)
         num_read += len(piece)
-    foot = stream.take(length - num_read) if num_read >= length - _FOOT.size else b""
+    foot = stream.take(length - num_read) if num_read >= length - FOOT_BYTES else b""
     num_read += len(foot)
     if num_read < length:
         return num_read, f"the file ends {length - num_read:,} bytes before the record does"
@@ -527,9 +437,11 @@ def _with(what: str | None, cause: str | None) -> str | None:
 class _Stream:
     """The uncompressed bytes of a file, as far as they can be read."""
 
-    def __init__(self, url: str, compression: Compression) -> None:
-        chunks = stored_chunks(url)
-        self._chunks = self._inflated(chunks) if compression == "gzip" else chunks
+    def __init__(
+        self, url: str, compression: Compression, hasher: hashlib._Hash | None = None
+    ) -> None:
+        chunks = stored_chunks(url) if hasher is None else _hashed(stored_chunks(url), hasher)
+        self.chunks = self._inflated(chunks) if compression == "gzip" else chunks
         self._held = b""
         self._at = 0
         self.trouble: str | None = None
@@ -538,32 +450,59 @@ class _Stream:
     def take(self, num_bytes: int) -> bytes:
         """The next bytes; fewer only at the end."""
         if self._at + num_bytes > len(self._held):
-            self._held = filled(self._held[self._at :], num_bytes, self._chunks)
+            self._held = filled(self._held[self._at :], num_bytes, self.chunks)
             self._at = 0
         taken = self._held[self._at : self._at + num_bytes]
         self._at += len(taken)
         return taken
+
+    def take_frames(self) -> list[tuple[int, str | None]]:
+        """Length and error of the next frames, as far as they are in memory.
+
+        Ends before a frame whose length is damaged. Checks many frames together: one by one takes
+        several times as long.
+        """
+        held, edges = self._held, [self._at]
+        while len(edges) <= _BATCH_FRAMES and edges[-1] + HEAD_BYTES <= len(held):
+            end = edges[-1] + FRAME_BYTES + _LENGTH.unpack_from(held, edges[-1])[0]
+            if end > len(held):
+                break
+            edges.append(end)
+        content, ends = np.frombuffer(held, np.uint8), np.array(edges)
+        heads = content[ends[:-1, None] + np.arange(HEAD_BYTES)].view(_HEADS)[:, 0]
+        damaged = np.flatnonzero(heads["checksum"] != _length_checksums(heads["length"]))
+        if len(damaged):
+            edges, ends = edges[: damaged[0] + 1], ends[: damaged[0] + 1]
+        feet = content[ends[1:, None] + np.arange(-FOOT_BYTES, 0)].view(_CHECKSUM)[:, 0]
+        bounds = itertools.pairwise(edges)
+        checksums = _masked([held[a + HEAD_BYTES : b - FOOT_BYTES] for a, b in bounds])
+        troubles: list[str | None] = [None] * len(feet)
+        for n in np.flatnonzero(feet != checksums).tolist():
+            troubles[n] = checksum_trouble(int(feet[n]), int(checksums[n]), "the record")
+        self._at = edges[-1]
+        return list(zip(np.diff(ends).tolist(), troubles, strict=True))
 
     def _inflated(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """The content of a GZIP member, if damaged up to the last byte that can be recovered."""
         stream = zlib.decompressobj(wbits=31)
         for chunk in chunks:
             for start in range(0, len(chunk), _PIECE_BYTES):
-                piece = chunk[start : start + _PIECE_BYTES]
-                if stream.eof:
-                    self.trouble = "bytes follow the end of the GZIP stream"
-                    return
-                before = stream.copy()
-                try:
-                    plain = stream.decompress(piece)
-                except zlib.error as error:
-                    # The error discards what was decompressed before the damage.
-                    self.trouble = f"the GZIP stream is damaged: {error}"
-                    yield from _byte_by_byte(before, piece)
-                    return
-                if plain:
-                    yield plain
-                if stream.unused_data:
+                rest = chunk[start : start + _PIECE_BYTES]
+                while not stream.eof:
+                    before = stream.copy()
+                    try:
+                        plain = stream.decompress(rest, _READ_BYTES)
+                    except zlib.error as error:
+                        # The error discards what was decompressed before the damage.
+                        self.trouble = f"the GZIP stream is damaged: {error}"
+                        yield from _byte_by_byte(before, rest)
+                        return
+                    rest = stream.unconsumed_tail
+                    if plain:
+                        yield plain
+                    if not rest and len(plain) < _READ_BYTES:
+                        break
+                if stream.unused_data or (stream.eof and rest):
                     self.trouble = "bytes follow the end of the GZIP stream"
                     return
         if not stream.eof:

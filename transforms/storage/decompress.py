@@ -95,7 +95,7 @@ def decompressed(
 
     Args:
         read: Reads the compressed file.
-        compression: As :func:`compression_of` returns it.
+        compression: As :func:`compression_of` returns it, or ``zlib``.
         max_expansion: Maximum ratio of bytes produced to bytes read, once more than 256 MiB are
             produced: beyond it the file is a decompression bomb and counts as damaged.
 
@@ -195,6 +195,8 @@ def _decoders(compression: str) -> tuple[Callable[[], Any], type[Exception]]:
     """A factory of decoders (with the interface of ``zlib``'s), and the error they raise."""
     if compression == "gzip":
         return lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), zlib.error
+    if compression == "zlib":
+        return zlib.decompressobj, zlib.error
     if compression == "bzip2":
         return bz2.BZ2Decompressor, OSError
     if compression == "xz":

@@ -277,6 +277,14 @@ def test_a_small_compressed_file_cut_at_every_byte(reading: Any, pack: Any) -> N
         assert reject.record_id.startswith("a.tfrecord")
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
+def test_bytes_after_a_compressed_stream_are_a_reject(reading: Any, pack: Any) -> None:
+    path = reading.write("a.tfrecord", pack(framed(RECORDS[:3])) + b"junk")
+    got = reading.read(TFRecords(path), features={"id": ss.Scalar("int64")})
+    assert got.column("id") == [0, 1, 2]
+    assert [reject.reason for reject in got.rejects] == ["damaged file"]
+
+
 _GOOD = example(x=1)
 
 

@@ -5,21 +5,17 @@ The compression is detected from the content: GZIP, ZLIB or none. Offsets count 
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import google_crc32c
 
-from ....schemas.limits import FREE_BYTES, Limits
+from ....schemas.limits import Limits
 from ....schemas.recipe import OpenSource
-from ...storage.decompress import DamagedError, compression_of, decompressed, grows_beyond
+from ...examples.tfrecord import FRAME_BYTES, HEAD, HEAD_BYTES, masked
+from ...storage.decompress import DamagedError, compression_of, decompressed
 
-_HEAD = struct.Struct("<QI")
-_FRAME_BYTES = 16
 _READ_BYTES = 4 << 20
-_MASK_DELTA = 0xA282EAD8
 
 
 class Frame(NamedTuple):
@@ -41,7 +37,7 @@ def compression(head: bytes) -> str:
     """
     if compression_of(head) == "gzip":
         return "gzip"
-    if len(head) >= _HEAD.size and _head_problem(head) == "":
+    if len(head) >= HEAD_BYTES and _head_problem(head) == "":
         return "none"
     if len(head) >= 2 and head[0] & 15 == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
         return "zlib"
@@ -57,18 +53,13 @@ def read_frames(opened: OpenSource, path: str, start: int, stop: int) -> Iterato
     Raises:
         ValueError: if it is not a TFRecord file.
     """
-    kind = compression(opened.read(path, 0, _HEAD.size))
+    kind = compression(opened.read(path, 0, HEAD_BYTES))
     if kind == "none":
         yield from _frames(_ranged(opened, path, start), start, stop, limits=opened.limits)
         return
-    if kind == "gzip":
-        pieces = decompressed(
-            lambda a, b: opened.read(path, a, b),
-            "gzip",
-            max_expansion=opened.limits.max_expansion,
-        )
-    else:
-        pieces = _inflated(_ranged(opened, path, 0), opened.limits.max_expansion)
+    pieces = decompressed(
+        lambda a, b: opened.read(path, a, b), kind, max_expansion=opened.limits.max_expansion
+    )
     yield from _frames(pieces, 0, None, limits=opened.limits)
 
 
@@ -78,19 +69,19 @@ def frame_offsets(opened: OpenSource, path: str, *, num_bytes: int, every: int) 
     Raises:
         ValueError: if it is not a TFRecord file.
     """
-    if compression(opened.read(path, 0, _HEAD.size)) != "none":
+    if compression(opened.read(path, 0, HEAD_BYTES)) != "none":
         return []
     found: list[int] = []
     at, window, window_start = 0, b"", 0
-    while at + _HEAD.size <= num_bytes:
-        if not window_start <= at <= window_start + len(window) - _HEAD.size:
+    while at + HEAD_BYTES <= num_bytes:
+        if not window_start <= at <= window_start + len(window) - HEAD_BYTES:
             window, window_start = opened.read(path, at, at + _READ_BYTES), at
-        head = window[at - window_start : at - window_start + _HEAD.size]
-        if len(head) < _HEAD.size or _head_problem(head):
+        head = window[at - window_start : at - window_start + HEAD_BYTES]
+        if len(head) < HEAD_BYTES or _head_problem(head):
             break
         if at >= (found[-1] if found else 0) + every:
             found.append(at)
-        at += _HEAD.unpack(head)[0] + _FRAME_BYTES
+        at += HEAD.unpack(head)[0] + FRAME_BYTES
     return found
 
 
@@ -114,24 +105,24 @@ def _frames(
 
     try:
         while stop is None or offset < stop:
-            if len(held) - at < _HEAD.size and not fill(_HEAD.size):
+            if len(held) - at < HEAD_BYTES and not fill(HEAD_BYTES):
                 if held:
-                    problem = f"truncated: the file has {len(held)} of {_HEAD.size} header bytes"
+                    problem = f"truncated: the file has {len(held)} of {HEAD_BYTES} header bytes"
                     yield Frame(offset, b"", problem, True)
                 return
-            problem = _head_problem(held[at : at + _HEAD.size], limits.max_record_bytes)
+            problem = _head_problem(held[at : at + HEAD_BYTES], limits.max_record_bytes)
             if problem:
                 yield Frame(offset, b"", problem, True)
                 return
-            length = _HEAD.unpack_from(held, at)[0]
-            size = length + _FRAME_BYTES
+            length = HEAD.unpack_from(held, at)[0]
+            size = length + FRAME_BYTES
             if len(held) - at < size and not fill(size):
                 problem = f"truncated: the file has {len(held):,} of its {size:,} bytes"
-                yield Frame(offset, held[_HEAD.size :], problem, True)
+                yield Frame(offset, held[HEAD_BYTES:], problem, True)
                 return
-            content = held[at + _HEAD.size : at + _HEAD.size + length]
+            content = held[at + HEAD_BYTES : at + HEAD_BYTES + length]
             stored = int.from_bytes(held[at + size - 4 : at + size], "little")
-            if _masked(content) == stored:
+            if masked(google_crc32c.value(content)) == stored:
                 yield Frame(offset, content)
             else:
                 yield Frame(offset, content, "the checksum of the record does not match")
@@ -142,42 +133,15 @@ def _frames(
 
 
 def _head_problem(head: bytes, max_bytes: int | None = None) -> str:
-    length, checksum = _HEAD.unpack(head[: _HEAD.size])
-    if _masked(head[:8]) != checksum:
+    length, checksum = HEAD.unpack(head[:HEAD_BYTES])
+    if masked(google_crc32c.value(head[:8])) != checksum:
         return "the checksum of a record's length does not match"
     if max_bytes is not None and length > max_bytes:
         return f"a record claims {length:,} bytes, more than {max_bytes:,}"
     return ""
 
 
-def _masked(content: bytes) -> int:
-    crc = int(google_crc32c.value(content))
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
-
-
 def _ranged(opened: OpenSource, path: str, start: int) -> Iterator[bytes]:
     while piece := opened.read(path, start, start + _READ_BYTES):
         start += len(piece)
         yield piece
-
-
-def _inflated(pieces: Iterator[bytes], max_expansion: int) -> Iterator[bytes]:
-    """The decompressed content of a ZLIB stream."""
-    stream, num_read, num_given = zlib.decompressobj(), 0, 0
-    for piece in pieces:
-        rest = piece
-        while rest and not stream.eof:
-            try:
-                plain = stream.decompress(rest, _READ_BYTES)
-            except zlib.error:
-                raise DamagedError("zlib", offset=num_read, detail="is damaged") from None
-            rest = stream.unconsumed_tail
-            num_given += len(plain)
-            expansion_limit = (num_read + len(piece)) * max_expansion
-            if num_given > max(FREE_BYTES, expansion_limit):
-                raise DamagedError("zlib", offset=num_read, detail=grows_beyond(max_expansion))
-            if plain:
-                yield plain
-        num_read += len(piece)
-    if not stream.eof:
-        raise DamagedError("zlib", offset=num_read, detail="ends too early")
