@@ -20,6 +20,7 @@ from ...schemas.features import (
     wire_columns,
 )
 from ...schemas.wire import ITEM_BYTES
+from ...transforms.examples.varint import varint
 
 _EXTRA = ("of", "names", "unit", "rate", "channels", "image", "labels")
 """Settings of a feature that ``FEATURES`` holds in addition to its dtype and shape."""
@@ -120,16 +121,16 @@ def layout_of(features: Features) -> list[tuple[str, bytes, int]]:
     heads = {}
     for name, size in sizes.items():
         assert size is not None
-        head = b"\x0a" + _varint(size)  # the list's value
-        head = _tag(features[name]) + _varint(len(head) + size) + head  # its list
-        head = b"\x12" + _varint(len(head) + size) + head  # the map entry's value
-        head = b"\x0a" + _varint(len(name.encode())) + name.encode() + head  # and its key
-        heads[name] = b"\x0a" + _varint(len(head) + size) + head  # the entry
+        head = b"\x0a" + varint(size)  # the list's value
+        head = _tag(features[name]) + varint(len(head) + size) + head  # its list
+        head = b"\x12" + varint(len(head) + size) + head  # the map entry's value
+        head = b"\x0a" + varint(len(name.encode())) + name.encode() + head  # and its key
+        heads[name] = b"\x0a" + varint(len(head) + size) + head  # the entry
     if not heads:
         return []
     first = next(iter(heads))
     total = sum(len(head) + (sizes[name] or 0) for name, head in heads.items())
-    heads[first] = b"\x0a" + _varint(total) + heads[first]
+    heads[first] = b"\x0a" + varint(total) + heads[first]
     return [(name, head, sizes[name] or 0) for name, head in heads.items()]
 
 
@@ -155,12 +156,3 @@ def _tag(feature: Feature) -> bytes:
     """The tag of a feature's list in an Example, which encodes its kind."""
     column = feature.wire_columns("")[0]
     return {"bytes": b"\x0a", "float32": b"\x12", "int64": _INT64}[column.kind]
-
-
-def _varint(value: int) -> bytes:
-    """Encodes a number as a protobuf varint."""
-    digits = bytearray()
-    while value >= 128:
-        digits.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*digits, value])

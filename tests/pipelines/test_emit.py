@@ -14,7 +14,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshard.pipelines.reader import describe, emit
+from snapshard.pipelines.reader import emit
 from snapshard.pipelines.reader.emit import ReaderFacts, emit_reader
 from snapshard.pipelines.reader.runtime import images
 from snapshard.schemas.features import (
@@ -429,15 +429,6 @@ class TestLayout:
     ) -> None:
         text = emitted(features)
         assert [name for name, _, _ in constants(text)["LAYOUT"]] == names
-
-    def test_lengths_are_variable_length_numbers(self) -> None:
-        assert [describe._varint(n).hex() for n in (0, 127, 128, 300, 2**21)] == [
-            "00",
-            "7f",
-            "8001",
-            "ac02",
-            "80808001",
-        ]
 
 
 class TestFormats:

@@ -16,7 +16,12 @@ import snapshard as ss
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature
 from snapshard.transforms.examples.decode import NotAnExampleError, read_lists
-from snapshard.transforms.examples.varint import packed_varints, unpack_varints, varint_sizes
+from snapshard.transforms.examples.varint import (
+    packed_varints,
+    unpack_varints,
+    varint,
+    varint_sizes,
+)
 
 FEATURES: dict[str, Feature] = {
     "image": ss.Image(2, 3),
@@ -219,6 +224,7 @@ def test_varints_come_back(drawn: list[int]) -> None:
     offsets = np.concatenate([[0], np.cumsum(varint_sizes(values), dtype=np.int64)])
     packed = packed_varints(values, offsets).tobytes()
     assert unpack_varints(packed).view(np.uint64).tolist() == values.tolist()
+    assert b"".join(map(varint, values.tolist())) == packed
 
 
 def field(number: int, wire_type: int, content: bytes) -> bytes:

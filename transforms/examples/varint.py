@@ -19,6 +19,15 @@ ALL_ROWS = slice(None)
 _TILE_VALUES = 1 << 15
 
 
+def varint(value: int) -> bytes:
+    """One number that is not negative."""
+    digits = bytearray()
+    while value >= 128:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*digits, value])
+
+
 def varint_sizes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Computes the number of bytes of each integer as a varint.
 

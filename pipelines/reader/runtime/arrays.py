@@ -16,7 +16,6 @@ import bisect
 import functools
 import hashlib
 import itertools
-import json
 import operator
 import os
 import secrets
@@ -30,7 +29,14 @@ import numpy.typing as npt
 
 from . import facts
 from .examples import Parser, decode_image
-from .frames import Inflated, LocalFile, fault_of, fault_of_shard, how_to_verify
+from .frames import (
+    Inflated,
+    LocalFile,
+    fault_of,
+    fault_of_shard,
+    how_to_verify,
+    read_manifest,
+)
 
 __all__ = ["DamagedShardError", "Records", "Stream", "decode_image", "process_shard"]
 
@@ -644,27 +650,13 @@ class _Shard:
 def _list_shards(split: str, folder: str) -> list[_Shard]:
     """Lists the split's shards in stored order, from the manifest."""
     path = os.path.join(folder, "manifest.json")
-    snapshot = f"{facts.NAME} {facts.FINGERPRINT}"
     if not os.path.exists(path):
         raise ValueError(
-            f"{path} is missing. Pass the local folder of {snapshot} as root=; if it is in a "
-            "store, copy it to a local disk first."
+            f"{path} is missing. Pass the local folder of {facts.NAME} {facts.FINGERPRINT} as "
+            "root=; if it is in a store, copy it to a local disk first."
         )
-    try:
-        with open(path, encoding="utf-8") as file:
-            manifest = json.load(file)
-        found = (manifest["fingerprint"], manifest["format_version"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not a manifest ({error!r}). Pass the folder of {snapshot} as root=, or "
-            "copy the file again."
-        ) from None
-    if found != (facts.FINGERPRINT, facts.FORMAT_VERSION):
-        raise ValueError(
-            f"{path} has fingerprint {found[0]} (format {found[1]}), this reader "
-            f"{facts.FINGERPRINT} (format {facts.FORMAT_VERSION}). Use the reader of that "
-            "snapshot, or pass another root=."
-        )
+    with open(path, encoding="utf-8", errors="replace") as file:
+        manifest = read_manifest(file.read(), path)
     entries = manifest["splits"][split]["shards"]
     sha256 = {name: entry["sha256"] for name, entry in manifest.get("files", {}).items()}
     checksums = facts.SHARD_CHECKSUMS.get(split) or [None] * len(entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
+import json
 import os
 import shlex
 import struct
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from . import facts
 
 
 class LocalFile:
@@ -91,6 +94,29 @@ def fault_of_shard(
     if found != struct.pack("<I", checksum):
         return "is a different shard: its checksum is not the one that was recorded for it"
     return ""
+
+
+def read_manifest(content: str, path: str) -> dict[str, Any]:
+    """The manifest of the snapshot that this reader belongs to.
+
+    Raises:
+        ValueError: if it is not a manifest, or that of another snapshot.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads(content)
+        found = (manifest["fingerprint"], manifest["format_version"])
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(
+            f"{path} is not a manifest ({content[:99]!r}). Pass the folder of {facts.NAME} "
+            f"{facts.FINGERPRINT} as root=, or copy the file again."
+        ) from None
+    if found != (facts.FINGERPRINT, facts.FORMAT_VERSION):
+        raise ValueError(
+            f"{path} has fingerprint {found[0]} (format {found[1]}), this reader "
+            f"{facts.FINGERPRINT} (format {facts.FORMAT_VERSION}). Use the reader of that "
+            "snapshot, or pass another root=."
+        )
+    return manifest
 
 
 def how_to_verify(root: str) -> str:

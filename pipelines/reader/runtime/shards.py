@@ -6,7 +6,6 @@ import bisect
 import concurrent.futures
 import hashlib
 import itertools
-import json
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .frames import fault_of_shard, how_to_verify, masked_crc32c
+from .frames import fault_of_shard, how_to_verify, masked_crc32c, read_manifest
 
 READ_BYTES = 256 << 10
 """Size of one read from a local shard; larger reads cost more page faults."""
@@ -67,20 +66,7 @@ def list_shards(split: str, root: str) -> list[Shard]:
         raise ValueError(
             f"{path} is missing. Pass the folder of {facts.NAME} {facts.FINGERPRINT} as root=."
         )
-    try:
-        manifest = json.loads(content)
-        found = (manifest["fingerprint"], manifest["format_version"])
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(
-            f"{path} is not a manifest ({content[:99]!r}). Pass the folder of {facts.NAME} "
-            f"{facts.FINGERPRINT} as root=."
-        ) from None
-    if found != (facts.FINGERPRINT, facts.FORMAT_VERSION):
-        raise ValueError(
-            f"{path} has fingerprint {found[0]} (format {found[1]}), this reader "
-            f"{facts.FINGERPRINT} (format {facts.FORMAT_VERSION}). Use the reader of that "
-            "snapshot, or pass another root=."
-        )
+    manifest = read_manifest(content, path)
     entries = manifest["splits"][split]["shards"]
     sha256 = {name: entry["sha256"] for name, entry in manifest.get("files", {}).items()}
     checksums = facts.SHARD_CHECKSUMS.get(split) or [None] * len(entries)

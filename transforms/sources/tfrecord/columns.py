@@ -22,7 +22,7 @@ from ....schemas.features import ClassLabel, Feature, Scalar, Tensor, TensorForm
 from ....schemas.wire import FLOATS
 from ...examples.decode import NotAnExampleError, read_frames, top_level_fields
 from ...examples.dtypes import numpy_dtype
-from ...examples.varint import packed_varints, varint_sizes
+from ...examples.varint import varint
 from ...media.image_header import UnreadableImageError, read_header
 
 TENSOR = "tensor"
@@ -176,14 +176,9 @@ def _frames_column(rows: Sequence[list[bytes] | None]) -> pa.Array:
 
 def _head(size: int) -> bytes:
     """The bytes before a Feature of this size in an Example of a single unnamed feature."""
-    value = b"\x12" + _varint(size)
-    entry = b"\x0a" + _varint(len(value) + size) + value
-    return b"\x0a" + _varint(len(entry) + size) + entry
-
-
-def _varint(value: int) -> bytes:
-    sizes = np.cumsum([0, *varint_sizes(np.array([value]))])
-    return packed_varints(np.array([value]), sizes).tobytes()
+    value = b"\x12" + varint(size)
+    entry = b"\x0a" + varint(len(value) + size) + value
+    return b"\x0a" + varint(len(entry) + size) + entry
 
 
 def shapes_of(batch: pa.RecordBatch) -> dict[str, ColumnShape]:
