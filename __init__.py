@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .pipelines.build import build, run_step
-    from .pipelines.snapshot import Snapshot
+    from .pipelines.snapshot import Snapshot, load
     from .schemas.errors import SnapshardError
     from .schemas.features import (
         Audio,
@@ -93,6 +93,7 @@ __all__ = [
     "build",
     "encode_example",
     "images",
+    "load",
     "parse_example",
     "records",
     "run_step",
@@ -131,6 +132,7 @@ _EXPORTS: dict[str, str] = {
     "Shards": ".schemas.shards",
     "SnapshardError": ".schemas.errors",
     "Snapshot": ".pipelines.snapshot",
+    "load": ".pipelines.snapshot",
     "Spark": ".schemas.runner",
     "Splits": ".schemas.splits",
     "Struct": ".schemas.features",

@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import json
+import logging
 import os
 import re
 import shutil
@@ -56,6 +57,10 @@ class Snapshot:
     manifest: Manifest
     cached: bool = False
 
+    def __repr__(self) -> str:
+        splits = [f"{name}={one.num_examples}" for name, one in self.manifest.splits.items()]
+        return f"Snapshot({', '.join([repr(storage.redact(self.path)), *splits])})"
+
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Snapshot:
         """Opens a snapshot, or the latest one where ``path`` is a folder of snapshots.
@@ -90,6 +95,24 @@ class Snapshot:
             if (function := getattr(module, name, None)) is not None:
                 setattr(module, name, _reading(function, self.path))
         return module
+
+
+def load(path: str | os.PathLike[str]) -> Snapshot:
+    """Opens a snapshot, or the latest one of a name, and logs its fingerprint at level INFO.
+
+    ``snapshard.load("out/name").reader()`` follows each new build. A trainer without snapshard
+    imports ``out/name/reader.py`` to the same effect.
+
+    Args:
+        path: See :meth:`Snapshot.open`, which this calls.
+
+    Raises:
+        RecipeError: if there is none at this place, or several names.
+        DamagedSnapshotError: if its manifest is missing or cannot be read.
+    """
+    snapshot = Snapshot.open(path)
+    logging.getLogger(__name__).info("loaded %r", snapshot)
+    return snapshot
 
 
 def fetch_reader(snapshot: Snapshot, folder: str) -> None:
@@ -239,7 +262,7 @@ def _find(path: str) -> str:
     if LATEST in names:
         return _latest_in(path)
     # What a build puts into a snapshot before its manifest, which is the commit.
-    begun = {_OLD_FILE, BUILD}.intersection(names) or any(map(ShardName.parse, names))
+    begun = BUILD in names or any(map(ShardName.parse, names))
     if not begun and READER in names:  # a recipe may have this name
         begun = storage.exists(join(path, READER_FACTS))
     if begun:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
@@ -130,6 +132,7 @@ def config_class(cls: type[_T]) -> type[_T]:
     """
     made: Any = dataclass(
         frozen=True,
+        repr=False,
         config=pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True),
     )(cls)
     validate: Callable[..., None] = made.__init__
@@ -152,7 +155,40 @@ def config_class(cls: type[_T]) -> type[_T]:
 
     init.__wrapped__ = validate  # type: ignore[attr-defined]
     made.__init__ = init
+    if "__repr__" not in vars(cls):
+        made.__repr__ = repr_of_settings
     return made  # type: ignore[no-any-return]
+
+
+def repr_of_settings(self: Any) -> str:
+    """The constructor's call, without arguments that have their default value."""
+    shown = _Repr()
+    parts = []
+    for field in dataclasses.fields(self):
+        value = getattr(self, field.name)
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if field.init and field.repr and not (type(value) is type(default) and value == default):
+            parts.append(f"{field.name}={shown.repr(value)}")
+    return f"{type(self).__name__}({', '.join(parts)})"
+
+
+class _Repr(reprlib.Repr):
+    """Long texts are kept, as they are paths and queries; long collections are cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 200
+        self.maxlist = self.maxtuple = self.maxdict = 10
+
+    def repr_dict(self, x: Mapping[Any, Any], level: int) -> str:
+        """In the dictionary's own order."""
+        shown = [
+            f"{self.repr1(key, level - 1)}: {self.repr1(value, level - 1)}"
+            for key, value in itertools.islice(x.items(), self.maxdict)
+        ]
+        return "{" + ", ".join([*shown, "..."] if len(x) > self.maxdict else shown) + "}"
 
 
 def check_revision(revision: object) -> None:

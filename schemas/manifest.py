@@ -144,6 +144,14 @@ class Manifest(pydantic.BaseModel):
     files: dict[_Name, FileEntry]
     """All files except this one, ``build.json`` and the report; by name relative to the folder."""
 
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name}: {one.num_examples}" for name, one in self.splits.items())
+        names = list(self.features)
+        features = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
+        return f"Manifest({self.name} {self.fingerprint}; {splits}; features {features})"
+
+    __str__ = __repr__
+
     @pydantic.computed_field(repr=False)  # type: ignore[prop-decorator]
     @property
     def checksum(self) -> str:

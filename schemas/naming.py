@@ -21,6 +21,7 @@ REJECTS = "rejects.parquet"
 BUILD = "build.json"
 SERVING = "serving"
 LATEST = "latest.json"
+LATEST_READER = "reader.py"
 WORKSPACE = ".work"
 
 UNLISTED = frozenset({MANIFEST, BUILD})
@@ -128,6 +129,11 @@ class OutputPaths:
     def latest(self) -> str:
         """The pointer to the last build's snapshot."""
         return join(self.folder, LATEST)
+
+    @property
+    def latest_reader(self) -> str:
+        """The module that imports the reader of the snapshot which ``latest.json`` names."""
+        return join(self.folder, LATEST_READER)
 
     @property
     def workspace(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .analysis import check_analysis
 from .blocks import Block, RawBatch, Selection, SourceFile
-from .config import check_revision, check_texts
+from .config import check_revision, check_texts, repr_of_settings
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
 from .limits import Limits
@@ -334,6 +334,8 @@ class Recipe:
     """Files that the recipe's code opened while it was loaded: absolute path -> its identity then.
 
     None if this was not observed: the recipe was not loaded from a file."""
+
+    __repr__ = repr_of_settings
 
     def __post_init__(self) -> None:
         """Checks the arguments; reads nothing.

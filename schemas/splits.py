@@ -187,6 +187,17 @@ class Splits:
             )
         return cls._of(SplitRule(by="time", feature=feature, ends=ends), names=tuple(splits))
 
+    def __repr__(self) -> str:
+        call, given = "Splits", [f"{name}={fraction!r}" for name, fraction in self.fractions]
+        if (rule := self.rule) is not None:
+            call = f"Splits.by_{rule.by}"
+            given += [f"{name}={value!r}" for name, value in rule.values]
+            given += [f"{name}={end!r}" for name, end in zip(self.names, rule.ends, strict=False)]
+            given[:0] = [] if rule.feature is None else [repr(rule.feature)]
+        options = {"stratify_by": None, "group_by": None, "assign": "hash", "allow_empty": False}
+        given += [f"{k}={getattr(self, k)!r}" for k, v in options.items() if getattr(self, k) != v]
+        return f"{call}({', '.join(given)})"
+
     @classmethod
     def _of(cls, rule: SplitRule, *, names: tuple[str, ...] = ()) -> Splits:
         made = cls.__new__(cls)

@@ -42,7 +42,7 @@ from ...transforms.runs.partitions import most_frequent
 from ..inventory.survey import Survey
 from ..prepare.rejects import gather_rejects
 from ..prepare.step import Prepared
-from ..reader.emit import ReaderFacts, emit_reader
+from ..reader.emit import LATEST_READER_FILE, ReaderFacts, emit_reader
 from ..snapshot import Snapshot, read_latest
 
 
@@ -244,7 +244,13 @@ def _split_entry(written: Sequence[ShardInfo], publisher: Publisher) -> SplitEnt
 
 
 def point_latest(out: OutputPaths, fingerprint: str) -> None:
-    """Makes ``latest.json`` name a snapshot; writes nothing if it already does."""
+    """Makes ``latest.json`` name a snapshot, and ``reader.py`` beside it import its reader.
+
+    Writes nothing that is there already.
+    """
+    module = LATEST_READER_FILE.read_bytes()
+    if not storage.exists(out.latest_reader) or storage.read_bytes(out.latest_reader) != module:
+        storage.put_bytes(out.latest_reader, module)
     try:
         if storage.exists(out.latest) and read_latest(out.latest) == fingerprint:
             return

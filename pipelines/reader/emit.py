@@ -19,6 +19,8 @@ from ...transforms.examples.sizing import varying_lists
 from .describe import describe, formats_of, layout_of, sides_of
 
 RUNTIME = pathlib.Path(__file__).with_name("runtime")
+LATEST_READER_FILE = pathlib.Path(__file__).with_name("latest_reader.py")
+"""Copied verbatim beside ``latest.json``."""
 _WIDTH = 100
 _VERY_WIDE = 1_000
 """Width of long lines: a list that would need lines wider than this is put on two lines."""

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,11 @@ import numpy as np
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.publish.step import point_latest
+from snapshard.pipelines.reader.emit import LATEST_READER_FILE
 from snapshard.schemas.errors import DamagedSnapshotError, RecipeError
 from snapshard.schemas.manifest import file_entry, json_checksum
+from snapshard.schemas.naming import OutputPaths
 
 FEATURES = {"x": ss.Scalar("int64"), "label": ss.ClassLabel(("no", "yes"))}
 RECORDS = [{"x": i, "label": i % 2} for i in range(5)]
@@ -251,3 +255,77 @@ def test_names_from_the_data_are_no_code(make: Any, tmp_path: Path) -> None:
     assert tuple(reader.CLASS_NAMES) == names
     (batch,) = reader.dataset("train", 8, shuffle=False)
     np.testing.assert_array_equal(batch["label"], [0, 1, 0, 1, 0])
+
+
+IMPORT_LATEST = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
+sys.path.insert(0, sys.argv[1])
+import reader
+from reader.arrays import Records
+print(reader.FINGERPRINT, reader.__name__, len(Records("train")), "snapshard" in sys.modules)
+"""
+
+
+def _import_latest(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-I", "-c", IMPORT_LATEST, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_folder_of_snapshots_imports_the_reader_of_the_latest(make: Any, tmp_path: Path) -> None:
+    out = OutputPaths(str(tmp_path), "made")
+    for fingerprint in (FIRST, SECOND):
+        make(tmp_path, fingerprint=fingerprint, latest=False)
+        point_latest(out, fingerprint)
+        done = _import_latest(tmp_path / "made")
+        assert done.stdout == f"{fingerprint} reader 5 False\n", done.stderr
+        assert f"reader INFO reading snapshot {fingerprint} in " in done.stderr
+    assert ss.load(tmp_path / "made").manifest.fingerprint == SECOND
+
+
+@pytest.mark.parametrize(
+    ("pointer", "message"),
+    [
+        (None, "does not name a snapshot"),
+        ("{", "does not name a snapshot"),
+        ('{"fingerprint": 3}', "does not name a snapshot"),
+        (json.dumps({"fingerprint": SECOND}), "is missing, but"),
+    ],
+)
+def test_a_folder_without_a_latest_snapshot_says_so(
+    make: Any, tmp_path: Path, pointer: str | None, message: str
+) -> None:
+    make(tmp_path, latest=False)
+    point_latest(OutputPaths(str(tmp_path), "made"), FIRST)
+    (tmp_path / "made/latest.json").unlink()
+    if pointer is not None:
+        (tmp_path / "made/latest.json").write_text(pointer)
+    done = _import_latest(tmp_path / "made")
+    assert "ImportError" in done.stderr
+    assert message in done.stderr
+    assert "Build again" in done.stderr
+
+
+def test_only_what_changed_is_put_beside_the_pointer(make: Any, tmp_path: Path) -> None:
+    make(tmp_path)
+    out = OutputPaths(str(tmp_path), "made")
+    point_latest(out, FIRST)
+    module = tmp_path / "made/reader.py"
+    assert module.read_bytes() == LATEST_READER_FILE.read_bytes()
+    times = module.stat().st_mtime_ns
+    point_latest(out, FIRST)
+    assert module.stat().st_mtime_ns == times
+    module.write_text("edited")
+    point_latest(out, FIRST)
+    assert module.read_bytes() == LATEST_READER_FILE.read_bytes()
+
+
+def test_it_is_shown_in_a_line(make: Any, tmp_path: Path) -> None:
+    snapshot = ss.load(make(tmp_path))
+    assert repr(snapshot) == f"Snapshot('{tmp_path}/made/{FIRST}', train=5)"
+    assert str(snapshot.manifest) == repr(snapshot.manifest)
+    assert repr(snapshot.manifest).startswith(f"Manifest(made {FIRST}; train: 5; features ")

@@ -74,3 +74,38 @@ def test_folder_without_a_file_is_the_current_one(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert Path(done.stdout.strip()) == tmp_path.resolve()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (ss.Csv("a.csv"), "Csv(url='a.csv')"),
+        (ss.Csv("a.csv", label="x"), "Csv(url='a.csv', label='x')"),
+        (ss.Shards(), "Shards()"),
+        (ss.Scalar("int64", min=0), "Scalar(min=0, dtype='int64')"),
+        (ss.ClassLabel([str(n) for n in range(99)]), "ClassLabel(names=('0', '1', '2', '3', "),
+        (ss.Splits(train=0.5, test=0.5), "Splits(train=0.5, test=0.5)"),
+        (
+            ss.Splits(train=0.5, test=0.5, group_by="a", assign="balanced"),
+            "Splits(train=0.5, test=0.5, group_by='a', assign='balanced')",
+        ),
+        (ss.Splits.by_folder(train="a"), "Splits.by_folder(train=('a',))"),
+        (
+            ss.Splits.by_column("part", train="a", test=("b", "c")),
+            "Splits.by_column('part', train=('a',), test=('b', 'c'))",
+        ),
+        (ss.Splits.by_time("t", train=3, test=None), "Splits.by_time('t', train=3, test=None)"),
+        (
+            _recipe(prepare=[ss.images.decode("image")], seed=7),
+            "Recipe(name='r', source=ImageFolder(url='images'), "
+            """prepare=(ss.images.decode("image"),), seed=7)""",
+        ),
+    ],
+)
+def test_what_users_write_is_shown_without_defaults(value: object, shown: str) -> None:
+    assert repr(value).startswith(shown)
+
+
+def test_a_recipe_of_many_features_is_shown_in_short() -> None:
+    features = {f"feature {n}": ss.Scalar("int64") for n in range(5000)}
+    assert len(repr(_recipe(features=features))) < 600
