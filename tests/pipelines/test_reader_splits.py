@@ -348,3 +348,52 @@ def test_whole_splits_are_read_as_before(own: types.ModuleType) -> None:
     for options in ({"seed": 1}, {"seed": 1, "balance": "uniform"}, {"shuffle": False}):
         whole = ids(own.dataset("train", 16, **options))
         assert ids(own.dataset(["train[:30%]", "train[30%:]"], 16, **options)) == whole
+
+
+@pytest.fixture(scope="module")
+def folds(
+    tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot
+) -> types.ModuleType:
+    """Eleven folds, since fold10 must come after fold2, and a test split."""
+    splits: dict[str, Any] = {
+        f"fold{i}": [[{"id": 100 * i + j, "label": 0} for j in range(5 + i)]] for i in range(11)
+    }
+    splits["test"] = [[{"id": 5_000, "label": 1}]]
+    return write_snapshot(tmp_path_factory.mktemp("folds"), FEATURES, splits)
+
+
+def test_each_record_is_validated_on_once(folds: types.ModuleType) -> None:
+    everything = sorted(100 * i + j for i in range(11) for j in range(5 + i))
+    validated = []
+    for i in (0, 2, 10):
+        train, validation = folds.fold(i)
+        assert validation == f"fold{i}"
+        assert train == [f"fold{other}" for other in range(11) if other != i]
+        dataset = folds.dataset(train, 8)
+        assert dataset.cardinality() == folds.steps(train, 8) == -(-(110 - 5 - i) // 8)
+        validated = ids(folds.dataset(validation, 8))
+        assert validated == [100 * i + j for j in range(5 + i)]
+        trained = ids(dataset)
+        assert trained != sorted(trained)
+        assert sorted(trained + validated) == everything
+    assert sorted(itertools.chain(*(folds.fold(i).validation for i in range(11)))) == sorted(
+        "".join(f"fold{i}" for i in range(11))
+    )
+
+
+@pytest.mark.parametrize("index", [11, -1, 1.5, True, "0x", None])
+def test_there_is_no_such_fold(folds: types.ModuleType, index: Any) -> None:
+    with pytest.raises(ValueError, match=r"the folds are fold0, fold1, .*fold10\."):
+        folds.fold(index)
+
+
+def test_no_folds(reader: types.ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"no folds, only train, validation, test\. .*k_fold\(5\)"):
+        reader.fold(0)
+
+
+def test_the_training_fold_of_two_is_shuffled(folds: types.ModuleType) -> None:
+    options = part(folds, "options").Options
+    assert options(["fold1"], 1).shuffles
+    assert not options("fold1", 1).shuffles
+    assert not options(["fold1", "test"], 1).shuffles

@@ -43,6 +43,15 @@ def reader(
     return write_snapshot(tmp_path_factory.mktemp("examples"), FEATURES, made)
 
 
+@pytest.fixture(scope="module")
+def folds(
+    tmp_path_factory: pytest.TempPathFactory, write_snapshot: Callable[..., types.ModuleType]
+) -> types.ModuleType:
+    made = {f"fold{i}": [records(250)[50 * i : 50 * i + 50]] for i in range(5)}
+    made["test"] = [records(30)]
+    return write_snapshot(tmp_path_factory.mktemp("folds"), FEATURES, made)
+
+
 def test_parts_of_splits(reader: types.ModuleType) -> None:
     found = run("Parts of splits", reader)
     tenth, rest = positions(found["a_tenth"]), positions(found["the_rest"])
@@ -53,3 +62,11 @@ def test_parts_of_splits(reader: types.ModuleType) -> None:
     for share, dataset in zip((1, 10, 50), found["learning_curve"], strict=True):
         epoch = dataset.unbatch().take(20 * share)
         assert sorted(int(one["x"][2]) for one in epoch) == [*range(20 * share)]
+
+
+def test_cross_validation(folds: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run("Cross-validation", folds)
+    assert len(found["accuracy"]) == 5
+    assert re.fullmatch(r"\d+\.\d%\n", capsys.readouterr().out)
+    assert found["train"] == ["fold0", "fold1", "fold2", "fold3"]
+    assert found["validation"] == "fold4"

@@ -58,11 +58,11 @@ def dataset(
 
     Args:
         split: One of ``NUM_EXAMPLES``; a part of one, such as "train[:10%]", "train[10%:]",
-            "train[:1000]" or "train[-500:]"; or a list of these.
+            "train[:1000]" or "train[-500:]"; or a list of these, such as ``fold(0).train``.
         batch_size: Records per batch.
         shuffle: Whether each epoch has a new order and newly composed batches; None: only for
-            "train" and its parts. True buffers up to 16 MiB of records (at most 16,384); an
-            integer sets the number of records.
+            "train", its parts, and lists of folds. True buffers up to 16 MiB of records (at most
+            16,384); an integer sets the number of records.
         seed: Fixes the shuffled order: the same in every process, and for 2, 3, 4, 6, 8, 12 or 24
             workers together; a different one in every epoch and every pass (each epoch of ``fit``).
         epochs: How many times to read the split; None repeats forever.

@@ -288,10 +288,10 @@ class Stream(_Split):
 
         Args:
             split: As in ``dataset``: a split, a part such as "train[:10%]", or a list of these.
-            shuffle: Whether each pass has a new order; None: only for "train" and its parts.
-                Pieces of 256 KiB (with GZIP: whole shards) are read in random order, through a
-                shuffle buffer. True buffers 16 MiB, at most 16,384 records, in each worker; an
-                integer sets the number of records. False yields the stored order.
+            shuffle: Whether each pass has a new order; None: only for "train", its parts, and lists
+                of folds. Pieces of 256 KiB (with GZIP: whole shards) are read in random order,
+                through a shuffle buffer. True buffers 16 MiB, at most 16,384 records, in each
+                worker; an integer sets the number of records. False yields the stored order.
             seed: Fixes the order for each epoch, part and number of workers.
             epoch: Selects the order of this seed; ``set_epoch`` changes it.
             shard: (index, count): one of ``count`` parts that together contain every record once,

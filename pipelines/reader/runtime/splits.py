@@ -28,6 +28,7 @@ _FORMS = (
 )
 _PART = re.compile(r"\s*([^\s\[\]]+?)\s*(?:\[([^\[\]:]*):([^\[\]:]*)\])?\s*")
 _BOUND = re.compile(r"[+-]?\d[\d_]*(\.\d+)?%|[+-]?\d[\d_]*")
+_FOLD = re.compile(r"fold\d+")
 
 
 class Part(NamedTuple):
@@ -59,7 +60,7 @@ class Selection:
 
     parts: tuple[Part, ...]
     is_training: bool
-    """Whether it is shuffled by default: "train" or parts of it."""
+    """Whether it is shuffled by default: "train" or parts of it, or a list of folds."""
 
     @property
     def num_examples(self) -> int:
@@ -112,7 +113,51 @@ def select(split: Split) -> Selection:
                 f"split={split!r} names record {other.start:,} of {one.split!r} twice: the parts "
                 "of a list must not overlap."
             )
-    return Selection(tuple(parts), is_training=any(part.split == "train" for part in parts))
+    names = {part.split for part in parts}
+    are_folds = not isinstance(split, str) and names <= {*fold_names()}
+    return Selection(tuple(parts), is_training="train" in names or are_folds)
+
+
+class Fold(NamedTuple):
+    """The splits of one round of a cross-validation, for ``dataset``."""
+
+    train: list[str]
+    """All other folds."""
+    validation: str
+    """The fold itself."""
+
+
+def fold(index: int) -> Fold:
+    """One round of a cross-validation: the splits to train on, and the one to validate on.
+
+        train, validation = reader.fold(0)
+
+    The folds are the splits named fold0, fold1 and so on, as ``Splits.k_fold`` makes them. Each
+    record of them is in the validation split of exactly one round. Other splits, such as "test",
+    belong to none.
+
+    Args:
+        index: Number of the fold to validate on.
+
+    Raises:
+        ValueError: if there is no such fold.
+    """
+    names = fold_names()
+    name = f"fold{index}"
+    if len(names) < 2:
+        raise ValueError(
+            f"{facts.NAME} has no folds, only {', '.join(facts.NUM_EXAMPLES)}. Build it with "
+            "splits=ss.Splits.k_fold(5)."
+        )
+    if isinstance(index, bool) or name not in names:
+        raise ValueError(f"fold({index!r}): the folds are {', '.join(names)}.")
+    return Fold([other for other in names if other != name], name)
+
+
+def fold_names() -> list[str]:
+    """Names of the splits that are folds of a cross-validation: fold0, fold1 and so on."""
+    names = [name for name in facts.NUM_EXAMPLES if _FOLD.fullmatch(name)]
+    return sorted(names, key=lambda name: int(name.removeprefix("fold")))
 
 
 def _part(text: str) -> Part:
