@@ -21,6 +21,7 @@ KEY_SPACE = 1 << 64
 """Keys are integers in [0, KEY_SPACE)."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_FOLD = re.compile(r"fold\d+")
 
 Assign = Literal["hash", "balanced"]
 
@@ -55,8 +56,9 @@ class Splits:
     whose value determines the split: no group spans two splits. A hash assigns each group: its
     split never changes, but with few groups a split may get none. ``assign="balanced"`` instead
     assigns up to 100,000 groups by size, to match the fractions as closely as possible; records may
-    then move between splits when groups are added or change size. If the data itself says which
-    split a record belongs to, see :meth:`by_folder`, :meth:`by_column` and :meth:`by_time`.
+    then move between splits when groups are added or change size. For
+    cross-validation, see :meth:`k_fold`. If the data itself says which split a record belongs to,
+    see :meth:`by_folder`, :meth:`by_column` and :meth:`by_time`.
 
     A split with a fraction that would get no records is refused, unless ``allow_empty`` is True.
     """
@@ -106,6 +108,55 @@ class Splits:
             group_by=group_by,
             assign=assign,
             allow_empty=allow_empty,
+        )
+
+    @classmethod
+    def k_fold(
+        cls,
+        num: int,
+        *,
+        stratify_by: str | None = None,
+        group_by: str | None = None,
+        assign: Assign = "hash",
+        allow_empty: bool = False,
+        **others: float,
+    ) -> Splits:
+        """Splits for cross-validation: ``Splits.k_fold(5, test=0.1, group_by="patient")``.
+
+        The splits are called fold0, fold1, … and have equal fractions of what the other splits
+        leave. ``reader.fold(i)`` gives those to train on and the one to validate on.
+
+        Args:
+            num: Number of folds, at least 2.
+            stratify_by: As in ``Splits``: the folds have the same proportions of this feature's
+                values, exact to one record.
+            group_by: As in ``Splits``: all records of a group are in one fold.
+            assign: As in ``Splits``: how groups are assigned to folds.
+            allow_empty: As in ``Splits``.
+            others: Fractions of splits that belong to no fold, such as ``test=0.1``.
+
+        Raises:
+            RecipeError: if the number or a fraction is invalid, or another split is called train or
+                like a fold.
+        """
+        if isinstance(num, bool) or not isinstance(num, int) or num < 2:
+            raise RecipeError(f"Splits.k_fold: {num!r} folds, expected an integer of 2 or more.")
+        for name in others:
+            if name == "train" or is_fold(name):
+                raise RecipeError(
+                    f"Splits.k_fold: {name!r} cannot be another split, since each round trains on "
+                    "all folds but one. Name it otherwise, for example test."
+                )
+        if others:
+            _check_fractions(others, is_all=False)
+        left = 1 - sum(Fraction(repr(float(fraction))) for fraction in others.values())
+        fractions = {f"fold{i}": float(left / num) for i in range(num)} | others
+        return cls(
+            stratify_by=stratify_by,
+            group_by=group_by,
+            assign=assign,
+            allow_empty=allow_empty,
+            **fractions,
         )
 
     @classmethod
@@ -286,12 +337,17 @@ class Splits:
         }
 
 
+def is_fold(name: str) -> bool:
+    """Whether a split is a fold of a cross-validation by its name: fold0, fold1 and so on."""
+    return _FOLD.fullmatch(name) is not None
+
+
 def _check_feature(what: str, feature: object) -> None:
     if not isinstance(feature, str):
         raise RecipeError(f"Splits: {what} names {feature!r}, expected the name of a feature.")
 
 
-def _check_fractions(fractions: Mapping[str, float]) -> None:
+def _check_fractions(fractions: Mapping[str, float], *, is_all: bool = True) -> None:
     if not fractions:
         raise RecipeError("Splits: no splits given. Write Splits(train=0.9, test=0.1).")
     for name, fraction in fractions.items():
@@ -300,6 +356,10 @@ def _check_fractions(fractions: Mapping[str, float]) -> None:
         if not 0 < fraction <= 1:
             raise RecipeError(f"Splits: {name}={fraction} must be above 0 and at most 1.")
     total = sum(fractions.values())
+    if not is_all:
+        if total >= 1:
+            raise RecipeError(f"Splits: the fractions add up to {total:g}, expected less than 1.")
+        return
     if abs(total - 1) > 1e-6:
         raise RecipeError(f"Splits: the fractions add up to {total:g}, expected 1.")
 

@@ -33,6 +33,7 @@ from ...schemas.naming import (
     OutputPaths,
     join,
 )
+from ...schemas.splits import is_fold
 from ...transforms import storage
 from ...transforms.analysis.graph import PUBLISHED, TransformGraph, read_graph_file
 from ...transforms.examples.metadata import schema_text
@@ -113,7 +114,7 @@ def publish(
         for name in survey.features.structs
         if any(feature.startswith(f"{name}.") for feature in settings.final)
     ]
-    trained_on = written[_split_to_train_on(num_examples)]
+    trained_on = [shard for name in _splits_to_train_on(num_examples) for shard in written[name]]
     image_facts = prepared.summary.image_facts()
     files = emit_reader(
         ReaderFacts(
@@ -205,9 +206,15 @@ def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]
     return found
 
 
-def _split_to_train_on(num_examples: Mapping[str, int]) -> str:
-    """The split whose classes and lengths the reader contains: train, or else the largest."""
-    return "train" if "train" in num_examples else max(num_examples, key=num_examples.__getitem__)
+def _splits_to_train_on(num_examples: Mapping[str, int]) -> list[str]:
+    """The splits with the classes and lengths that the reader contains.
+
+    These are train, or all folds, or else the largest split.
+    """
+    if "train" in num_examples:
+        return ["train"]
+    largest = max(num_examples, key=num_examples.__getitem__)
+    return [name for name in num_examples if is_fold(name)] or [largest]
 
 
 def _class_counts(shards: Sequence[ShardInfo], settings: ShardSettings) -> list[int]:

@@ -369,7 +369,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["benchmark", "--split", "nix"], "There is no split 'nix', only none, test, train."),
+            (
+                ["benchmark", "--split", "nix"],
+                "made has no split 'nix', only train, test, none. Acc",
+            ),
             (["doctor", "--split", "none"], "Split 'none' has no examples"),
             (["benchmark", "--root", "nowhere"], "There is no nowhere/manifest.json"),
             (["benchmark", "--batch-size", "0"], "--batch-size 0 must be 1 or more"),

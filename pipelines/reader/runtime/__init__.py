@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .input_wait import InputWait
     from .parsing import parse
     from .serving import preprocess
+    from .splits import fold
 
 __all__ = [
     "CLASS_NAMES",
@@ -52,6 +53,7 @@ __all__ = [
     "arrays",
     "dataset",
     "files",
+    "fold",
     "mix",
     "parse",
     "preprocess",
@@ -66,6 +68,7 @@ _LAZY = {
     "InputWait": "input_wait",
     "parse": "parsing",
     "preprocess": "serving",
+    "fold": "splits",
 }
 """Imported on first use, to keep ``arrays`` from loading TensorFlow."""
 

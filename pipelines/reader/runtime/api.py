@@ -13,12 +13,13 @@ from .options import Options, Stages
 from .pipeline import read
 from .plan import plan_reading
 from .shards import list_shards
+from .splits import Split
 
 _P = ParamSpec("_P")
 
 
 def dataset(
-    split: str,
+    split: Split,
     batch_size: int,
     *,
     shuffle: bool | int | None = None,
@@ -56,11 +57,12 @@ def dataset(
     raises an error in mid-epoch.
 
     Args:
-        split: One of ``NUM_EXAMPLES``.
+        split: One of ``NUM_EXAMPLES``; a part of one, such as "train[:10%]", "train[10%:]",
+            "train[:1000]" or "train[-500:]"; or a list of these, such as ``fold(0).train``.
         batch_size: Records per batch.
         shuffle: Whether each epoch has a new order and newly composed batches; None: only for
-            "train". True buffers up to 16 MiB of records (at most 16,384); an integer sets the
-            number of records.
+            "train", its parts, and lists of folds. True buffers up to 16 MiB of records (at most
+            16,384); an integer sets the number of records.
         seed: Fixes the shuffled order: the same in every process, and for 2, 3, 4, 6, 8, 12 or 24
             workers together; a different one in every epoch and every pass (each epoch of ``fit``).
         epochs: How many times to read the split; None repeats forever.
@@ -151,11 +153,22 @@ def steps(*args: Any, **kwargs: Any) -> int:
     return steps_of(Options(**asked.arguments))
 
 
-def files(split: str, root: str | os.PathLike[str] | None = None) -> list[str]:
+def files(split: Split, root: str | os.PathLike[str] | None = None) -> list[str]:
     """Paths or URLs of a split's shards, for a custom pipeline; parse its batches with ``parse``.
 
+    Args:
+        split: As in ``dataset``; a part of a split must consist of complete shards.
+        root: As in ``dataset``.
+
     Raises:
-        ValueError: if there is no such split, or the snapshot under ``root`` cannot be read.
+        ValueError: if there is no such split, it is a part that also cuts shards, or the snapshot
+            under ``root`` cannot be read.
     """
-    options = Options(split, 1, root=root)
-    return [shard.path for shard in list_shards(split, options.root_folder)]
+    shards = list_shards(split, Options(split, 1, root=root).root_folder)
+    for shard in shards:
+        if shard.num_others:
+            raise ValueError(
+                f"files({split!r}): {shard.path} also holds {shard.num_others:,} other records. "
+                "Use dataset(), which reads parts of shards."
+            )
+    return [shard.path for shard in shards]

@@ -37,6 +37,7 @@ from .frames import (
     how_to_verify,
     read_manifest,
 )
+from .splits import Section, Split, select
 
 __all__ = ["DamagedShardError", "Records", "Stream", "decode_image", "process_shard"]
 
@@ -88,14 +89,12 @@ class _Record(NamedTuple):
 
 
 class _Split:
-    """Common base of both datasets: the shards of a split, and the parser of records."""
+    """Common base of both datasets: the shards to read, and the parser of records."""
 
     _reads_any_order = False
 
-    def __init__(self, split: str, shard: tuple[int, int], **options: Any) -> None:
-        if split not in facts.NUM_EXAMPLES:
-            names = ", ".join(facts.NUM_EXAMPLES)
-            raise ValueError(f"{facts.NAME} has no split {split!r}, only {names}.")
+    def __init__(self, split: Split, shard: tuple[int, int], **options: Any) -> None:
+        self._total = select(split).num_examples
         try:
             index, count = map(operator.index, shard)
         except (TypeError, ValueError):
@@ -105,7 +104,7 @@ class _Split:
         root = options["root"]
         root = os.path.dirname(os.path.dirname(__file__)) if root is None else os.fspath(root)
         options |= {"shard": shard, "root": root if "://" in root else os.path.abspath(root)}
-        self._split, self._options = split, options
+        self._split, self._options = split if isinstance(split, str) else [*split], options
         self._parse = Parser(
             facts.FEATURES,
             sides=facts.SIDES,
@@ -137,7 +136,7 @@ class _Split:
         lasts = [*firsts[1:], len(positions)]
         for (at, begin), first, last in zip(begins, firsts, lasts, strict=False):
             shard = self._shards[at]
-            start = begin - self._ends[at] + shard.num_examples
+            start = begin - self._ends[at] + shard.end
             stop = start + last - first
             while start < stop:
                 contents = self._read_shard(shard, start, min(stop, start + most), files)
@@ -190,7 +189,7 @@ class Records(_Split):
 
     def __init__(
         self,
-        split: str,
+        split: Split,
         *,
         shard: tuple[int, int] = (0, 1),
         root: str | os.PathLike[str] | None = None,
@@ -201,7 +200,7 @@ class Records(_Split):
         """Reads the manifest, but no shard yet.
 
         Args:
-            split: One of ``NUM_EXAMPLES``.
+            split: As in ``dataset``: a split, a part such as "train[:10%]", or a list of these.
             shard: (index, count): one of ``count`` parts that together contain every record once,
                 and differ by at most one record; ``process_shard()`` for one part per process.
             root: Local folder of the snapshot; None is the folder that contains this package.
@@ -216,7 +215,7 @@ class Records(_Split):
             ValueError: if an argument is invalid, or the snapshot under ``root`` cannot be read.
         """
         super().__init__(split, shard, root=root, check=check, columns=columns, decode=decode)
-        self._first, self._end = _cuts(split, shard)
+        self._first, self._end = _cuts(self._total, shard)
         self._files: dict[str, _Read] = {}
 
     def __len__(self) -> int:
@@ -233,7 +232,7 @@ class Records(_Split):
         position = self._position(index)
         at = bisect.bisect_right(self._ends, position)
         shard = self._shards[at]
-        number = position - self._ends[at] + shard.num_examples
+        number = position - self._ends[at] + shard.end
         (content,) = self._read_shard(shard, number, number + 1, self._files)
         return self._values(_Record(shard, number, content))
 
@@ -279,7 +278,7 @@ class Stream(_Split):
 
     def __init__(
         self,
-        split: str,
+        split: Split,
         *,
         shuffle: bool | int | None = None,
         seed: int | None = None,
@@ -294,11 +293,11 @@ class Stream(_Split):
         """Reads the manifest, but no shard yet. For ``root`` and later arguments see ``Records``.
 
         Args:
-            split: One of ``NUM_EXAMPLES``.
-            shuffle: Whether each pass has a new order; None: only for "train". Pieces of 256 KiB
-                (with GZIP: whole shards) are read in random order, through a shuffle buffer. True
-                buffers 16 MiB, at most 16,384 records, in each worker; an integer sets the number
-                of records. False yields the stored order.
+            split: As in ``dataset``: a split, a part such as "train[:10%]", or a list of these.
+            shuffle: Whether each pass has a new order; None: only for "train", its parts, and lists
+                of folds. Pieces of 256 KiB (with GZIP: whole shards) are read in random order,
+                through a shuffle buffer. True buffers 16 MiB, at most 16,384 records, in each
+                worker; an integer sets the number of records. False yields the stored order.
             seed: Fixes the order for each epoch, part and number of workers.
             epoch: Selects the order of this seed; ``set_epoch`` changes it.
             shard: (index, count): one of ``count`` parts that together contain every record once,
@@ -316,7 +315,7 @@ class Stream(_Split):
         Raises:
             ValueError: if an argument is invalid, or the snapshot under ``root`` cannot be read.
         """
-        size = split == "train" if shuffle is None else shuffle
+        size = select(split).is_training if shuffle is None else shuffle
         if size is True:
             size = max(1, min(_BUFFER_RECORDS, _BUFFER_BYTES // facts.RECORD_BYTES))
         if not hasattr(size, "__index__") or size < 0:
@@ -356,8 +355,8 @@ class Stream(_Split):
         """
         index, count = self._options["shard"]
         if self._options["equal_steps"]:
-            return facts.NUM_EXAMPLES[self._split] // int(count)
-        first, end = _cuts(self._split, (index, count))
+            return self._total // int(count)
+        first, end = _cuts(self._total, (index, count))
         return end - first
 
     def set_epoch(self, epoch: int) -> None:
@@ -429,7 +428,7 @@ class Stream(_Split):
     def _iterate(self, current: _Pass) -> Iterator[dict[str, Any]]:
         end = sys.maxsize
         if self._options["equal_steps"]:
-            end = facts.NUM_EXAMPLES[self._split] // current.part[1]
+            end = self._total // current.part[1]
         for record in self._ordered(current.part, current.key, current.given):
             if current.given == end:
                 break
@@ -439,7 +438,7 @@ class Stream(_Split):
 
     def _ordered(self, part: tuple[int, int], key: str, given: int) -> Iterator[_Record]:
         """The records of a part from number ``given`` on, through the shuffle buffer, if any."""
-        order = _Order(self._pieces(*_cuts(self._split, part)), self._options["shuffle"], key)
+        order = _Order(self._pieces(*_cuts(self._total, part)), self._options["shuffle"], key)
         files: dict[str, _Read] = {}
         turns = order.total - order.size
         done = min(given, turns)
@@ -471,7 +470,7 @@ class Stream(_Split):
         """Start and end positions of the pieces between two positions: int64[n, 2] per shard."""
         step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // facts.RECORD_BYTES))
         if facts.COMPRESSION == "gzip":
-            step = max(1, facts.NUM_EXAMPLES[self._split])
+            step = max(1, self._total)
         pieces = []
         for start, stop in itertools.pairwise([0, *self._ends]):
             starts = np.arange(max(start, first), min(stop, end), step, dtype=np.int64)
@@ -559,29 +558,32 @@ class _Order:
 
 
 class _Shard:
-    """One shard: its file, and the place of each record in it."""
+    """One shard, or records of it that are selected: the file, and where each record is in it."""
 
-    def __init__(
-        self, folder: str, entry: dict[str, Any], checksum: int | None, index_sha256: str
-    ) -> None:
+    def __init__(self, folder: str, section: Section, index_sha256: str) -> None:
+        entry = section.entry
         self.path = os.path.join(folder, entry["file"])
-        self.num_examples: int = entry["num_examples"]
+        self.num_examples = section.num
+        """Number of the selected records."""
+        self.end = section.first + section.num
+        """Number of the record after the last selected one."""
+        self._num_stored: int = entry["num_examples"]
         self._num_bytes: int = entry["num_bytes"]
-        self._checksum = checksum
+        self._checksum = section.checksum
         self._index_sha256 = index_sha256
         self._folder = folder
         self._index_path = os.path.join(folder, "index", f"{entry['file']}.idx")
 
     @functools.cached_property
     def _index(self) -> npt.NDArray[np.uint64]:
-        """uint64[num_examples, 2]: offset and length of each frame, uncompressed."""
+        """uint64[num_stored, 2]: offset and length of each frame, uncompressed."""
         content = b""
         if os.path.exists(self._index_path):
             with open(self._index_path, "rb") as file:
                 content = file.read()
-        if len(content) != 16 * self.num_examples:
+        if len(content) != 16 * self._num_stored:
             raise self._damaged_index(
-                f"has {len(content):,} bytes, expected 16 for each of {self.num_examples:,} records"
+                f"has {len(content):,} bytes, expected 16 for each of {self._num_stored:,} records"
             )
         if self._index_sha256 and hashlib.sha256(content).hexdigest() != self._index_sha256:
             raise self._damaged_index("is not the file that the manifest lists: its sha256 differs")
@@ -647,8 +649,8 @@ class _Shard:
         return f"Copy it again. {how_to_verify(self._folder)}"
 
 
-def _list_shards(split: str, folder: str) -> list[_Shard]:
-    """Lists the split's shards in stored order, from the manifest."""
+def _list_shards(split: Split, folder: str) -> list[_Shard]:
+    """Lists the shards to read in stored order, from the manifest."""
     path = os.path.join(folder, "manifest.json")
     if not os.path.exists(path):
         raise ValueError(
@@ -657,18 +659,16 @@ def _list_shards(split: str, folder: str) -> list[_Shard]:
         )
     with open(path, encoding="utf-8", errors="replace") as file:
         manifest = read_manifest(file.read(), path)
-    entries = manifest["splits"][split]["shards"]
     sha256 = {name: entry["sha256"] for name, entry in manifest.get("files", {}).items()}
-    checksums = facts.SHARD_CHECKSUMS.get(split) or [None] * len(entries)
     return [
-        _Shard(folder, entry, checksum, sha256.get(f"index/{entry['file']}.idx", ""))
-        for entry, checksum in zip(entries, checksums, strict=True)
+        _Shard(folder, section, sha256.get(f"index/{section.entry['file']}.idx", ""))
+        for section in select(split).sections(manifest)
     ]
 
 
-def _cuts(split: str, part: tuple[int, int]) -> tuple[int, int]:
+def _cuts(total: int, part: tuple[int, int]) -> tuple[int, int]:
     """The positions at which the records of a part start and end."""
-    total, (index, count) = facts.NUM_EXAMPLES[split], part
+    index, count = part
     return total * index // count, total * (index + 1) // count
 
 

@@ -15,7 +15,7 @@ Open = Callable[..., tf.data.Dataset]
 
 
 def number_records(plan: Plan) -> Plan:
-    """Pairs each record with its position in the split's stored order."""
+    """Pairs each record with its position in the stored order."""
 
     def numbered(read: Open) -> Open:
         def open_numbered(*piece: Any) -> tf.data.Dataset:

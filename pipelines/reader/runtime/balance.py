@@ -27,7 +27,8 @@ from .frames import Inflated, LocalFile, fault_of, fault_of_shard, how_to_verify
 from .local_copy import place_of
 from .options import Options, Stages
 from .pipeline import Plan
-from .shards import Shard, read_index, read_listed, read_of
+from .shards import Shard, read_index, read_listed, read_of, stored_bytes
+from .splits import Split
 
 _Array = npt.NDArray[Any]
 _Read = Callable[[int, int], bytes]
@@ -65,7 +66,7 @@ def balance_classes(plan: Plan) -> Plan:
     is_numbered = options.augment is not None or options.augment_batch is not None
     make = functools.partial(_Records, plan.shards, options, plan.localize)
     records = make()
-    _check_window(options, records.num_bytes)
+    _check_window(options, stored_bytes(plan.shards))
     held, num = _WeakRecords(records, make), records.draw.num
 
     def rest(plan: Plan, epoch_seed: Any, first: int = 0) -> tf.data.Dataset:
@@ -234,7 +235,7 @@ def _stored(shards: Sequence[Shard], root: str) -> tuple[_Array, _Array]:
     codes, index = [np.empty(0, "<i4")], [np.empty((0, 2), "<i8")]
     for shard in shards:
         path = f"{root}/index/{shard.path.rsplit('/', 1)[-1]}"
-        labels = read_listed(f"{path}.labels", 4 * shard.num_examples, shard.labels_sha256, root)
+        labels = read_listed(f"{path}.labels", 4 * shard.num_stored, shard.labels_sha256, root)
         frames = read_index(shard, root)
         if labels is None or frames is None:
             missing = f"{path}{'.labels' if labels is None else '.idx'}"
@@ -242,9 +243,11 @@ def _stored(shards: Sequence[Shard], root: str) -> tuple[_Array, _Array]:
                 f"There is no {missing}, which balance= needs to find the records of a class: copy "
                 "the snapshot's index again, or rebuild the snapshot if it never had one."
             )
-        codes.append(np.frombuffer(labels, "<i4"))
-        index.append(frames)
-        if fault := _fault_of_labels(codes[-1]):
+        selected = slice(shard.first, shard.first + shard.num_examples)
+        stored = np.frombuffer(labels, "<i4")
+        codes.append(stored[selected])
+        index.append(frames[selected])
+        if fault := _fault_of_labels(stored):
             raise ValueError(f"{path}.labels {fault}, of {shard.path}. {how_to_verify(root)}")
     return np.concatenate(codes), np.concatenate(index)
 
@@ -259,7 +262,7 @@ def _fault_of_labels(codes: _Array) -> str:
 
 
 def _weights(
-    split: str, balance: str | Mapping[str | int, float], counts: Mapping[int, int]
+    split: Split, balance: str | Mapping[str | int, float], counts: Mapping[int, int]
 ) -> dict[int, float]:
     """Weights by class code, for the classes that the split contains.
 
@@ -405,7 +408,8 @@ class _Records:
             except (OSError, ValueError, tf.errors.OpError) as error:
                 fault = f"cannot be read: {error}"
             if fault:
-                where = f"{self._shards[shard].path}, record {place - int(self._starts[shard]):,}"
+                number = place - int(self._starts[shard]) + self._shards[shard].first
+                where = f"{self._shards[shard].path}, record {number:,}"
                 return found, (
                     f"{where} at byte {offset:,}, {fault}. Copy or build it again. "
                     f"{how_to_verify(self._root)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import math
@@ -16,6 +17,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .pipeline import Plan, open_piece
+from .shards import ends_of
 
 _AT_ONCE = 1_024
 """Number of records decoded together."""
@@ -32,11 +34,14 @@ def keep_records(plan: Plan) -> Plan:
     """
     where = os.fspath(str(plan.options.cache))
     complete = {} if where == "memory" else _complete(where)
-    files, num_missing = [], 0
+    files, num_missing, ends = [], 0, ends_of(plan.shards)
     for piece in plan.order.pieces:
         file = ""
         if where != "memory":
-            base = f"{facts.FINGERPRINT}-{os.path.basename(piece.path)}-{piece.place}-{piece.take}"
+            at = bisect.bisect_right(ends, piece.place)
+            place = plan.shards[at].split_place + piece.place - ends[at]
+            place += plan.shards[at].num_examples  # of the piece in its split
+            base = f"{facts.FINGERPRINT}-{os.path.basename(piece.path)}-{place}-{piece.take}"
             num_missing += base not in complete
             file = f"{where}/{complete.get(base) or f'{base}.{uuid.uuid4().hex}'}"
         files.append(file)

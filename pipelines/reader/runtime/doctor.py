@@ -645,6 +645,8 @@ def judge_shards(source: Input) -> Judged:
     # 150 MB each, or 16 as long as they stay over 8 MB, as ``Shards()`` does.
     ideal = max(1, -(-total // (150 * MB)), min(16, total // (8 * MB)))
     fact = f"{num} of {min(sizes) / MB:,.2f} to {max(sizes) / MB:,.2f} MB, {total / MB:,.0f} MB"
+    if source.split not in facts.NUM_EXAMPLES:  # shards belong to splits, not to parts of them
+        return Judged(fact)
     setting = f'Shards(num_shards={{"{source.split}": {ideal}}})'
     # Opening a file costs as much as 50 to 100 records; in a store, one or two requests.
     short = source.num_examples / num < 1_000 or source.is_remote

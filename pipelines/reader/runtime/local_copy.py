@@ -75,7 +75,9 @@ def read_copies(plan: Plan) -> Plan:
     """
     folder, limit = place_of(plan.options)
     split, root = plan.options.split, plan.options.root_folder
-    entries = json.loads(read_bytes(f"{root}/manifest.json"))["splits"][split]["shards"]
+    manifest = json.loads(read_bytes(f"{root}/manifest.json"))
+    sections = plan.options.selection.sections(manifest)
+    entries = [*{section.entry["file"]: section.entry for section in sections}.values()]
     sizes = [entry["num_bytes"] for entry in entries] or [0]
     ahead, order = _AHEAD, plan.order
     if limit is not None and limit < 2 * max(sizes):

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
+from .splits import Selection, Split, select
 
 BUFFER_BYTES = 16 << 20
 """Memory of the default shuffle buffer. A larger one does not fit into the processor's cache."""
@@ -29,7 +30,7 @@ class Options:
         ValueError: if an option is invalid, or two options exclude each other.
     """
 
-    split: str
+    split: Split
     batch_size: int
     _: dataclasses.KW_ONLY
     # What a batch contains: changes parse_batch.
@@ -67,9 +68,7 @@ class Options:
     debug: bool = False
 
     def __post_init__(self) -> None:
-        if self.split not in facts.NUM_EXAMPLES:
-            names = ", ".join(facts.NUM_EXAMPLES)
-            raise ValueError(f"{facts.NAME} has no split {self.split!r}, only {names}.")
+        assert self.selection  # raises if the split is invalid
         _check_integer("batch_size", self.batch_size, least=1, end=2**31)
         if self.epochs is not None:
             _check_integer("epochs", self.epochs, least=1, end=2**31)
@@ -84,6 +83,11 @@ class Options:
         _check_places(self)
         _check_functions(self)
         _check_together(self)
+
+    @functools.cached_property
+    def selection(self) -> Selection:
+        """The records that ``split`` names."""
+        return select(self.split)
 
     @property
     def stages(self) -> Stages:
@@ -104,7 +108,7 @@ class Options:
     @property
     def shuffles(self) -> bool:
         """Whether each epoch has its own order."""
-        return self.split == "train" if self.shuffle is None else bool(self.shuffle)
+        return self.selection.is_training if self.shuffle is None else bool(self.shuffle)
 
     @property
     def buffer(self) -> int:
@@ -115,7 +119,7 @@ class Options:
             most = max(BUFFER_BYTES // facts.RECORD_BYTES, 4 * self.batch_size)
             return min(BUFFER_RECORDS, most)
         # TensorFlow allocates the whole buffer up front.
-        return min(int(self.shuffle), 2 * facts.NUM_EXAMPLES[self.split] + 1_024)
+        return min(int(self.shuffle), 2 * self.selection.num_examples + 1_024)
 
     @property
     def has_own_files(self) -> bool:

@@ -245,7 +245,7 @@ class Dealt:
 
         Args:
             dealing: The streams of all workers.
-            shards: All shards of the split.
+            shards: All shards to read.
             worker: Number of the worker, from 0.
             window: Records shuffled at a time within a piece.
             gaps: Whether the tail is elsewhere in each epoch, which requires all workers to have

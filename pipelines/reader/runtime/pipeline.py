@@ -37,7 +37,7 @@ class Plan:
     read_epochs: Callable[[Plan], tf.data.Dataset]
     """All epochs, one after another."""
     shards: Sequence[Shard] = ()
-    """All shards of the split."""
+    """All shards to read, in stored order."""
     ahead: Callable[[Plan, tf.data.Dataset], tf.data.Dataset] = lambda plan, pieces: pieces
     """Applied to the numbers of the pieces before they are opened, e.g. to fetch them ahead."""
     open_uncached: Callable[..., tf.data.Dataset] | None = None
@@ -45,7 +45,7 @@ class Plan:
     localize: Callable[[str], str] = str
     """From the path of a shard to the path of the file to read."""
     is_numbered: bool = False
-    """Whether each record is paired with its position in the split's stored order."""
+    """Whether each record is paired with its position in the stored order."""
     rest_of_epoch: Callable[[Stages], tuple[int, Any, int]] | None = None
     """The rest of an interrupted epoch, if the stage that reads epochs computes it."""
 

@@ -17,7 +17,15 @@ from .options import BUFFER_BYTES, BUFFER_RECORDS, Options
 from .order import SMALL, ByShard, Dealing, Dealt, Order
 from .parsing import make_parser
 from .pipeline import Plan, read_epoch, read_epochs
-from .shards import Piece, Shard, divide, list_shards, locate, open_records
+from .shards import (
+    Piece,
+    Shard,
+    divide,
+    list_shards,
+    locate,
+    open_records,
+    stored_bytes,
+)
 
 _WINDOW = 8
 """Minimum number of records shuffled at a time within each stream …"""
@@ -127,7 +135,7 @@ def plain_plan(options: Options) -> Plan:
     """The plan before any option replaces a stage."""
     shards = list_shards(options.split, options.root_folder)
     order = plan_order(options, shards)
-    whole = {(shard.path, shard.num_examples) for shard in shards}
+    whole = {(shard.path, shard.num_stored) for shard in shards}
     is_fresh = not options.stages
     return Plan(
         options=options,
@@ -168,7 +176,7 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
 
     Args:
         options: Of ``dataset``.
-        shards: All shards of the split.
+        shards: All shards to read.
         delivered: Records that all workers together have delivered in this epoch, if dealt.
     """
     if not is_dealt(options, shards):
@@ -176,10 +184,12 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
         # Balanced reading checks the shards that it opens, and the workers of a service check those
         # assigned to them. Stored order resumes without the finished shards: they may be gone.
         is_in_order = not options.shuffles and options.part[1] == 1
-        if not is_in_order and options.balance is None and options.service is None:
-            pieces = locate(
-                pieces, shards, options.root_folder, may_be_missing=options.has_own_files
-            )
+        if options.balance is None and options.service is None:
+            inner = [piece for piece in pieces if piece.skip or not is_in_order]
+            may_be_missing = options.has_own_files or (is_in_order and bool(options.stages))
+            found = locate(inner, shards, options.root_folder, may_be_missing=may_be_missing)
+            by_place = {piece.place: piece for piece in found}
+            pieces = [by_place.get(piece.place, piece) for piece in pieces]
         return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
     order = deal_records(options, shards, delivered)
     order.pieces = locate(
@@ -221,7 +231,7 @@ def is_dealt(options: Options, shards: Sequence[Shard]) -> bool:
         return False
     if isinstance(options.local_copy, tuple | list):
         limit = options.local_copy[1]
-        if limit is not None and limit < sum(shard.num_bytes for shard in shards):
+        if limit is not None and limit < stored_bytes(shards):
             return False
     return options.balance is None
 
@@ -234,7 +244,7 @@ def divided_pieces(options: Options, shards: Sequence[Shard]) -> list[Piece]:
 def deal(options: Options) -> Dealing:
     """Decides how the records of a shuffled split are dealt."""
     return Dealing(
-        facts.NUM_EXAMPLES[options.split],
+        options.selection.num_examples,
         options.batch_size,
         options.part[1],
         same_for_all=options.seed is not None,
@@ -319,7 +329,7 @@ def steps_of(options: Options) -> int:
         from .draw import num_batches as num_drawn
 
         weights_of(options.balance)
-        total = facts.NUM_EXAMPLES[options.split]
+        total = options.selection.num_examples
         num = num_drawn(options, total, options.batch_size, options.part)
     if options.windows is not None or options.pack is not None:
         some = num_batches(dataclasses.replace(options, drop_remainder=False), shards)

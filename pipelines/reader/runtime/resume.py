@@ -75,7 +75,7 @@ def _progress(plan: Plan) -> _Progress:
     """How far all stages, each (steps, batch size, workers), came."""
     options = plan.options
     at = _Progress()
-    total = facts.NUM_EXAMPLES[options.split]
+    total = options.selection.num_examples
     for steps, size, workers in (*options.stages, (0, options.batch_size, options.part[1])):
         now = dataclasses.replace(
             options, batch_size=size, shard=(0, workers), input_context=None, start_step=0
@@ -246,7 +246,7 @@ def _filtered(open_records: Any, is_left: Done | None) -> Any:
 
 def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
     """The plan for the rest of the epoch for this worker, and its number of batches."""
-    options, total = plan.options, facts.NUM_EXAMPLES[plan.options.split]
+    options, total = plan.options, plan.options.selection.num_examples
     workers = range(options.part[1]) if options.equal_steps else [options.part[0]]
     num = min(_num_batches(plan, options, (i, options.part[1]), at) for i in workers)
     uncached = plan.open_uncached or plan.open_records

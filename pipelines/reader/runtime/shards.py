@@ -17,6 +17,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .frames import fault_of_shard, how_to_verify, masked_crc32c, read_manifest
+from .splits import Split, select
 
 READ_BYTES = 256 << 10
 """Size of one read from a local shard; larger reads cost more page faults."""
@@ -27,17 +28,30 @@ _THREADS = 32
 
 
 class Shard(NamedTuple):
-    """One file of a split, as the manifest lists it."""
+    """One file of a split, as the manifest lists it, or the records of it that are selected."""
 
     path: str
     num_examples: int
+    """Number of the selected records."""
     num_bytes: int
+    """Size of the file."""
     checksum: int | None = None
     """Of its first record, or with GZIP of its content; None if unknown."""
     index_sha256: str = ""
     """Of its index, in hex; empty if the manifest does not list it."""
     labels_sha256: str = ""
     """Of the file with the classes of its records; otherwise as ``index_sha256``."""
+    first: int = 0
+    """Number of the first selected record within the file."""
+    num_others: int = 0
+    """Number of records of the file that are not selected."""
+    split_place: int = 0
+    """Position of the first selected record in the stored order of its split."""
+
+    @property
+    def num_stored(self) -> int:
+        """Number of records in the file."""
+        return self.num_examples + self.num_others
 
 
 class Piece(NamedTuple):
@@ -51,15 +65,17 @@ class Piece(NamedTuple):
     take: int
     """Number of records."""
     place: int
-    """Position of the first record in the split's stored order."""
+    """Position of the first record in the stored order of all selected records."""
 
 
-def list_shards(split: str, root: str) -> list[Shard]:
-    """Lists the split's shards in stored order.
+def list_shards(split: Split, root: str) -> list[Shard]:
+    """Lists the shards of a split, or of parts of splits, in stored order.
 
     Raises:
-        ValueError: if ``root`` does not contain the snapshot that this reader belongs to.
+        ValueError: if ``root`` does not contain the snapshot that this reader belongs to, or the
+            split does not exist.
     """
+    selection = select(split)
     path = f"{root}/manifest.json"
     content = read_text(path)
     if content is None:
@@ -67,19 +83,20 @@ def list_shards(split: str, root: str) -> list[Shard]:
             f"{path} is missing. Pass the folder of {facts.NAME} {facts.FINGERPRINT} as root=."
         )
     manifest = read_manifest(content, path)
-    entries = manifest["splits"][split]["shards"]
     sha256 = {name: entry["sha256"] for name, entry in manifest.get("files", {}).items()}
-    checksums = facts.SHARD_CHECKSUMS.get(split) or [None] * len(entries)
     return [
         Shard(
             path=f"{root}/{entry['file']}",
-            num_examples=entry["num_examples"],
+            num_examples=num,
             num_bytes=entry["num_bytes"],
             checksum=checksum,
             index_sha256=sha256.get(f"index/{entry['file']}.idx", ""),
             labels_sha256=sha256.get(f"index/{entry['file']}.labels", ""),
+            first=first,
+            num_others=entry["num_examples"] - num,
+            split_place=place,
         )
-        for entry, checksum in zip(entries, checksums, strict=True)
+        for entry, checksum, first, num, place in selection.sections(manifest)
     ]
 
 
@@ -99,15 +116,20 @@ def read_text(path: str) -> str | None:
 
 
 def ends_of(shards: Sequence[Shard]) -> list[int]:
-    """Positions in the split's stored order at which the shards end."""
+    """Positions in the stored order at which the shards end."""
     return [*itertools.accumulate(shard.num_examples for shard in shards)]
 
 
+def stored_bytes(shards: Sequence[Shard]) -> int:
+    """Size of the shards' files; parts of one file count once."""
+    return sum({shard.path: shard.num_bytes for shard in shards}.values())
+
+
 def cut(shards: Sequence[Shard], ends: Sequence[int], start: int, stop: int) -> list[Piece]:
-    """The records between two positions in the split's stored order, as pieces.
+    """The records between two positions in the stored order, as pieces.
 
     Args:
-        shards: All shards of the split.
+        shards: All shards to read.
         ends: ``ends_of(shards)``, computed once for many cuts.
         start: The first position.
         stop: The position after the last one.
@@ -117,7 +139,8 @@ def cut(shards: Sequence[Shard], ends: Sequence[int], start: int, stop: int) -> 
         begin = ends[number] - shards[number].num_examples
         take = min(stop, ends[number]) - start
         if take > 0:
-            pieces.append(Piece(shards[number].path, 0, start - begin, take, start))
+            skip = shards[number].first + start - begin
+            pieces.append(Piece(shards[number].path, 0, skip, take, start))
         start, number = start + take, number + 1
     return pieces
 
@@ -153,7 +176,7 @@ def locate(
 
     Args:
         pieces: The pieces to read.
-        shards: All shards of the split.
+        shards: All shards to read.
         root: Folder or URL of the snapshot.
         may_be_missing: Whether shards may be missing, because a cache or a local copy may hold
             them.
@@ -263,7 +286,7 @@ def _check_head(shard: Shard, record: int, offset: int, head: bytes) -> None:
 
 
 def read_index(shard: Shard, root: str) -> npt.NDArray[np.int64] | None:
-    """The offset and length of each frame of a shard, uncompressed: int64[num_examples, 2].
+    """The offset and length of each frame of a shard, uncompressed: int64[num_stored, 2].
 
     Its sha256 must match the manifest; the check takes 5 ms of a core per 100,000 records. If the
     manifest lists none, the entries must be contiguous.
@@ -275,7 +298,7 @@ def read_index(shard: Shard, root: str) -> npt.NDArray[np.int64] | None:
         ValueError: if the index is damaged, or belongs to another shard.
     """
     path = f"{root}/index/{shard.path.removeprefix(f'{root}/')}.idx"
-    content = read_listed(path, 16 * shard.num_examples, shard.index_sha256, root)
+    content = read_listed(path, 16 * shard.num_stored, shard.index_sha256, root)
     if content is None:
         return None
     index = np.frombuffer(content, "<i8").reshape(-1, 2)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import facts
 from .console import DAMAGED, MB, RefusedError
+from .splits import Section, select
 
 if TYPE_CHECKING:
     from .options import Options
@@ -62,19 +63,25 @@ class Snapshot:
             return file.read()
 
     def split(self, name: str | None) -> str:
-        """A split that has examples: the named one, or by default train, or the largest."""
+        """A split that has examples: the named one, or by default train, or the largest.
+
+        A name may also be a part of a split, or several joined by "+", as in ``dataset``.
+        """
         counts = {key: int(split["num_examples"]) for key, split in self.splits.items()}
         if name is None:
             name = "train" if counts.get("train") else max(counts, key=lambda key: counts[key])
-        if name not in counts:
-            raise RefusedError(f"There is no split {name!r}, only {', '.join(counts)}.")
-        if not counts[name]:
+        if not select(name).num_examples:
             raise RefusedError(f"Split {name!r} has no examples: pass another one as --split.")
         return name
 
-    def paths(self, split: str) -> list[str]:
-        """The paths of a split's shards."""
-        return [f"{self.root}/{shard['file']}" for shard in self.splits[split]["shards"]]
+    def sections(self, split: str) -> list[Section]:
+        """The shards that hold the records of a split, or of part of it."""
+        if (found := self.manifest.get("fingerprint")) != facts.FINGERPRINT:
+            raise RefusedError(
+                f"{self.root} has fingerprint {found}, this reader {facts.FINGERPRINT}: use the "
+                "reader of that snapshot, or pass another --root."
+            )
+        return [*select(split).sections(self.manifest)]
 
 
 def load_tensorflow() -> Any:
@@ -102,14 +109,17 @@ class Input:
         self.batch_size: int = arguments.batch_size
         if self.batch_size < 1:
             raise RefusedError(f"--batch-size {self.batch_size} must be 1 or more.")
-        self.paths = snapshot.paths(self.split)
+        sections = snapshot.sections(self.split)
+        entries = {section.entry["file"]: section.entry for section in sections}
+        self.paths = [f"{snapshot.root}/{name}" for name in entries]
         for path in self.paths:
             if "://" not in path and not os.path.exists(path):
                 raise RefusedError(f"{path} is missing: restore it, or rebuild.", DAMAGED)
-        entry = snapshot.splits[self.split]
-        self.num_examples, self.num_bytes = int(entry["num_examples"]), int(entry["num_bytes"])
-        self.shard_bytes: list[int] = [int(shard["num_bytes"]) for shard in entry["shards"]]
-        self.bytes_each = self.num_bytes / self.num_examples
+        self.num_examples = sum(section.num for section in sections)
+        self.shard_bytes: list[int] = [int(entry["num_bytes"]) for entry in entries.values()]
+        stored = sum(int(entry["num_examples"]) for entry in entries.values())
+        self.bytes_each = sum(self.shard_bytes) / stored
+        self.num_bytes = int(self.bytes_each * self.num_examples)
         load_tensorflow()
         from .api import dataset
 

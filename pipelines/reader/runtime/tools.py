@@ -242,6 +242,9 @@ def _sheet(images: Any, path: str) -> None:
         raise RefusedError(f"--sheet {path} cannot be written: {error.message}.") from None
 
 
+_SPLIT = "or part of it, such as 'train[:1000]'; default: train, or the largest"
+
+
 def _parser() -> argparse.ArgumentParser:
     """The argument parser of all commands."""
     parser = argparse.ArgumentParser(
@@ -260,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         added.add_argument("--json", action="store_true", help="print one JSON object")
         if reads:
-            added.add_argument("--split", help="default: train, or the largest")
+            added.add_argument("--split", help=_SPLIT)
             added.add_argument("--batch-size", type=int, default=128, metavar="N")
             added.add_argument(
                 "--option", action="append", default=[], metavar="NAME=VALUE",
@@ -285,7 +288,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--batches", type=int, default=100, metavar="N")
     command(verify, reads=False)
     one = command(show, reads=False)
-    one.add_argument("--split", help="default: train, or the largest")
+    one.add_argument("--split", help=_SPLIT)
     one.add_argument("--records", type=int, default=3, metavar="N", help="how many to show")
     one.add_argument("--sheet", metavar="FILE.png", help="write the first images to one file")
     one.add_argument("--sheet-images", type=int, default=64, metavar="N", help="on the sheet")

@@ -1,0 +1,72 @@
+"""The examples of docs/reading.md run, and do what the text beside them says."""
+
+import re
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from snapshard.schemas.features import ClassLabel, Features, Tensor
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
+FEATURES: Features = {"label": ClassLabel(names=("a", "b")), "x": Tensor("float32", (3,))}
+
+
+def run(heading: str, reader: types.ModuleType) -> dict[str, Any]:
+    """Runs the Python blocks of a section in order; returns their variables."""
+    found = re.search(rf"^#+ {heading}\n(.*?)(?=^#+ |\Z)", DOCUMENT.read_text(), re.M | re.S)
+    assert found, f"no section {heading!r}"
+    blocks = re.findall(r"^```python\n(.*?)^```", found[1], re.M | re.S)
+    assert blocks
+    variables: dict[str, Any] = {"reader": reader, "tf": tf}
+    exec("\n".join(blocks), variables)
+    return variables
+
+
+def records(num: int) -> list[dict[str, Any]]:
+    return [{"label": i % 2, "x": [float(i % 7), 1.0, float(i)]} for i in range(num)]
+
+
+def positions(dataset: Any) -> list[int]:
+    """The number of each record in its split."""
+    return [int(x[2]) for batch in dataset for x in batch["x"].numpy()]
+
+
+@pytest.fixture(scope="module")
+def reader(
+    tmp_path_factory: pytest.TempPathFactory, write_snapshot: Callable[..., types.ModuleType]
+) -> types.ModuleType:
+    made = {"train": [records(2_000)[:900], records(2_000)[900:]], "validation": [records(300)]}
+    return write_snapshot(tmp_path_factory.mktemp("examples"), FEATURES, made)
+
+
+@pytest.fixture(scope="module")
+def folds(
+    tmp_path_factory: pytest.TempPathFactory, write_snapshot: Callable[..., types.ModuleType]
+) -> types.ModuleType:
+    made = {f"fold{i}": [records(250)[50 * i : 50 * i + 50]] for i in range(5)}
+    made["test"] = [records(30)]
+    return write_snapshot(tmp_path_factory.mktemp("folds"), FEATURES, made)
+
+
+def test_parts_of_splits(reader: types.ModuleType) -> None:
+    found = run("Parts of splits", reader)
+    tenth, rest = positions(found["a_tenth"]), positions(found["the_rest"])
+    assert sorted(tenth) == [*range(200)]
+    assert sorted(rest) == [*range(200, 2_000)]
+    assert positions(found["held_out"]) == [*range(1_500, 2_000)]
+    assert sorted(positions(found["everything"])) == sorted([*range(2_000), *range(300)])
+    for share, dataset in zip((1, 10, 50), found["learning_curve"], strict=True):
+        epoch = dataset.unbatch().take(20 * share)
+        assert sorted(int(one["x"][2]) for one in epoch) == [*range(20 * share)]
+
+
+def test_cross_validation(folds: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run("Cross-validation", folds)
+    assert len(found["accuracy"]) == 5
+    assert re.fullmatch(r"\d+\.\d%\n", capsys.readouterr().out)
+    assert found["train"] == ["fold0", "fold1", "fold2", "fold3"]
+    assert found["validation"] == "fold4"

@@ -1,0 +1,47 @@
+"""Splits for cross-validation: their names and fractions, and what is refused."""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import snapshard as ss
+from snapshard.schemas.errors import RecipeError
+
+
+def test_folds_are_splits_of_equal_fractions() -> None:
+    splits = ss.Splits.k_fold(5, test=0.1)
+    assert splits == ss.Splits(fold0=0.18, fold1=0.18, fold2=0.18, fold3=0.18, fold4=0.18, test=0.1)
+    assert splits.boundaries()[-2:] == (Fraction(9, 10), 1)
+    for num in (2, 3, 7, 100):
+        ends = ss.Splits.k_fold(num).boundaries()
+        assert len(ends) == num
+        for i, end in enumerate(ends, start=1):
+            assert abs(end - Fraction(i, num)) < 1e-12
+    options: dict[str, Any] = {"group_by": "g", "assign": "balanced", "allow_empty": True}
+    found = ss.Splits.k_fold(2, **options)
+    assert found == ss.Splits(fold0=0.5, fold1=0.5, **options)
+    assert found.allow_empty
+    assert ss.Splits.k_fold(2, stratify_by="label").stratify_by == "label"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "others", "message"),
+    [
+        (1, {}, "k_fold: 1 folds, expected an integer of 2 or more"),
+        (True, {}, "True folds"),
+        (2.0, {}, "2.0 folds"),
+        (3, {"train": 0.5}, "'train' cannot be another split"),
+        (3, {"fold7": 0.5}, "'fold7' cannot be another split"),
+        (3, {"test": 1.0}, "add up to 1, expected less than 1"),
+        (3, {"test": 0.6, "dev": 0.5}, "add up to 1.1, expected less than 1"),
+        (3, {"test": 0}, "must be above 0"),
+        (3, {"test": "0.1"}, "is not a number"),
+        (3, {"te-st": 0.1}, "not a valid split name"),
+        (3, {"group_by": "a", "stratify_by": "b"}, "exclude each other"),
+        (3, {"assign": "balanced"}, "assigns groups"),
+    ],
+)
+def test_what_is_refused(arguments: Any, others: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        ss.Splits.k_fold(arguments, **others)
