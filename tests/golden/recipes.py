@@ -182,6 +182,7 @@ def sql(folder: Path) -> ss.Recipe:
         database.execute("create table rows (id integer primary key, name text, size real)")
         rows = [(n, f"n{n % 9}", n * n / 3) for n in range(300)]
         database.executemany("insert into rows values (?, ?, ?)", rows)
+    database.close()
     return ss.Recipe(
         name="g",
         source=ss.Sql(f"sqlite:///{folder}/rows.db", "select * from rows", key="id", label="name"),

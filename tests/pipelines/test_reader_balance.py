@@ -72,6 +72,14 @@ def mix_of(found: Sequence[int]) -> dict[int, int]:
     return dict(sorted(collections.Counter(CODES[found].tolist()).items()))
 
 
+def wait_until_closed(reader: types.ModuleType) -> None:
+    deadline = time.monotonic() + 60
+    while num_open(reader, "train") and time.monotonic() < deadline:
+        gc.collect()  # calls that are under way hold the files until they return
+        time.sleep(0.01)
+    assert num_open(reader, "train") == 0
+
+
 class TestBalance:
     def test_classes_are_alike_and_records_take_turns(self, reader: types.ModuleType) -> None:
         found = ids(reader.dataset("train", 16, balance="uniform", seed=1))
@@ -290,29 +298,44 @@ class TestBytes:
         assert sum(read) == expected + 16 * len(pairs)
 
     @pytest.mark.slow
-    def test_files_are_closed_with_the_dataset(self, own: types.ModuleType) -> None:
-        dataset = own.dataset("train", 16, balance="uniform", epochs=None).unbatch().batch(9)
-        iterator = iter(dataset)
-        del dataset
-        gc.collect()
-        for _ in range(2 * NUM // 9):
-            next(iterator)
-        assert num_open(own, "train") == 5
-        del iterator
-        deadline = time.monotonic() + 60
-        while num_open(own, "train") and time.monotonic() < deadline:
-            gc.collect()  # calls that are under way hold the files until they return
-            time.sleep(0.01)
-        assert num_open(own, "train") == 0
+    def test_files_are_closed_with_the_dataset(
+        self, own: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where the iterator's threads read once more while it is destroyed."""
+        made: list[object] = []
+        stored = part(own, "balance")._stored
+        monkeypatch.setattr(
+            part(own, "balance"), "_stored", lambda *given: made.append(given) or stored(*given)
+        )
+        for number in range(8):
+            dataset = own.dataset("train", 16, balance="uniform", epochs=None).unbatch().batch(9)
+            iterator = iter(dataset)
+            del dataset
+            gc.collect()
+            for _ in range(2 * NUM // 9):
+                next(iterator)
+            assert num_open(own, "train") >= 5
+            del iterator
+            assert len(made) == number + 1
+        wait_until_closed(own)
 
     @pytest.mark.slow
-    def test_are_found_once_more_where_only_tensorflow_is_left(self, own: types.ModuleType) -> None:
+    def test_are_found_once_more_where_only_tensorflow_is_left(
+        self, own: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(part(own, "balance"), "_AGAIN_S", 0.5)
         dataset = own.dataset("train", 16, balance="uniform", seed=1)
         spec = dataset.element_spec
         variant = tf.data.experimental.to_variant(dataset)
         del dataset
         gc.collect()
-        assert mix_of(ids(tf.data.experimental.from_variant(variant, spec))) == UNIFORM
+        for _ in range(2):
+            wait_until_closed(own)
+            dataset = tf.data.experimental.from_variant(variant, spec)
+            assert mix_of(ids(dataset)) == UNIFORM
+            assert num_open(own, "train") == 5
+        del dataset, variant
+        wait_until_closed(own)
 
     def test_few_files_are_open_at_a_time(
         self, own: types.ModuleType, monkeypatch: pytest.MonkeyPatch

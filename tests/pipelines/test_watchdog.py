@@ -47,8 +47,10 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 SCRIPT = """
-import os, re, signal, subprocess, sys, threading, time
+import os, re, signal, subprocess, sys, threading, time, warnings
 signal.signal(signal.SIGINT, signal.default_int_handler)  # of what runs in the background, ignored
+# From 3.12 on, Python warns of a fork in a process with threads.
+warnings.filterwarnings("ignore", ".* multi-threaded, use of fork", DeprecationWarning)
 from snapshard.pipelines import endings
 from snapshard.pipelines.watchdog import watched_build
 from snapshard.schemas.errors import RunnerError

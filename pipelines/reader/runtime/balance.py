@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -38,6 +39,10 @@ _AT_ONCE = 4_096
 """Approximate number of places drawn together."""
 _OPEN_SHARDS = 256
 """Maximum number of files kept open."""
+_LINGER_S = 1.0
+"""Seconds that records are kept after their dataset."""
+_AGAIN_S = 60.0
+"""Seconds that records are kept if they were created after their dataset was gone."""
 _MASK = (1 << 64) - 1
 
 
@@ -67,11 +72,11 @@ def balance_classes(plan: Plan) -> Plan:
     make = functools.partial(_Records, plan.shards, options, plan.localize)
     records = make()
     _check_window(options, stored_bytes(plan.shards))
-    held, num = _WeakRecords(records, make), records.draw.num
+    held, num, kept = _WeakRecords(records, make), records.draw.num, _Kept(records)
 
     def rest(plan: Plan, epoch_seed: Any, first: int = 0) -> tf.data.Dataset:
         """The batches of a worker from a place in the epoch on."""
-        assert records, "TensorFlow keeps this function, and with it the records, with the dataset"
+        assert kept, "TensorFlow keeps this function, and with it the records, with the dataset"
         options = plan.options
         size, (index, count) = options.batch_size, part
         full, start, num_rest = share(options, num - first, size, part)
@@ -330,16 +335,35 @@ def _checked_weight(key: Any, weight: Any) -> float:
     return float(weight)
 
 
+class _Kept:
+    """Keeps records as long as it exists, and a little longer.
+
+    TensorFlow releases the Python objects of a dataset before it stops the iterator's threads,
+    which may begin to read once more.
+    """
+
+    def __init__(self, records: _Records) -> None:
+        # At exit nothing needs to be kept.
+        weakref.finalize(self, _keep, records, _LINGER_S).atexit = False
+
+
+def _keep(records: _Records, seconds: float) -> None:
+    timer = threading.Timer(seconds, lambda _: None, [records])
+    timer.daemon = True
+    with contextlib.suppress(RuntimeError):  # no thread can start at exit
+        timer.start()
+
+
 class _WeakRecords:
     """Weak reference to records, for functions that TensorFlow never releases (``numpy_function``).
 
     The records, and their open files, live as long as the Python objects of the dataset. If only
-    TensorFlow's part of a dataset is left and is still read, they are created again.
+    TensorFlow's part of a dataset is left and is still read, they are created again, once a minute.
     """
 
     def __init__(self, records: _Records, make: Callable[[], _Records]) -> None:
         self._records, self._make = weakref.ref(records), make
-        self._again: _Records | None = None
+        self._lock = threading.Lock()
 
     def drawn(self, epoch_seed: Any, places: _Array) -> _Array:
         """The records at these places of an epoch."""
@@ -350,9 +374,14 @@ class _WeakRecords:
         return self._found().read(numbers)
 
     def _found(self) -> _Records:
-        records = self._records() or self._again
+        records = self._records()
         if records is None:
-            records = self._again = self._make()
+            with self._lock:
+                records = self._records()
+                if records is None:
+                    records = self._make()
+                    self._records = weakref.ref(records)
+                    _keep(records, _AGAIN_S)
         return records
 
 
