@@ -262,7 +262,7 @@ class BuildSteps:
             prepared.summary.entries,
             layout.splits,
             workspace=self._workspace,
-            suffix=keys_suffix(self._recipe.splits),
+            suffix=keys_suffix(self._recipe),
             stop=stop,
         )
 

@@ -89,6 +89,8 @@ class FingerprintParts:
     """Code of the ``preprocessing_fn``; None without one."""
     analysis: object = None
     """How the analysis ran: batch size and where; None without one."""
+    label: str | None = None
+    """The recipe's ``label``; None if the source or a step names it, whose settings count."""
     revision: int = 0
     """The recipe's revision; it affects the runs of blocks with rejects."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=lambda: library_versions())
@@ -99,6 +101,8 @@ class FingerprintParts:
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.revision == 0:
             del parts["revision"]
+        if self.label is None:
+            del parts["label"]
         return parts
 
 

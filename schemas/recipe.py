@@ -276,6 +276,9 @@ class Recipe:
             tensors``.
         preprocessing_fn: A tensorflow-transform ``preprocessing_fn``; its analyzers see only the
             split called ``train``. The examples then contain exactly its outputs.
+        label: The feature to predict: the name of any feature of the examples, however it was made.
+            None means the label of the source (or of the last step that makes one, such as
+            ``ss.series.windows``), under the name that ``ss.records.rename`` gave it.
         splits: Names and fractions. By default 0.8 train, 0.1 validation and 0.1 test; a build
             with so few records that one of them would be empty fails.
         shards: Sizes, numbers, compression.
@@ -307,6 +310,7 @@ class Recipe:
     source: Source | ExtractedSource
     prepare: Sequence[PrepareStep | CrossStep | RecordFn] = ()
     preprocessing_fn: PreprocessingFn | None = None
+    label: str | None = None
     splits: Splits = dataclasses.field(
         default_factory=lambda: Splits(train=0.8, validation=0.1, test=0.1)
     )
@@ -369,6 +373,13 @@ class Recipe:
                     f"Recipe: prepare contains {step!r}, expected a step such as "
                     'ss.images.decode("image"), or a function of a record.'
                 )
+        if self.label is not None:
+            if not isinstance(self.label, str) or not self.label:
+                raise RecipeError(
+                    f"Recipe: label={self.label!r} is not the name of a feature. Write for example "
+                    'label="diagnosis".'
+                )
+            check_texts("Recipe", {"label": self.label})
         kinds = (("splits", Splits), ("shards", Shards), ("limits", Limits))
         for argument, kind in kinds:
             if not isinstance(getattr(self, argument), kind):

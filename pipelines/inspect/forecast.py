@@ -304,7 +304,7 @@ def _count_splits(
         features,
         label=None,
         stratify_by=recipe.splits.stratify_by,
-        suffix=keys_suffix(recipe.splits),
+        suffix=keys_suffix(recipe),
     )
     info = files.write("f" * 32, batches, dropped=Dropped(), in_order=False)
     plans = plan_with(
@@ -365,6 +365,14 @@ def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iter
     for name, feature in found.features.prepared.items():
         if isinstance(feature, ClassLabel) and len(feature.names) < 2:
             yield f"feature {name!r} has only the class {', '.join(map(repr, feature.names))}"
+    recipe, prepared = found.recipe, found.features.prepared
+    lost = recipe.source.label
+    is_last = recipe.preprocessing_fn is None and recipe.transform_from is None
+    if is_last and lost in found.features.raw and label_of(recipe, prepared) is None:
+        yield (
+            f"the source's label {lost!r} is not a feature of the examples: they have no label. "
+            "Keep it, or name another one: ss.Recipe(label=…)"
+        )
     for name, known in sample.image_facts.items():
         if known.height is None or known.width is None:
             yield (

@@ -49,6 +49,7 @@ _KNOWN = {
     "analysis",
     "prepare",
     "revision",
+    "label",
 }
 _KNOWN_PREPARE = {
     "format",
@@ -387,6 +388,7 @@ def _all_changes(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
     found += _steps(old, new)
     found += _preprocessing(old, new)
     found += _value_changes("seed", "", before.get("seed"), after.get("seed"))
+    found += _single("label", first, second)
     found += _value_changes("revision", "", first.get("revision", 0), second.get("revision", 0))
     found += _splits(_mapping(first, "splits"), _mapping(second, "splits"))
     found += _mapping_changes("shards", _mapping(first, "shards"), _mapping(second, "shards"))

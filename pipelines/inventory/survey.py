@@ -6,9 +6,9 @@ A build starts with it; a dry run ends with it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ...schemas.features import features_to_json
+from ...schemas.features import Features, features_to_json
 from ...schemas.fingerprint import FingerprintParts, digest, fingerprint, library_versions
 from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import Workspace
@@ -22,7 +22,14 @@ from ...transforms.storage.opened_source import OpenedSource, open_source, unope
 from ..analyze.external_graph import GivenGraph, find_graph
 from ..analyze.process import ANALYSIS, ON_RUNNER
 from ..plan.sample import Limit
-from ..prepare.stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
+from ..prepare.stages import (
+    StageFeatures,
+    StageSteps,
+    check_label,
+    check_stages,
+    stage_features,
+    stages_of,
+)
 from ..recipe.shipping import altered, refuse_written_secrets
 from ..watchdog import expected_to_advance
 from .artifact import StoredInventory
@@ -159,6 +166,8 @@ def survey(
         graph = find_graph(recipe.transform_from, folder=recipe.folder)
         graph.check_fits(features.prepared, code=preprocessing)
         preprocessing, analysis = graph.info.code or None, {"transform_from": graph.digest}
+    if recipe.label is not None:
+        check_label(recipe, _final_names(recipe, features.prepared, graph))
     parts = FingerprintParts(
         name=recipe.name,
         inputs=inventory.input_digest,
@@ -167,6 +176,7 @@ def survey(
         analysis=analysis,
         splits=recipe.splits.to_json() | ({} if limit is None else {"limit": limit}),
         shards=recipe.shards.to_json(),
+        label=recipe.label,
         revision=recipe.revision,
         versions=versions,
         format_version=FORMAT_VERSION,
@@ -187,6 +197,22 @@ def survey(
         held=held,
         stage_digests=_stage_digests(recipe, stages, between, base=prepare),
     )
+
+
+def _final_names(recipe: Recipe, prepared: Features, graph: GivenGraph | None) -> Iterable[str]:
+    """The names of the examples' features, before any record is prepared.
+
+    Raises:
+        RecipeError: if the ``preprocessing_fn`` fails.
+    """
+    if graph is not None:
+        return graph.info.outputs
+    if recipe.preprocessing_fn is None:
+        return prepared
+    # tensorflow-transform: seconds, and only for this
+    from ...transforms.analysis.analyze import trace
+
+    return trace(recipe.preprocessing_fn, prepared).outputs
 
 
 def _extract(recipe: Recipe, workspace: Workspace, *, progress: Progress) -> Recipe:

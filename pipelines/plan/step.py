@@ -71,7 +71,7 @@ def plan_with(
     reader = key_columns_reader(
         summary.entries,
         workspace=workspace,
-        suffix=keys_suffix(recipe.splits),
+        suffix=keys_suffix(recipe),
         bits=BIN_BITS if limit is not None else summary.histogram.bits,
     )
     plans = plan_splits(

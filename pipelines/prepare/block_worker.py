@@ -21,7 +21,6 @@ from ...schemas.errors import DamagedWorkError, PayloadPlace, Reject, StorageErr
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
 from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords, Source
-from ...schemas.splits import Splits
 from ...transforms.activity import advance, working_on
 from ...transforms.code.dependencies import Dependencies, functions_in
 from ...transforms.code.user_reads import refuse_undeclared
@@ -65,12 +64,12 @@ class StageKey:
             text = f"{text}/{revision}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def summary_name(self, units: Sequence[WorkUnit], *, splits: Splits, bins: KeyBins) -> str:
+    def summary_name(self, units: Sequence[WorkUnit], *, recipe: Recipe, bins: KeyBins) -> str:
         """The name of the summary of these units' runs."""
         run_ids = sorted(self.run_id(unit) for unit in units)
         counted_by = [] if bins == KeyBins() else [repr(bins)]
         revision = [f"revision {self.revision}"] if self.revision else []
-        text = "\n".join([keys_suffix(splits), *counted_by, *revision, *run_ids])
+        text = "\n".join([keys_suffix(recipe), *counted_by, *revision, *run_ids])
         return name_summary(hashlib.sha256(text.encode()).hexdigest()[:32], len(units))
 
 
@@ -404,8 +403,8 @@ def run_files(
     return RunFiles(
         workspace,
         outputs,
-        label=label_of(recipe, outputs),
+        label=label_of(recipe, outputs) if last else None,
         stratify_by=recipe.splits.stratify_by if last else None,
-        suffix=keys_suffix(recipe.splits) if last else "plain",
+        suffix=keys_suffix(recipe) if last else "plain",
         bins=bins,
     )

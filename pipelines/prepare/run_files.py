@@ -23,7 +23,7 @@ from ...schemas.blocks import ImageFacts, RunInfo
 from ...schemas.errors import DamagedWorkError, StorageError
 from ...schemas.features import Features, Image
 from ...schemas.naming import Workspace
-from ...schemas.splits import Splits
+from ...schemas.recipe import Recipe
 from ...transforms import storage
 from ...transforms.media.image_header import found_formats
 from ...transforms.rejects import Dropped
@@ -52,11 +52,19 @@ SORT_BYTES = 64 << 20
 """Bytes of prepared records that are sorted in memory; more are spilled and merged."""
 
 
-def keys_suffix(splits: Splits) -> str:
-    """The suffix of the key files for these splits: with or without strata."""
-    if splits.stratify_by is None:
-        return "plain"
-    return "by-" + hashlib.sha256(splits.stratify_by.encode()).hexdigest()[:12]
+def keys_suffix(recipe: Recipe) -> str:
+    """The suffix of a recipe's key files, which contain strata and hashes of contents.
+
+    The label is not part of the contents. One that a source or step names is among the settings
+    that name the run.
+    """
+    stratum, label = recipe.splits.stratify_by, recipe.label
+    suffix = "plain" if stratum is None else f"by-{_short_digest(stratum)}"
+    return suffix if label is None else f"{suffix}-label-{_short_digest(label)}"
+
+
+def _short_digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
 class RunFiles:

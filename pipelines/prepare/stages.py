@@ -8,7 +8,7 @@ runs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from ...schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn, SortedRe
 from ...schemas.splits import KEY_SPACE, Splits
 from ...transforms.prepare.engine.chain import output_features, stored_features
 from ...transforms.prepare.engine.step_files import with_files
+from ...transforms.prepare.records import Rename
 from ...transforms.runs.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from ...transforms.runs.keys import order_by_key
 from ...transforms.runs.partitions import check_rule
@@ -118,10 +119,35 @@ def stage_features(
 
 
 def label_of(recipe: Recipe, features: Features) -> str | None:
-    """The feature to predict: the one that a step makes, else the source's, if it still exists."""
-    made = [getattr(step, "label", None) for step in recipe.prepare]
-    names = [name for name in (*reversed(made), recipe.source.label) if name in features]
-    return names[0] if names else None
+    """The feature to predict among these features; None if it is not there.
+
+    It is the one that the recipe names, else the last one that a step makes, else the source's.
+    The latter two are followed through steps that rename features.
+    """
+    names = [recipe.source.label]
+    for step in recipe.prepare:
+        if isinstance(step, Rename):
+            names = [None if name is None else step.names.get(name, name) for name in names]
+        names.insert(0, getattr(step, "label", None))
+    # A function may make the source's label again, after a step that renamed it.
+    names = [recipe.label, *names, recipe.source.label]
+    return next((name for name in names if name in features), None)
+
+
+def check_label(recipe: Recipe, features: Iterable[str]) -> None:
+    """Checks that the examples have the feature that the recipe names as its label.
+
+    Raises:
+        RecipeError: if they do not; the message lists their features.
+    """
+    names = sorted(features)
+    if recipe.label is not None and recipe.label not in names:
+        made = "preprocessing_fn returns" if recipe.preprocessing_fn else "the examples have"
+        raise RecipeError(
+            f"Recipe: label={recipe.label!r} is not a feature: {made} "
+            f"{', '.join(map(repr, names))}. Name one of these, or make the feature in prepare= or "
+            "preprocessing_fn."
+        )
 
 
 def check_stages(

@@ -184,7 +184,7 @@ def _stages_in_place(found: Survey, workspace: Workspace) -> Iterator[PreparedSt
     for number in range(len(found.stages)):
         key = _stage_key(found, number, contents)
         bins = _bins(found, number, num_units=len(units))
-        name = key.summary_name(units, splits=found.recipe.splits, bins=bins)
+        name = key.summary_name(units, recipe=found.recipe, bins=bins)
         summary = find_summary(workspace, name)
         if summary is None:
             return
@@ -233,7 +233,7 @@ def prepare_records(
     while True:
         bins = _bins(found, config.stage, num_units=len(units))
         config = dataclasses.replace(config, bins=bins)
-        name = config.key.summary_name(units, splits=found.recipe.splits, bins=bins)
+        name = config.key.summary_name(units, recipe=found.recipe, bins=bins)
         label = f"{STEP} {config.stage + 1}" if len(found.stages) > 1 else STEP
         missing = _missing_runs(config, units)
         num_made += len(missing)

@@ -102,7 +102,7 @@ class SmallBuild:
             features,
             label="flag",
             stratify_by=None,
-            suffix=keys_suffix(recipe.splits),
+            suffix=keys_suffix(recipe),
         )
         keys = RecordKeys(recipe, features, following=None, ends=None)
         blocks = [Block((part,)) for block in inventory.blocks for part in block.ranges]

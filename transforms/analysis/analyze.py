@@ -178,6 +178,8 @@ class Traced:
         """Sparse outputs that share the indices of an optional single value."""
         self.read: set[str] = set()
         """Inputs that it computes with, rather than just returns."""
+        self.outputs: list[str] = []
+        """Names of the features that it returns."""
 
     def note(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
         """Records the input and output tensors of one call."""
@@ -191,6 +193,13 @@ class Traced:
             elif len(columns) == 1:
                 renamed = [output for output, source in same.items() if source == name]
                 self.kept.update(dict.fromkeys(renamed, name))
+        sides = {
+            column.name
+            for name, source in self.kept.items()
+            for column in self._prepared[source].wire_columns(name)
+            if column.name != name
+        }
+        self.outputs = [name for name in outputs if name not in sides]
         optional = {
             id(tensor.indices) for tensor in inputs.values() if isinstance(tensor, tf.SparseTensor)
         }

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -274,7 +274,8 @@ def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
 
     Returns:
         A function from the tensors of the prepared features to those of the outputs, and for each
-        unchanged output the name of its prepared feature.
+        unchanged output the name of its prepared feature. The function's attribute ``reads`` has
+        for each other output the names of the tensors from which it is computed.
 
     Raises:
         DamagedWorkError: if it is missing or damaged.
@@ -294,7 +295,35 @@ def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
 
     # A model that calls it must keep these alive.
     transform.resources = [model]  # type: ignore[attr-defined]
+    reads = _reads(model.transform_fn)
+    transform.reads = reads  # type: ignore[attr-defined]
     return transform, dict(info.kept)
+
+
+def _reads(function: Any) -> dict[str, set[str]]:
+    """The names of the inputs from which each output of a concrete function is computed."""
+    import tensorflow as tf
+
+    from .reach import Reach
+
+    def named(structure: Any, tensors: Sequence[Any]) -> list[tuple[str, str]]:
+        """Name -> tensor, in the order in which a dict of composite tensors is flattened."""
+        names = [
+            name
+            for name in sorted(structure)
+            for _ in tf.nest.flatten(structure[name], expand_composites=True)
+        ]
+        return [(name, tensor.name) for name, tensor in zip(names, tensors, strict=False)]
+
+    (specs,), _ = function.structured_input_signature
+    reach = Reach(function.graph.as_graph_def())
+    inputs = {tensor.partition(":")[0]: name for name, tensor in named(specs, function.inputs)}
+    reads: dict[str, set[str]] = {name: set() for name in function.structured_outputs}
+    for name, tensor in named(function.structured_outputs, function.outputs):
+        reads[name] |= {
+            inputs[node] for node in reach.before([tensor], control=False) if node in inputs
+        }
+    return reads
 
 
 @functools.lru_cache(maxsize=4)

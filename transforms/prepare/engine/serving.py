@@ -2,7 +2,7 @@
 
 A server applies to a request the same graph that a build applies to a record. The inputs are raw
 values, the outputs those of the reader, including masks. The label, which requests do not have, is
-left out.
+left out, and so are the features from which only the label is computed, and that computation.
 
 An optional input may be left out of a request: its tensor then has length zero. Within an input,
 NaN marks missing rows; for this, integers, bools and classes are passed as float64. For times it is
@@ -14,9 +14,10 @@ Imports TensorFlow: import it only where it is used.
 
 from __future__ import annotations
 
+import dataclasses
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import tensorflow as tf
@@ -36,6 +37,7 @@ from ....schemas.features import (
 )
 from ....schemas.values import NOT_A_TIME
 from ....schemas.wire import FLOATS
+from ...analysis.reach import Reach
 from ...examples.metadata import tensor_adapter_config
 from ...media.image_codecs import orientation_of
 from ..lookup import Tables, holding_tables
@@ -64,7 +66,8 @@ def build_model(
         steps: The steps on each record; no filters.
         features: The features of records before the steps.
         prepared: The features of records after the steps.
-        label: The feature to predict: neither input nor output.
+        label: The feature to predict, which is not an output; what serves only to compute it is
+            not an input.
         final: The output features.
         kept: Outputs of the transform graph that are an unchanged input -> the input's name.
         transform: The transform graph, a function of the tensors of prepared records, or None.
@@ -72,7 +75,12 @@ def build_model(
     Returns:
         A ``tf.Module`` for ``tf.saved_model.save``, and for each input whether it may be left out.
     """
-    inputs = {name: feature for name, feature in features.items() if name != label}
+    unused = _for_label_alone(prepared, label=label, final=final, kept=kept, transform=transform)
+    tables: Tables = {}
+    records_of = _Records(
+        steps, features, prepared=prepared, label=label, unused=unused, tables=tables
+    )
+    inputs = {name: f for name, f in features.items() if name not in records_of.left_out}
     outputs = {name: feature for name, feature in final.items() if name != label}
     specs = {name: part for n, f in inputs.items() for name, part in _input_specs(n, f).items()}
     arguments = argument_names(specs)
@@ -84,10 +92,8 @@ def build_model(
         record: dict[str, Any] = {}
         for name, feature in features.items():
             record |= _given(name, feature, given) if name in inputs else _nothing(name, feature)
-        record, _ = apply_steps(steps, record, features)
+        record = records_of(record)
         return {name: _as(record[name], spec) for name, spec in record_outputs.items()}
-
-    tables: Tables = {}
 
     def serve(**values: Any) -> dict[str, Any]:
         given = {name: values[argument] for name, argument in arguments.items()}
@@ -116,6 +122,173 @@ def build_model(
     module.resources = getattr(transform, "resources", [])
     optional = {part for n, f in inputs.items() if is_optional(f) for part in _input_specs(n, f)}
     return module, {argument: name in optional for name, argument in sorted(arguments.items())}
+
+
+def _for_label_alone(
+    prepared: Features,
+    *,
+    label: str | None,
+    final: Features,
+    kept: Mapping[str, str],
+    transform: Transform | None,
+) -> set[str]:
+    """The prepared features from which the label is made, and no other output."""
+    if transform is None:
+        return {label} & {*prepared} if label is not None else set()
+    reads: Mapping[str, set[str]] = getattr(transform, "reads", {})
+    of_column = {
+        column.name: name for name, f in prepared.items() for column in f.wire_columns(name)
+    }
+    made_of = {
+        name: {kept[name]} if name in kept else {of_column[one] for one in reads.get(name, ())}
+        for name in final
+    }
+    others = [sources for name, sources in made_of.items() if name != label]
+    return made_of.get(label or "", set()).difference(*others)
+
+
+class _Records:
+    """The steps as a function of one record that leaves out what is computed for the label alone.
+
+    Checks of the label would fail for a placeholder.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        features: Features,
+        *,
+        prepared: Features,
+        label: str | None,
+        unused: Set[str],
+        tables: Tables,
+    ) -> None:
+        """Traces the steps once, to see what they compute from what.
+
+        Args:
+            steps: The steps on each record.
+            features: The features before the steps.
+            prepared: The features after the steps.
+            label: The feature to predict.
+            unused: The features after the steps from which only the label is made.
+            tables: Receives the lookup tables of the steps.
+        """
+        self._steps, self._features = steps, features
+        self._unused = {name: prepared[name] for name in sorted(unused)}
+        self._part: _Part | None = None
+        outside = {*unused} if not steps else set()
+        self.left_out: Set[str] = {n for n in features if n == label or n in outside}
+        """The features before the steps that requests do not have."""
+        if unused and steps:
+            self._trace(prepared, unused, tables)
+
+    def _trace(self, prepared: Features, unused: Set[str], tables: Tables) -> None:
+        specs = {
+            part: s for n, f in self._features.items() for part, s in _part_specs(n, f).items()
+        }
+        owner = {part: n for n, f in self._features.items() for part in _part_specs(n, f)}
+
+        made: dict[tuple[str, str], str] = {}
+
+        def run(*values: Any) -> Any:
+            given = dict(zip(specs, values, strict=True))
+            record, _ = apply_steps(self._steps, given, self._features)
+            for name, feature in prepared.items():
+                made.update(
+                    {(name, part): record[part].name for part in _record_specs(name, feature)}
+                )
+            # All that a function returns waits for all of its checks: it returns nothing of these.
+            return tf.constant(0)
+
+        with holding_tables(tables):
+            function = tf.function(run, autograph=False)
+            graph = function.get_concrete_function(*specs.values()).graph
+        inputs = {tensor.op.name: part for part, tensor in zip(specs, graph.inputs, strict=False)}
+        wanted = {part: tensor for (name, part), tensor in made.items() if name not in unused}
+        stateful = [o.name for o in graph.get_operations() if o.op_def.is_stateful]
+        reach = Reach(_without_order(graph.as_graph_def(), {*stateful}))
+
+        def origins(tensors: Iterable[str]) -> set[str]:
+            return {owner[inputs[node]] for node in reach.before(tensors) if node in inputs}
+
+        for_label = origins(tensor for (name, _), tensor in made.items() if name in unused)
+        self.left_out |= for_label - origins(wanted.values())
+        if not any(
+            t.consumers() for t in graph.inputs if owner[inputs[t.op.name]] in self.left_out
+        ):
+            return
+        checks = [name for name in stateful if not origins([name]) & self.left_out]
+        nodes = reach.needed_to_run([*wanted.values(), *checks])
+        self._part = _Part(
+            graph_def=reach.part(nodes),
+            given={f"{node}:0": part for node, part in inputs.items() if node in nodes},
+            captured={i.name: outer for outer, i in graph.captures if i.op.name in nodes},
+            wanted=wanted,
+            checks=checks,
+        )
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The record after the steps; without what only the label needs, if that is computed."""
+        if self._part is None:
+            return apply_steps(self._steps, record, self._features)[0]
+        found = {part: v for n, f in self._unused.items() for part, v in _nothing(n, f).items()}
+        return found | self._part.applied_to(record)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Part:
+    """A part of a graph of steps on one record."""
+
+    graph_def: Any
+    given: dict[str, str]
+    """Tensor -> its name in the record before the steps."""
+    captured: dict[str, Any]
+    """Tensor -> what it is outside of the graph, such as a lookup table."""
+    wanted: dict[str, str]
+    """Name in the record after the steps -> tensor."""
+    checks: list[str]
+    """Operations that must run although nothing depends on them, such as assertions."""
+
+    def applied_to(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The record after the steps, computed in the current graph."""
+        known = {tensor: record[part] for tensor, part in self.given.items()}
+        known |= {inner: tf.identity(outer) for inner, outer in self.captured.items()}
+        computed = [tensor for tensor in self.wanted.values() if tensor not in known]
+        found = tf.graph_util.import_graph_def(
+            self.graph_def,
+            input_map=known,
+            return_elements=[*computed, *self.checks],
+            name="steps",
+        )
+        known |= dict(zip(computed, found, strict=False))
+        with tf.control_dependencies(found[len(computed) :]):
+            return {part: tf.identity(known[tensor]) for part, tensor in self.wanted.items()}
+
+
+def _without_order(graph_def: Any, names: Set[str]) -> Any:
+    """The graph without what makes these nodes wait for others.
+
+    A tf.function makes each operation with side effects wait for those before it.
+    """
+    for node in graph_def.node:
+        if node.name in names:
+            data = [tensor for tensor in node.input if not tensor.startswith("^")]
+            del node.input[:]
+            node.input.extend(data)
+    return graph_def
+
+
+def _part_specs(name: str, feature: Feature) -> dict[str, Any]:
+    """The parts of a feature in the record that steps are given."""
+    form = tensor_form(feature)
+    if isinstance(feature, Image) and not is_encoded(feature):
+        return {name: tf.TensorSpec((feature.height, feature.width, feature.channels), tf.uint8)}
+    shape, dtype = ((), "string") if form is None else (form.shape, form.dtype)
+    specs = {name: tf.TensorSpec(shape, "float32" if feature.kind == "audio" else dtype)}
+    specs |= {side: tf.TensorSpec([], tf.int64) for side in side_columns(name, feature)}
+    if is_optional(feature):
+        specs[presence_name(name)] = tf.TensorSpec([], tf.bool)
+    return specs
 
 
 def _input_specs(name: str, feature: Feature) -> dict[str, Any]:
@@ -301,7 +474,7 @@ def _given(name: str, feature: Feature, given: dict[str, Any]) -> dict[str, Any]
 
 
 def _nothing(name: str, feature: Feature) -> dict[str, Any]:
-    """Placeholder values for the label."""
+    """Placeholder values of a feature that no output is computed from."""
     form = tensor_form(feature) or TensorForm(dtype="string")
     value = tf.zeros([dim or 0 for dim in form.shape], form.dtype)
     presence = {presence_name(name): tf.constant(False)} if is_optional(feature) else {}

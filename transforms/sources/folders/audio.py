@@ -41,13 +41,15 @@ class AudioFolder(MediaFolder):
             relative to the recipe's file.
         pattern: Pattern of the file names, with fields in braces: ``"{label}_{speaker}_{n}.wav"``.
             Matched with the entire path if it has a '/'. ``*`` matches any characters. Each field
-            is a feature: ``label`` a ClassLabel, a field of digits only an int64, others strings.
+            is a feature: the label a ClassLabel, a field of digits only an int64, others strings.
         table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each file, named in a column
             ``file``, ``file_name``, ``filename`` or ``path``, else in the first column. Other
-            columns are features, ``label`` a ClassLabel. A file without a row is rejected.
+            columns are features, the label a ClassLabel. A file without a row is rejected.
             Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/yes/1.wav``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
+        label: The column of ``table`` or field of ``pattern`` to predict, by default one called
+            ``label``. Its strings become a ClassLabel; numbers of a table are kept.
         max_samples: Sounds with more samples in all channels are rejected before decoding, which
             would need 4 bytes of memory for each sample. MP3s, whose length is known only after
             decoding, may have 100 million.
@@ -57,6 +59,7 @@ class AudioFolder(MediaFolder):
     pattern: str | None = None
     table: str | None = None
     split_folders: bool | None = None
+    label: str | None = None
     max_samples: Annotated[int, pydantic.Field(gt=0, le=MAX_SAMPLES)] = MAX_SAMPLES
 
     _content = "audio"

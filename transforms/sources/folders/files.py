@@ -20,7 +20,7 @@ from ...payloads import with_bytes
 from ...runs.files import wire_schema
 from ...storage.globs import is_hidden
 from ...storage.read_files import read_ahead
-from .labels import FileLabels, LabelReader
+from .labels import LABEL, FileLabels, LabelReader
 from .side_tables import UnlabelledError
 
 BATCH_FILES = 256
@@ -60,6 +60,7 @@ class MediaFolder(abc.ABC):
     pattern: str | None
     table: str | None
     split_folders: bool | None
+    label: str | None
 
     media = True
     numbered = False
@@ -67,13 +68,9 @@ class MediaFolder(abc.ABC):
     """The feature of the files' bytes."""
 
     def __post_init__(self) -> None:
-        """Checks the origin of labels."""
+        """Checks the origin of labels; sets ``label`` to the name of the feature, if any."""
         self._labels.check()
-
-    @property
-    def label(self) -> str | None:
-        """``label``, unless the file names have no such field, or a table may have none."""
-        return self._labels.label
+        object.__setattr__(self, "label", self._labels.label)
 
     @property
     def side_urls(self) -> tuple[str, ...]:
@@ -88,6 +85,7 @@ class MediaFolder(abc.ABC):
             pattern=self.pattern,
             table=self.table,
             split_folders=self.split_folders,
+            predicted=None if self.label == LABEL else self.label,
         )
 
     @abc.abstractmethod

@@ -50,13 +50,15 @@ class ImageFolder(MediaFolder):
             them. In a recipe, a relative path is relative to the recipe's file.
         pattern: Pattern of the file names, with fields in braces: ``"{label}_{camera}_{n}.jpg"``.
             Matched with the entire path if it has a '/'. ``*`` matches any characters. Each field
-            is a feature: ``label`` a ClassLabel, a field of digits only an int64, others strings.
+            is a feature: the label a ClassLabel, a field of digits only an int64, others strings.
         table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each image, named in a column
             ``file``, ``file_name``, ``filename``, ``path`` or ``image``, else in the first column.
-            Other columns are features: ``label`` a ClassLabel, ``boxes`` of JSON Lines bounding
+            Other columns are features: the label a ClassLabel, ``boxes`` of JSON Lines bounding
             boxes. An image without a row is rejected. Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
+        label: The column of ``table`` or field of ``pattern`` to predict, by default one called
+            ``label``. Its strings become a ClassLabel; numbers of a table are kept.
         max_pixels: Images with more pixels are rejected before decoding, which would need 3 bytes
             of memory for each pixel.
     """
@@ -66,6 +68,7 @@ class ImageFolder(MediaFolder):
     pattern: str | None = None
     table: str | None = None
     split_folders: bool | None = None
+    label: str | None = None
 
     _content = "image"
 

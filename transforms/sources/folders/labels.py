@@ -64,6 +64,7 @@ class FileLabels:
         table: URL of a side table; a relative one is resolved like the source's.
         split_folders: Whether the first folder is the split. None means no, and refuses class
             folders named like splits.
+        predicted: The field or column to predict; None for one called ``label``.
     """
 
     source: str
@@ -71,6 +72,7 @@ class FileLabels:
     pattern: str | None = None
     table: str | None = None
     split_folders: bool | None = None
+    predicted: str | None = None
 
     def check(self) -> None:
         """Checks the arguments, without reading files.
@@ -87,9 +89,21 @@ class FileLabels:
                     f"pattern={self.pattern!r} has a field {self.content!r}, which is the name of "
                     "the file's content. Rename the field"
                 )
+        if self.predicted is not None:
+            self._check_predicted(self.predicted)
         if self.table is not None and not is_table(self.table):
             raise ValueError(
                 f"table={self.table!r}, expected a file with the suffix .csv, .tsv or .jsonl"
+            )
+
+    def _check_predicted(self, name: str) -> None:
+        if self.pattern is not None and name not in _compile(self.pattern).groupindex:
+            fields = ", ".join(map(repr, _compile(self.pattern).groupindex))
+            raise ValueError(f"label={name!r} is not a field of pattern=, which has {fields}")
+        if self.pattern is None and self.table is None and name != LABEL:
+            raise ValueError(
+                f"label={name!r} names a column of table= or a field of pattern=, and there is "
+                f"neither: the feature of class folders is called {LABEL!r}"
             )
 
     def settings(self) -> dict[str, object]:
@@ -97,6 +111,8 @@ class FileLabels:
         found: dict[str, object] = {"pattern": self.pattern} if self.pattern is not None else {}
         if self.table is not None:
             found["table"] = _file_name(self.table)
+        if self.predicted is not None:
+            found["label"] = self.predicted
         return found | ({"split_folders": True} if self.split_folders else {})
 
     @property
@@ -107,6 +123,8 @@ class FileLabels:
     @property
     def label(self) -> str | None:
         """Name of the feature to predict, if it certainly exists."""
+        if self.predicted is not None:
+            return self.predicted
         if self.pattern is None or LABEL in _compile(self.pattern).groupindex:
             return LABEL
         return None
@@ -121,7 +139,7 @@ class FileLabels:
         """The features besides the content.
 
         Raises:
-            RecipeError: if class folders are named like splits.
+            RecipeError: if class folders are named like splits, or the table has no such label.
             DataError: if no file has labels, or the table is not valid.
         """
         paths = [file.path for file in files]
@@ -136,6 +154,11 @@ class FileLabels:
                 raise DataError(
                     f"{self.source}: the table {_file_name(self.table)} has a column "
                     f"{self.content!r}, which is the name of the file's content. Rename the column."
+                )
+            if self.predicted is not None and self.predicted not in features:
+                raise RecipeError(
+                    f"{self.source}: label={self.predicted!r} is not a column of the table "
+                    f"{_file_name(self.table)}, which has {', '.join(map(repr, features))}."
                 )
             return features
         if self.pattern is not None:
@@ -170,7 +193,8 @@ class FileLabels:
         assert self.table is not None
         image = self.content if self.content == "image" else None
         data = opened.read_side(self.table)
-        return LabelTable(name=_file_name(self.table), data=data, image=image)
+        label = self.predicted or LABEL
+        return LabelTable(name=_file_name(self.table), data=data, image=image, label=label)
 
     def _names(self, path: str) -> tuple[str, ...]:
         """The names that a table may use for a file."""
@@ -222,7 +246,7 @@ class FileLabels:
         return {name: self._field(name, texts) for name, texts in seen.items()}
 
     def _field(self, name: str, texts: set[str]) -> Feature:
-        if name == LABEL:
+        if name == (self.predicted or LABEL):
             return _class_label(texts, where=f"{self.source}: the label")
         return Scalar("int64" if all(map(_DIGITS.fullmatch, texts)) else "string")
 

@@ -96,11 +96,13 @@ class LabelTable:
         name: The file's name, whose suffix determines the format.
         data: Its bytes.
         image: The image feature of a JSON Lines column ``boxes``, if any.
+        label: The column whose strings are classes.
     """
 
     name: str
     data: bytes = dataclasses.field(repr=False)
     image: str | None = None
+    label: str = "label"
 
     def infer(self, paths: Many[tuple[str, ...]]) -> dict[str, Feature]:
         """The features of the table's columns.
@@ -159,14 +161,17 @@ class LabelTable:
             SchemaError: if it is not a valid table.
         """
         if _suffix(self.name) == _JSON_LINES:
-            return infer_columns(self.name, self.data, image=self.image, keys=KEY_COLUMNS)
+            return infer_columns(
+                self.name, self.data, image=self.image, keys=KEY_COLUMNS, label=self.label
+            )
         found = self._infer_csv(Csv(self.name, delimiter=_DELIMITERS[_suffix(self.name)]))
-        label = found.get("label")
+        label = found.get(self.label)
         if isinstance(label, Scalar) and label.dtype in ("string", "bool"):
             delimiter = _DELIMITERS[_suffix(self.name)]
-            found = self._infer_csv(Csv(self.name, delimiter=delimiter, label="label"))
-            if label.optional and isinstance(found["label"], ClassLabel):
-                found["label"] = dataclasses.replace(found["label"], optional=True)
+            found = self._infer_csv(Csv(self.name, delimiter=delimiter, label=self.label))
+            named = found[self.label]
+            if label.optional and isinstance(named, ClassLabel):
+                found[self.label] = dataclasses.replace(named, optional=True)
         del found[_key_column(list(found))]
         if not found:
             raise SchemaError(f"The table {self.name} has no columns besides the file names.")
@@ -380,7 +385,7 @@ def key_of(row: Mapping[str, Any], columns: Many[str]) -> str:
 
 
 def infer_columns(
-    name: str, data: bytes, *, image: str | None, keys: Many[str]
+    name: str, data: bytes, *, image: str | None, keys: Many[str], label: str = "label"
 ) -> dict[str, Feature]:
     """The features of a table's columns, except the one that names the file.
 
@@ -405,7 +410,11 @@ def infer_columns(
         present = [value for value in found if value is not None]
         if present:
             features[column] = _column_feature(
-                name, column, present, optional=len(present) < len(rows)
+                name,
+                column,
+                present,
+                optional=len(present) < len(rows),
+                is_label=column == label,
             )
     if not features:
         raise SchemaError(f"The table {name} has no columns besides the file names.")
@@ -434,8 +443,10 @@ def read_columns(
     return wire_batch(features, lists), unfit
 
 
-def _column_feature(table: str, column: str, values: list[Any], *, optional: bool) -> Feature:
-    """The common feature of a column's values; texts of ``label`` are classes.
+def _column_feature(
+    table: str, column: str, values: list[Any], *, optional: bool, is_label: bool
+) -> Feature:
+    """The common feature of a column's values; texts of the label are classes.
 
     Raises:
         SchemaError: if they have no common type.
@@ -443,7 +454,7 @@ def _column_feature(table: str, column: str, values: list[Any], *, optional: boo
     remedy = "Fix the table, or leave the column out."
     where = f"The table {table}: "
     found = value_feature(column, values, optional=optional, where=where, remedy=remedy)
-    if column != "label":
+    if not is_label:
         return found
     if found == Scalar("string", optional=optional):
         return ClassLabel(tuple(sorted(set(values))), optional=optional)
