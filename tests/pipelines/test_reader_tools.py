@@ -130,9 +130,14 @@ class TestBenchmark:
         )
         assert code == 0
         rows = found["sweep"]
-        assert [row["batch size"] for row in rows if row["pipeline"] == "reader"] == [2, 8, 32]
+        assert {row["batch size"] for row in rows} == {2, 8, 32}
         assert {row["prefetch"] for row in rows} == {0, 1, 4, "auto"}
         assert {1, 2, "auto"} <= {row["parallelism"] for row in rows}
+        assert {row["shuffle"] for row in rows} == {"auto", 1_000, 10_000}
+        names = ("batch size", "parallelism", "prefetch", "shuffle")
+        first = rows[0]
+        for row in rows[1:]:
+            assert sum(row[name] != first[name] for name in names) == 1
         assert all(row["examples/s"] > 0 for row in rows)
 
     @pytest.mark.slow  # reads as slowly as a slow store

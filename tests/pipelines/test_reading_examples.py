@@ -6,10 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 
 from snapshard.schemas.features import ClassLabel, Features, Tensor
+from snapshard.transforms.examples.index import write_index_table
+
+from .made_snapshots import list_files
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
 FEATURES: Features = {"label": ClassLabel(names=("a", "b")), "x": Tensor("float32", (3,))}
@@ -40,7 +44,15 @@ def reader(
     tmp_path_factory: pytest.TempPathFactory, write_snapshot: Callable[..., types.ModuleType]
 ) -> types.ModuleType:
     made = {"train": [records(2_000)[:900], records(2_000)[900:]], "validation": [records(300)]}
-    return write_snapshot(tmp_path_factory.mktemp("examples"), FEATURES, made)
+    folder = tmp_path_factory.mktemp("examples")
+    reader = write_snapshot(folder, FEATURES, made)
+    (folder / "index").mkdir()
+    for split, shards in made.items():
+        for path, shard in zip(sorted(folder.glob(f"{split}-*")), shards, strict=True):
+            ids = pa.array([f"{split}/{one['x'][2]:g}" for one in shard], pa.large_string())
+            write_index_table(f"{folder}/index/{path.name}.parquet", [ids], numbered=False)
+    list_files(folder)
+    return reader
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +82,27 @@ def test_cross_validation(folds: types.ModuleType, capsys: pytest.CaptureFixture
     assert re.fullmatch(r"\d+\.\d%\n", capsys.readouterr().out)
     assert found["train"] == ["fold0", "fold1", "fold2", "fold3"]
     assert found["validation"] == "fold4"
+
+
+def test_single_examples(reader: types.ModuleType) -> None:
+    found = run("Single examples", reader)
+    assert found["example"]["label"].shape == ()
+    batches = [x.shape[0] for x, _ in found["own_batches"]]
+    assert batches == [64] * 31 + [16]
+
+
+def test_ids(reader: types.ModuleType) -> None:
+    found = run(r"Which record is it\?", reader)
+    expected = [i for i in range(300) if (i % 7 > 2.5) != i % 2]
+    assert found["wrong"] == [f"validation/{i}".encode() for i in expected]
+    numbers = found["batch"]["x"].numpy()[:, 2].tolist()
+    assert found["batch"]["record_id"].numpy().tolist() == [b"train/%d" % i for i in numbers]
+
+
+def test_filter(reader: types.ModuleType) -> None:
+    found = run("Leaving out examples", reader)
+    expected = [i for i in range(2_000) if i % 2 and i % 7 > 2]
+    assert sorted(positions(found["some"])) == expected
+    assert found["some"].cardinality() == tf.data.UNKNOWN_CARDINALITY
+    sizes = [batch["label"].shape[0] for batch in found["some"]]
+    assert {*sizes[:-1]} == {128}

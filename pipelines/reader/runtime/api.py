@@ -20,7 +20,7 @@ _P = ParamSpec("_P")
 
 def dataset(
     split: Split,
-    batch_size: int,
+    batch_size: int | None,
     *,
     shuffle: bool | int | None = None,
     seed: int | None = None,
@@ -29,6 +29,7 @@ def dataset(
     deterministic: bool | None = None,
     columns: Sequence[str] | None = None,
     as_supervised: bool = False,
+    with_id: bool = False,
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
@@ -42,11 +43,14 @@ def dataset(
     bucket: bool | str = False,
     windows: tuple[int, int] | None = None,
     pack: int | None = None,
+    filter: Callable[[Any], Any] | None = None,
     augment: Callable[[Any, Any], Any] | None = None,
     augment_batch: Callable[[Any, Any], Any] | None = None,
     cache: str | os.PathLike[str] | None = None,
     local_copy: str | os.PathLike[str] | tuple[str | os.PathLike[str], int | None] | None = None,
     service: str | dict[str, Any] | None = None,
+    parallelism: int | None = None,
+    prefetch: int | None = None,
     prefetch_to_device: str | None = None,
     options: tf.data.Options | None = None,
     debug: bool = False,
@@ -59,7 +63,7 @@ def dataset(
     Args:
         split: One of ``NUM_EXAMPLES``; a part of one, such as "train[:10%]", "train[10%:]",
             "train[:1000]" or "train[-500:]"; or a list of these, such as ``fold(0).train``.
-        batch_size: Records per batch.
+        batch_size: Records per batch; None gives single examples.
         shuffle: Whether each epoch has a new order and newly composed batches; None: only for
             "train", its parts, and lists of folds. True buffers up to 16 MiB of records (at most
             16,384); an integer sets the number of records.
@@ -71,6 +75,8 @@ def dataset(
         columns: Features to parse and yield; None is all of them.
         as_supervised: Yield (features, label) for Keras; features are a dict, or a tensor if there
             is only one.
+        with_id: Add the id of each record, a string: as "record_id" to the dict, or as the last of
+            (features, label, id). Needs pyarrow and the snapshot's index.
         image_size: (height, width) to resize images to, antialiased; required if sizes differ.
         dtype: Dtype of the images, cast after batching; default uint8, or float32 with ``scale``.
         scale: Factor to multiply image values by.
@@ -92,6 +98,8 @@ def dataset(
             unknown.
         pack: Fill rows of this length with several lists, and add <name>_segment_ids (from 1) and
             <name>_positions; longer lists are split. The number of batches is unknown.
+        filter: ``filter(example)`` gives True for the examples to keep, of those that ``dataset``
+            would yield without it. Batches are full. Their number is unknown.
         augment: ``augment(example, seed)`` is mapped over the examples, after the cache, on all
             cores; ``seed`` is int64[2], different for each record and epoch, for
             ``tf.image.stateless_*``.
@@ -102,6 +110,10 @@ def dataset(
             only that many bytes of them at a time.
         service: Address of a tf.data service that shares the work, or all arguments of
             ``tf.data.experimental.service.distribute``. Every record once ("distributed_epoch").
+        parallelism: Number of batches parsed, and of streams read, at a time; None lets tf.data
+            decide.
+        prefetch: Number of batches kept ready; None lets tf.data decide, 0 prepares each batch when
+            it is requested.
         prefetch_to_device: Device such as "/GPU:0" to copy batches to, ahead of time; makes the
             cardinality unknown.
         options: Additional ``tf.data.Options``, which override the reader's own.
@@ -118,7 +130,12 @@ def dataset(
     Raises:
         ValueError: if an option is invalid, or the snapshot under ``root`` cannot be read.
     """
-    return read(plan_reading(Options(**locals())))
+    arguments = locals()
+    if batch_size is None:
+        from .single import read_examples
+
+        return read_examples(arguments)
+    return read(plan_reading(Options(**arguments)))
 
 
 def _typed_like(function: Callable[_P, Any]) -> Callable[[Callable[..., int]], Callable[_P, int]]:
@@ -139,7 +156,8 @@ def steps(*args: Any, **kwargs: Any) -> int:
     Computed by arithmetic: no function is traced and no shard is opened.
 
     Returns:
-        The number of batches; -2 (``tf.data.UNKNOWN_CARDINALITY``) with ``windows=`` or ``pack=``.
+        The number of batches; -2 (``tf.data.UNKNOWN_CARDINALITY``) with ``windows=``, ``pack=`` or
+        ``filter=``.
 
     Raises:
         ValueError: as ``dataset``.
@@ -150,6 +168,10 @@ def steps(*args: Any, **kwargs: Any) -> int:
         asked = inspect.signature(dataset).bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"steps() {error}") from None
+    if asked.arguments["batch_size"] is None:
+        from .single import num_single
+
+        return num_single(asked.arguments)
     return steps_of(Options(**asked.arguments))
 
 

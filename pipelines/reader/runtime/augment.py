@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
+from .options import Options
 from .pipeline import Plan
 
 Open = Callable[..., tf.data.Dataset]
@@ -35,8 +38,13 @@ def number_records(plan: Plan) -> Plan:
 def augment_batches(plan: Plan) -> Plan:
     """Maps ``augment`` or ``augment_batch``, seeded by the epoch's seed and the record's place."""
     read_epoch, parse, options = plan.read_epoch, plan.parse_batch, plan.options
-    augment = _converted(options.augment) if options.augment is not None else None
-    augment_batch = _converted(options.augment_batch) if options.augment_batch is not None else None
+    augment = augment_batch = None
+    if options.augment is not None:
+        check_form("augment", options.augment)
+        augment = converted(options.augment)
+    if options.augment_batch is not None:
+        check_form("augment_batch", options.augment_batch)
+        augment_batch = converted(options.augment_batch)
 
     def read(plan: Plan, seed: Any) -> tf.data.Dataset:
         seeds = tf.data.Dataset.from_tensors(seed).repeat()
@@ -48,8 +56,12 @@ def augment_batches(plan: Plan) -> Plan:
         seeds = tf.stack([tf.fill(tf.shape(places), epoch_seed), places], axis=1)
         if augment is None:
             assert augment_batch is not None
-            return _not_none("augment_batch", augment_batch(batch, seeds))
-        like = _not_none("augment", _returned(augment, batch, seeds))
+            with explained("augment_batch", "batch, seeds", options):
+                changed = augment_batch(batch, seeds)
+            return _not_none("augment_batch", changed)
+        with explained("augment", "example, seed", options):
+            returned = _returned(augment, batch, seeds)
+        like = _not_none("augment", returned)
         is_ragged = any(isinstance(one, tf.RaggedTensor) for one in tf.nest.flatten(batch))
         spec = tf.nest.map_structure(functools.partial(_spec, is_ragged), like)
         return tf.map_fn(lambda pair: augment(*pair), (batch, seeds), fn_output_signature=spec)
@@ -57,7 +69,7 @@ def augment_batches(plan: Plan) -> Plan:
     return dataclasses.replace(plan, read_epoch=read, parse_batch=augmented)
 
 
-def _converted(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     """A user's function, converted by AutoGraph when it is traced.
 
     The package's own functions are not converted, because that takes 50 ms. With ``debug=True``
@@ -65,10 +77,66 @@ def _converted(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
     """
     traced = tf.function(function)
 
-    def call(value: Any, seed: Any) -> Any:
-        return (function if tf.executing_eagerly() else traced)(value, seed)
+    def call(*arguments: Any) -> Any:
+        return (function if tf.executing_eagerly() else traced)(*arguments)
 
     return call
+
+
+_LABELS = {"label", "labels", "target", "targets", "y"}
+"""Second arguments of functions that expect (image, label), as Keras's examples have them."""
+
+
+def check_form(name: str, function: Callable[..., Any]) -> None:
+    """Raises ValueError if ``augment`` or ``augment_batch`` is written for (features, label).
+
+    Called with an example and a seed, it would take the example for the features, and the seed for
+    the label.
+    """
+    try:
+        parameters = [*inspect.signature(function).parameters]
+    except (TypeError, ValueError):  # a function without a signature
+        return
+    if parameters[1:2] and parameters[1].lower() in _LABELS:
+        raise ValueError(f"{name}= takes {parameters[0]}, {parameters[1]}. {_forms(name)}")
+
+
+_FORMS = """\
+It is called as f({arguments}). Without as_supervised, {one} is a dict; with it, the pair
+(features, label):
+    def {name}({arguments}):
+        image = {one}["image"]
+        return {changed_dict}
+    def {name}({arguments}):  # as_supervised=True
+        image, label = {one}
+        return {changed_pair}"""
+
+
+def _forms(name: str) -> str:
+    """How a function is called without and with ``as_supervised``."""
+    one = "batch" if name == "augment_batch" else "example"
+    arguments = {"augment": "example, seed", "augment_batch": "batch, seeds"}.get(name, one)
+    is_filter = name == "filter"
+    return _FORMS.format(
+        name=name,
+        one=one,
+        arguments=arguments,
+        changed_dict="True" if is_filter else f'{{**{one}, "image": image}}',
+        changed_pair="True" if is_filter else "image, label",
+    )
+
+
+@contextlib.contextmanager
+def explained(name: str, arguments: str, options: Options) -> Iterator[None]:
+    """Says how a user's function is called, if calling it fails."""
+    try:
+        yield
+    except (AttributeError, IndexError, LookupError, TypeError, ValueError) as error:
+        form = "the pair (features, label)" if options.as_supervised else "a dict by feature name"
+        raise ValueError(
+            f"{name}= failed when called with {arguments}, as_supervised={options.as_supervised} "
+            f"({form}): {type(error).__name__}: {error}\n{_forms(name)}"
+        ) from error
 
 
 def _returned(augment: Callable[[Any, Any], Any], batch: Any, seeds: Any) -> Any:

@@ -68,7 +68,7 @@ def balance_classes(plan: Plan) -> Plan:
             name a class without records, or the window of a ``local_copy`` is too small.
     """
     options, part = plan.options, plan.options.part
-    is_numbered = options.augment is not None or options.augment_batch is not None
+    is_numbered = options.is_numbered
     make = functools.partial(_Records, plan.shards, options, plan.localize)
     records = make()
     _check_window(options, stored_bytes(plan.shards))
@@ -107,7 +107,7 @@ def balance_classes(plan: Plan) -> Plan:
             short = tf.data.Dataset.from_tensors(last).take(int(num_rest > 0)).map(drawn)
             found = found.map(loose).concatenate(short.map(loose))
         # In order even without a seed: the one short batch must stay last.
-        return found.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return found.map(read, num_parallel_calls=options.num_parallel_calls, deterministic=True)
 
     def rest_of_epoch(stages: Stages) -> Any:
         """The number of finished epochs; the rest of the next one; its number of batches."""

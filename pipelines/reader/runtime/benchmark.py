@@ -27,6 +27,8 @@ _SAMPLE_BYTES = 32 * MB
 """Size of the sample of records that is rewritten to compare compressions."""
 _PIECE_BYTES = 64 << 10
 """Size of one read from a throttled file."""
+_SWEPT = ("batch_size", "parallelism", "prefetch", "shuffle")
+"""What ``--sweep`` changes."""
 
 
 def benchmark(arguments: argparse.Namespace, out: Output) -> int:
@@ -87,39 +89,31 @@ def benchmark(arguments: argparse.Namespace, out: Output) -> int:
 
 
 def _sweep(source: Input, seconds: float, out: Output) -> None:
-    """Tries batch sizes of the reader, then parallelism and prefetch of equivalent stages."""
-    tf = load_tensorflow()
-    auto, parse, base = tf.data.AUTOTUNE, source.parser(), source.batch_size
-    buffer, num_open = 4 * base, min(16, len(source.paths))
-
-    def stages(parallel: int, prefetch: int) -> Any:
-        names = tf.data.Dataset.from_tensor_slices(source.paths).repeat()
-        kind = "GZIP" if source.snapshot.gzip else ""
-        records = names.interleave(
-            lambda path: tf.data.TFRecordDataset(path, kind),
-            cycle_length=num_open,
-            num_parallel_calls=min(parallel, num_open),  # AUTOTUNE is -1
-        )
-        batches = records.shuffle(buffer).batch(base).map(parse, num_parallel_calls=parallel)
-        return batches.prefetch(prefetch) if prefetch else batches
-
-    out.say("sweep: the reader by batch size, then the same stages written by hand")
-    rows: list[tuple[str, int, Any, Any, float]] = []
-
-    def try_out(name: str, size: int, parallel: Any, prefetch: Any, dataset: Any) -> None:
-        rows.append((name, size, parallel, prefetch, time_batches(dataset, seconds).rate))
-
-    for size in sorted({max(1, base // 4), base, base * 4}):
-        try_out("reader", size, "auto", "auto", source.dataset(batch_size=size))
-    processors = num_processors()
-    for parallel in sorted({1, 2, processors, 2 * processors}):
-        try_out("by hand", base, parallel, "auto", stages(parallel, auto))
-    for prefetch in (0, 1, 4):
-        try_out("by hand", base, "auto", prefetch, stages(auto, prefetch))
-    try_out("by hand", base, "auto", "auto", stages(auto, auto))
-    out.table("sweep", ("pipeline", "batch size", "parallelism", "prefetch", "examples/s"), rows)
-    best = max(rows, key=lambda row: row[4])
-    out.say(f"fastest: {best[0]}, batches of {best[1]}, parallelism {best[2]}, prefetch {best[3]}")
+    """Tries batch sizes, then parallelism, prefetch and shuffle buffers, one at a time."""
+    base, processors = source.batch_size, num_processors()
+    tried: list[dict[str, Any]] = [{}]
+    tried += [{"batch_size": size} for size in (max(1, base // 4), base * 4) if size != base]
+    tried += [{"parallelism": num} for num in sorted({1, 2, processors, 2 * processors})]
+    tried += [{"prefetch": num} for num in (0, 1, 4)]
+    if source.asked().shuffles and source.allows(shuffle=1_000):
+        tried += [{"shuffle": 1_000}, {"shuffle": 10_000}]
+    given = {"batch_size": base, **source.options}
+    out.say("sweep: the reader with one setting changed at a time")
+    rows: list[tuple[Any, ...]] = []
+    for changes in tried:
+        row = [{**given, **changes}.get(name) for name in _SWEPT]
+        cells = ["auto" if value is None else value for value in row]
+        rows.append((*cells, time_batches(source.dataset(**changes), seconds).rate))
+    columns = ("batch size", "parallelism", "prefetch", "shuffle", "examples/s")
+    out.table("sweep", columns, rows)
+    best = max(range(len(rows)), key=lambda number: float(rows[number][-1]))
+    settings = ", ".join(f"{name}={value}" for name, value in tried[best].items())
+    gain = rows[best][-1] / max(1, rows[0][-1])
+    out.say(
+        f"fastest: {settings}, {gain:.2f} × the first row; differences of a few percent are noise"
+        if best
+        else "fastest: the first row, as given"
+    )
 
 
 def _throttles(source: Input, rates: Sequence[float], seconds: float, out: Output) -> None:

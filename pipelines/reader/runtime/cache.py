@@ -106,7 +106,8 @@ def keep_decoded(plan: Plan) -> Plan:
         return plan
     found = tf.data.Dataset.range(plan.order.num).flat_map(lambda number: open_piece(plan, number))
     found = _complete_or_error(found, num).batch(_AT_ONCE)
-    found = found.map(plan.parse_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    calls = options.num_parallel_calls
+    found = found.map(plan.parse_batch, num_parallel_calls=calls, deterministic=True)
     leaves = tf.nest.flatten(found.element_spec)
     is_fixed = all(isinstance(one, tf.TensorSpec) and None not in one.shape[1:] for one in leaves)
     sizes = [math.prod(one.shape[1:]) * one.dtype.size for one in leaves] if is_fixed else []
@@ -114,7 +115,7 @@ def keep_decoded(plan: Plan) -> Plan:
     examples = _complete_or_error(found.rebatch(num), 1).cache()
     variant, spec = tf.data.experimental.to_variant(examples), examples.element_spec
     first = plan.order.pieces[0].place
-    is_numbered = options.augment is not None or options.augment_batch is not None
+    is_numbered = options.is_numbered
 
     def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
         del plan
@@ -134,7 +135,7 @@ def keep_decoded(plan: Plan) -> Plan:
 
             starts = tf.data.Dataset.range(0, num - (size - 1) * options.drop_remainder, size)
             # In order even without a seed: the one short batch must stay last.
-            return starts.map(batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            return starts.map(batch, num_parallel_calls=calls, deterministic=True)
 
         return tf.data.experimental.from_variant(variant, spec).flat_map(batches)
 

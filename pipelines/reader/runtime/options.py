@@ -40,6 +40,7 @@ class Options:
     dtype: str | None = None
     scale: float | None = None
     pad: bool = False
+    with_id: bool = False
     # Which records come when: changes interleave_records, shuffle_records and batch_records.
     shuffle: bool | int | None = None
     seed: int | None = None
@@ -50,6 +51,7 @@ class Options:
     bucket: bool | str = False
     windows: tuple[int, int] | None = None
     pack: int | None = None
+    filter: Callable[[Any], Any] | None = None
     # Which part of the split this worker reads: changes list_shards.
     shard: tuple[int, int] | None = None
     input_context: tf.distribute.InputContext | None = None
@@ -64,6 +66,9 @@ class Options:
     augment: Callable[[Any, Any], Any] | None = None
     augment_batch: Callable[[Any, Any], Any] | None = None
     prefetch_to_device: str | None = None
+    # How much is done at a time: changes all stages.
+    parallelism: int | None = None
+    prefetch: int | None = None
     options: tf.data.Options | None = None
     debug: bool = False
 
@@ -74,9 +79,12 @@ class Options:
             _check_integer("epochs", self.epochs, least=1, end=2**31)
         if self.seed is not None:
             _check_integer("seed", self.seed, least=-(2**63), end=2**63)
-        for name in ("as_supervised", "pad", "drop_remainder", "equal_steps", "debug"):
+        for name in ("as_supervised", "pad", "drop_remainder", "equal_steps", "debug", "with_id"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
+        for name, least in (("parallelism", 1), ("prefetch", 0)):
+            if getattr(self, name) is not None:
+                _check_integer(name, getattr(self, name), least=least, end=2**31)
         _check_buffer(self.shuffle)
         _check_parts(self)
         _check_stages(self.start_step)
@@ -125,6 +133,21 @@ class Options:
     def has_own_files(self) -> bool:
         """Whether a local folder may hold all records: as a cache, or as verified copies."""
         return self.cache not in (None, "memory", "decoded") or self.local_copy is not None
+
+    @property
+    def augments(self) -> bool:
+        """Whether a function changes examples or batches."""
+        return self.augment is not None or self.augment_batch is not None
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether each record is paired with its position in the stored order."""
+        return self.augments or self.with_id
+
+    @property
+    def num_parallel_calls(self) -> int:
+        """Calls of a stage that run at the same time; -1 lets tf.data decide."""
+        return int(tf.data.AUTOTUNE) if self.parallelism is None else int(self.parallelism)
 
     @property
     def is_deterministic(self) -> bool:
@@ -218,7 +241,7 @@ def _is_device(asked: str, name: str) -> bool:
 
 
 def _check_functions(options: Options) -> None:
-    for name in ("augment", "augment_batch"):
+    for name in ("augment", "augment_batch", "filter"):
         value = getattr(options, name)
         if value is not None and not callable(value):
             raise ValueError(f"{name}={value!r} must be a function.")
@@ -233,6 +256,16 @@ _EXCLUDE: dict[tuple[str, str], str] = {
     ("shard", "input_context"): "both divide the work",
     ("pack", "windows"): "windows fill rows without packing",
     ("pack", "as_supervised"): "labels cannot be packed",
+    ("pack", "with_id"): "a row holds several records",
+    ("service", "with_id"): "its workers do not report which records they read",
+    **{
+        ("filter", name): "how many examples are left is not known in advance"
+        for name in ("equal_steps", "start_step")
+    },
+    **{
+        ("filter", name): "it forms batches before examples are left out"
+        for name in ("bucket", "windows", "pack", "augment_batch")
+    },
     **{("service", name): "the service divides the work" for name in ("shard", "input_context")},
     ("service", "equal_steps"): "the service divides the work",
     **{
@@ -263,6 +296,8 @@ def _check_together(options: Options) -> None:
     if options.cache == "decoded":
         why = "decoded examples are shuffled all together"
         exclude |= {("cache", name): why for name in _EXCLUDE_DECODED}
+    if options.augment is not None:
+        exclude["filter", "pad"] = "with augment=, lists are padded before examples are left out"
     for (one, other), why in exclude.items():
         if one in given and other in given:
             raise ValueError(f"{one}= and {other}= exclude each other ({why}): leave one out.")

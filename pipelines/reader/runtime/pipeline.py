@@ -58,13 +58,16 @@ class Plan:
 
 def read(plan: Plan) -> tf.data.Dataset:
     """Returns the dataset: batches of tensors of all epochs, prefetched."""
-    batches = plan.read_epochs(plan)
-    batches = batches.map(  # in order: no batch may overtake the last one of an epoch
+    return prefetch(plan, parsed(plan))
+
+
+def parsed(plan: Plan) -> tf.data.Dataset:
+    """Batches of tensors of all epochs."""
+    return plan.read_epochs(plan).map(  # in order: no batch may overtake the last one of an epoch
         tf.autograph.experimental.do_not_convert(plan.parse_batch),  # AutoGraph takes 50 ms
-        num_parallel_calls=tf.data.AUTOTUNE,
+        num_parallel_calls=plan.options.num_parallel_calls,
         deterministic=True,
     )
-    return prefetch(plan, batches)
 
 
 def read_epochs(plan: Plan) -> tf.data.Dataset:
@@ -120,7 +123,7 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
         open_stream,
         cycle_length=max(1, order.num_open),
         block_length=1,
-        num_parallel_calls=tf.data.AUTOTUNE,
+        num_parallel_calls=min(plan.options.num_parallel_calls, max(1, order.num_open)),
         deterministic=True if has_turns else None,
     )
     if has_turns and order.turn > order.chunk:
@@ -173,7 +176,9 @@ def prefetch(plan: Plan, batches: tf.data.Dataset) -> tf.data.Dataset:
     own = tf.data.Options()
     own.deterministic = options.is_deterministic
     own.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    batches = batches.with_options(own).prefetch(tf.data.AUTOTUNE)
+    batches = batches.with_options(own)
+    if options.prefetch != 0:
+        batches = batches.prefetch(options.prefetch or tf.data.AUTOTUNE)
     if options.options is not None:
         batches = batches.with_options(options.options)
     if options.prefetch_to_device is not None:

@@ -49,8 +49,7 @@ def plan_reading(options: Options) -> Plan:
         from .cache import keep_decoded, keep_records
 
         plan = keep_decoded(plan) if options.cache == "decoded" else keep_records(plan)
-    augments = options.augment is not None or options.augment_batch is not None
-    if augments:
+    if options.is_numbered:
         from .augment import number_records
 
         plan = number_records(plan)
@@ -58,7 +57,7 @@ def plan_reading(options: Options) -> Plan:
         from .balance import balance_classes
 
         plan = balance_classes(plan)
-    if options.pad and options.service is None:
+    if options.pad and options.service is None and options.filter is None:
         from .sequences import pad_lists
 
         plan = pad_lists(plan)
@@ -68,18 +67,19 @@ def plan_reading(options: Options) -> Plan:
         from .sequences import bucket_batches
 
         plan = bucket_batches(plan)
-    if augments:
+    if options.augments:
         from .augment import augment_batches
 
         plan = augment_batches(plan)
+    if options.with_id:
+        from .record_ids import add_ids, check_ids
+
+        check_ids(options)
+        plan = add_ids(plan)
     if options.service is not None:
         from .service import share_work
 
         plan = share_work(plan)
-        if options.pad:
-            from .sequences import pad_lists
-
-            plan = pad_lists(plan)
     if options.windows is not None:
         from .sequences import cut_windows
 
@@ -88,6 +88,14 @@ def plan_reading(options: Options) -> Plan:
         from .sequences import pack_lists
 
         plan = pack_lists(plan)
+    if options.filter is not None:
+        from .filtering import filter_examples
+
+        plan = filter_examples(plan)
+    if options.pad and (options.service is not None or options.filter is not None):
+        from .sequences import pad_lists
+
+        plan = pad_lists(plan)
     if options.debug:
         plan = _run_eagerly(plan)
     if options.stages:
@@ -322,6 +330,10 @@ def steps_of(options: Options) -> int:
         from .sequences import packed_lists
 
         packed_lists(options)
+    if options.with_id:
+        from .record_ids import check_ids
+
+        check_ids(options)
     shards = list_shards(options.split, options.root_folder)
     num = num_batches(options, shards)
     if options.balance is not None:
@@ -331,7 +343,7 @@ def steps_of(options: Options) -> int:
         weights_of(options.balance)
         total = options.selection.num_examples
         num = num_drawn(options, total, options.batch_size, options.part)
-    if options.windows is not None or options.pack is not None:
+    if (options.windows, options.pack, options.filter) != (None, None, None):
         some = num_batches(dataclasses.replace(options, drop_remainder=False), shards)
         num = int(tf.data.UNKNOWN_CARDINALITY) if some else 0
     elif options.service is not None:

@@ -167,7 +167,7 @@ def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Plac
             reading, open_records=_filtered(reading.open_records, is_left)
         )
         batches = plan.read_epoch(reading, epoch_seed).take(steps)
-        numbered = batches.map(lambda one, *seed: one) if plan.is_numbered else batches
+        numbered = batches.map(lambda one, seed: one) if now.augments else batches
         found = [places for _, places in numbered.as_numpy_iterator()]
         return np.concatenate([*found, np.empty(0, np.int64)])
     places = _flat(read_epoch(blind, epoch_seed))

@@ -46,7 +46,7 @@ def bucket_batches(plan: Plan) -> Plan:
             return tf.nest.map_structure(lambda column: tf.gather(column, order), pool)
 
         pools = read_epoch(plan, seed).rebatch(_POOL * size).enumerate()
-        pools = pools.map(sort, num_parallel_calls=tf.data.AUTOTUNE)
+        pools = pools.map(sort, num_parallel_calls=options.num_parallel_calls)
         return pools.rebatch(size, drop_remainder=options.drop_remainder)
 
     return dataclasses.replace(plan, read_epoch=read)
@@ -112,8 +112,8 @@ def pad_lists(plan: Plan) -> Plan:
         found = parse(*batch)
         if not options.as_supervised:
             return dense(found, "")
-        features, label = found
-        return dense(features, "" if isinstance(features, dict) else alone), label
+        features, *others = found
+        return dense(features, "" if isinstance(features, dict) else alone), *others
 
     return dataclasses.replace(plan, parse_batch=padded)
 
@@ -125,7 +125,7 @@ def cut_windows(plan: Plan) -> Plan:
     than a window yields none.
     """
     options, parse = plan.options, plan.parse_batch
-    read_epoch = _all_records(plan.read_epoch)
+    read_epoch = all_records(plan.read_epoch)
     check_windows(options)
     assert options.windows is not None
     length, step = options.windows
@@ -159,15 +159,15 @@ def cut_windows(plan: Plan) -> Plan:
             return cut(number, parse(serialized), seed)
 
         batches = read_epoch(plan, seed).enumerate()
-        batches = batches.map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = batches.map(parsed, num_parallel_calls=options.num_parallel_calls)
         batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
         return (
-            _fail_if_empty(batches, f"windows={options.windows}")
+            fail_if_empty(batches, f"windows={options.windows}")
             if options.epochs is None
             else batches
         )
 
-    return _finished(plan, read)
+    return finished(plan, read)
 
 
 def check_windows(options: Options) -> None:
@@ -179,7 +179,7 @@ def check_windows(options: Options) -> None:
         raise ValueError("windows= needs lists, each of whose values has one shape.")
 
 
-def _all_records(read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Any:
+def all_records(read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Any:
     """Keeps an epoch's short batch: no record may be dropped before it is cut or packed."""
 
     def read(plan: Plan, seed: Any) -> tf.data.Dataset:
@@ -189,7 +189,7 @@ def _all_records(read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Any:
     return read
 
 
-def _finished(plan: Plan, read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Plan:
+def finished(plan: Plan, read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Plan:
     """A plan whose epochs yield parsed batches, an unknown number of them."""
     num_batches = None if plan.order.num_records else 0
     return dataclasses.replace(
@@ -207,7 +207,7 @@ def pack_lists(plan: Plan) -> Plan:
     dropped.
     """
     options, parse = plan.options, plan.parse_batch
-    read_epoch = _all_records(plan.read_epoch)
+    read_epoch = all_records(plan.read_epoch)
     lists = packed_lists(options)
     assert options.pack is not None
     length = int(options.pack)
@@ -242,11 +242,11 @@ def pack_lists(plan: Plan) -> Plan:
 
     def read(plan: Plan, seed: Any) -> tf.data.Dataset:
         pools = read_epoch(plan, seed).rebatch(max(_POOL * options.batch_size, _PACKED))
-        batches = pools.map(pack, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = pools.map(pack, num_parallel_calls=options.num_parallel_calls)
         batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        return _fail_if_empty(batches, f"pack={length}") if options.epochs is None else batches
+        return fail_if_empty(batches, f"pack={length}") if options.epochs is None else batches
 
-    return _finished(plan, read)
+    return finished(plan, read)
 
 
 def packed_lists(options: Options) -> list[str]:
@@ -330,10 +330,13 @@ def _rows(lengths: Any, length: Any) -> Any:
     return np.argsort(np.argsort(firsts)).astype(np.int64)[numbers]
 
 
-def _fail_if_empty(batches: tf.data.Dataset, option: str) -> tf.data.Dataset:
+def fail_if_empty(
+    batches: tf.data.Dataset, option: str, end: tf.data.Dataset | None = None
+) -> tf.data.Dataset:
     """The same batches of an epoch; raises an error if there are none.
 
-    A dataset of endless epochs would search for its first batch forever.
+    A dataset of endless epochs would search for its first batch forever. ``end`` is a dataset of
+    one batch without examples, required if batches contain ragged tensors.
     """
     spec = batches.element_spec
 
@@ -341,7 +344,9 @@ def _fail_if_empty(batches: tf.data.Dataset, option: str) -> tf.data.Dataset:
         return tf.zeros([0, *(dim or 0 for dim in one.shape[1:])], one.dtype)
 
     def count(num: Any, batch: Any) -> Any:
-        is_batch = tf.shape(tf.nest.flatten(batch)[0])[0] > 0
+        first = tf.nest.flatten(batch)[0]
+        is_ragged = isinstance(first, tf.RaggedTensor)
+        is_batch = (first.nrows() if is_ragged else tf.shape(first, tf.int64)[0]) > 0
         text = f"epochs=None waits forever: {option} gives no batch."
         with tf.control_dependencies([tf.debugging.Assert(is_batch | (num > 0), [text])]):
             return num + 1, (tf.identity(is_batch), batch)
@@ -352,10 +357,13 @@ def _fail_if_empty(batches: tf.data.Dataset, option: str) -> tf.data.Dataset:
 
     def kept(is_batch: Any, batch: Any) -> Any:
         del is_batch
-        return tf.nest.map_structure(
-            lambda value, one: tf.ensure_shape(value, one.shape), batch, spec
-        )
+        return tf.nest.map_structure(shaped, batch, spec)
 
-    end = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, spec))
+    def shaped(value: Any, one: Any) -> Any:
+        is_ragged = isinstance(value, tf.RaggedTensor)
+        return value if is_ragged else tf.ensure_shape(value, one.shape)
+
+    if end is None:
+        end = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, spec))
     zero = tf.constant(0, tf.int64)
     return batches.concatenate(end).scan(zero, count).filter(is_kept).map(kept)

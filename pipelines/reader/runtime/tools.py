@@ -274,7 +274,11 @@ def _parser() -> argparse.ArgumentParser:
 
     one = command(benchmark)
     one.add_argument("--seconds", type=float, default=5, help="duration of each measurement")
-    one.add_argument("--sweep", action="store_true", help="try batch sizes and parallelism")
+    one.add_argument(
+        "--sweep",
+        action="store_true",
+        help="try batch sizes, parallelism, prefetch and shuffle buffers",
+    )
     one.add_argument(
         "--mb-per-s", type=_rates, metavar="10,100", help="simulate stores with these rates"
     )

@@ -1,0 +1,366 @@
+"""Single examples, record ids, filters, and what the errors of functions say."""
+
+import importlib
+import shutil
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+from snapshard.schemas.features import ClassLabel, Features, Scalar, Tensor
+from snapshard.transforms.examples.index import write_index_table
+
+from .conftest import part
+from .made_snapshots import list_files, put_index
+
+WriteSnapshot = Callable[..., types.ModuleType]
+
+FEATURES: Features = {
+    "label": ClassLabel(names=("even", "odd")),
+    "number": Scalar(dtype="int64"),
+    "tokens": Tensor("int64", (None,)),
+}
+SIZES = (150, 0, 131, 49)
+NUM = sum(SIZES)
+
+
+def write(folder: Path, write_snapshot: WriteSnapshot, compression: str) -> types.ModuleType:
+    numbers = iter(range(NUM))
+    shards = [[next(numbers) for _ in range(size)] for size in SIZES]
+    records = [
+        [{"number": i, "label": i % 2, "tokens": [i] * (i % 5)} for i in shard] for shard in shards
+    ]
+    reader = write_snapshot(folder, FEATURES, {"train": records}, compression=compression)
+    put_index(folder, compression, [i % 2 for i in range(NUM)])
+    for path, shard in zip(sorted(folder.glob("train-*")), shards, strict=True):
+        ids = pa.array([f"r{i}.jpg" for i in shard], pa.large_string())
+        write_index_table(f"{folder}/index/{path.name}.parquet", [ids], numbered=False)
+    list_files(folder)
+    return reader
+
+
+@pytest.fixture(scope="module", params=["none", "gzip"])
+def reader(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    write_snapshot: WriteSnapshot,
+) -> types.ModuleType:
+    return write(tmp_path_factory.mktemp("single"), write_snapshot, request.param)
+
+
+@pytest.fixture
+def own(tmp_path: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
+    """A snapshot that a test may damage."""
+    return write(tmp_path / "own", write_snapshot, "none")
+
+
+def named(value: Any) -> str | None:
+    """The name of a test with these options."""
+    return "-".join(value) or "plain" if isinstance(value, dict) else None
+
+
+def identity(example: Any, seed: Any) -> Any:
+    return example
+
+
+def batched(dataset: Any, name: str = "number") -> list[Any]:
+    return [value for batch in dataset for value in batch[name].numpy().tolist()]
+
+
+class TestSingle:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"shuffle": False},
+            {"epochs": 2},
+            {"seed": 1, "augment": identity},
+            {"balance": "uniform", "seed": 1},
+            {"cache": "decoded"},
+            {"shard": (1, 3), "seed": 1},
+        ],
+        ids=named,
+    )
+    def test_every_example_comes_with_known_cardinality(
+        self, reader: types.ModuleType, options: dict[str, Any]
+    ) -> None:
+        dataset = reader.dataset("train", None, **options)
+        found = [int(one["number"]) for one in dataset]
+        assert len(found) == dataset.cardinality()
+        assert len(found) == reader.steps("train", None, **options) * options.get("epochs", 1)
+        in_batches = reader.dataset("train", 128, **options)
+        if "seed" in options or options.get("shuffle") is False:
+            assert found == batched(in_batches)
+        else:
+            assert sorted(found) == sorted(batched(in_batches))
+
+    def test_examples_have_no_batch_dimension(self, reader: types.ModuleType) -> None:
+        for one in reader.dataset("train[3:6]", None, shuffle=False):
+            number = int(one["number"])
+            assert one["label"].shape == ()
+            assert one["tokens"].numpy().tolist() == [number] * (number % 5)
+        features, label = next(iter(reader.dataset("train", None, as_supervised=True)))
+        assert int(features["number"]) % 2 == int(label)
+        assert reader.dataset("train", None, epochs=None).cardinality() == -1
+
+    @pytest.mark.parametrize("shuffle", [True, False])
+    def test_workers_have_equally_many(self, reader: types.ModuleType, shuffle: bool) -> None:
+        options = {"equal_steps": True, "seed": 1, "shuffle": shuffle}
+        seen = []
+        for index in range(4):
+            dataset = reader.dataset("train", None, shard=(index, 4), **options)
+            found = [int(one["number"]) for one in dataset]
+            assert len(found) == dataset.cardinality() == NUM // 4
+            assert reader.steps("train", None, shard=(index, 4), **options) == NUM // 4
+            seen += found
+        assert len({*seen}) == len(seen)
+
+    def test_resumes_at_an_example(self, own: types.ModuleType) -> None:
+        for options in ({"seed": 1}, {"shuffle": False}, {"seed": 1, "balance": "uniform"}):
+            given: dict[str, Any] = {"epochs": 3, **options}
+            whole = [int(one["number"]) for one in own.dataset("train", None, **given)]
+            for start in (1, 128, NUM - 1, NUM, NUM + 200):
+                rest = own.dataset("train", None, start_step=start, **given)
+                assert [int(one["number"]) for one in rest] == whole[start:]
+
+    def test_windows(self, reader: types.ModuleType) -> None:
+        dataset = reader.dataset("train", None, columns=["tokens"], windows=(2, 2))
+        assert dataset.cardinality() == -2
+        assert reader.steps("train", None, columns=["tokens"], windows=(2, 2)) == -2
+        found = [one["tokens"].numpy().tolist() for one in dataset]
+        expected = [[i, i] for i in range(NUM) for _ in range(i % 5 // 2)]
+        assert sorted(found) == expected
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"drop_remainder": True}, "batch_size=None and drop_remainder= exclude"),
+            ({"pad": True}, "batch_size=None and pad= exclude"),
+            ({"bucket": True}, "batch_size=None and bucket= exclude"),
+            ({"augment_batch": identity}, "batch_size=None and augment_batch= exclude"),
+            ({"seed": 1, "start_step": 3, "shard": (0, 2)}, "cannot resume .* with 2 workers"),
+            ({"seed": 1, "start_step": [(1, 8, 1)]}, "cannot resume"),
+            ({"start_step": -1}, "start_step=-1 must be"),
+        ],
+        ids=named,
+    )
+    def test_what_needs_batches(
+        self, reader: types.ModuleType, options: dict[str, Any], message: str
+    ) -> None:
+        for make in (reader.dataset, reader.steps):
+            with pytest.raises(ValueError, match=message):
+                make("train", None, **options)
+
+    def test_an_order_that_cannot_be_continued(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        packed = write(tmp_path / "packed", write_snapshot, "gzip")
+        with pytest.raises(ValueError, match="where whole shards are read"):
+            packed.dataset("train", None, seed=1, start_step=3)
+
+
+class TestIds:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"shuffle": False},
+            {"shuffle": True, "epochs": 2},
+            {"seed": 1, "augment": identity},
+            {"balance": "uniform", "seed": 1, "start_step": 5},
+            {"cache": "decoded"},
+            {"cache": "memory", "augment_batch": identity},
+            {"bucket": True, "pad": True},
+            {"bucket": True, "seed": 1, "start_step": 5},
+            {"bucket": True, "seed": 1, "start_step": 5, "augment": identity},
+            {"seed": 1, "start_step": [(5, 4, 2)]},
+            {"shard": (1, 3), "equal_steps": True},
+            {"filter": lambda example: example["label"] == 1},
+        ],
+        ids=named,
+    )
+    def test_each_example_has_its_own(
+        self, reader: types.ModuleType, options: dict[str, Any]
+    ) -> None:
+        num = 0
+        for batch in reader.dataset(["train[200:]", "train[:180]"], 16, with_id=True, **options):
+            ids = batch["record_id"].numpy().tolist()
+            assert ids == [b"r%d.jpg" % i for i in batch["number"].numpy().tolist()]
+            num += len(ids)
+        assert num > 80
+
+    def test_forms(self, reader: types.ModuleType) -> None:
+        features, label, ids = next(
+            iter(reader.dataset("train", 8, as_supervised=True, with_id=True))
+        )
+        numbers = features["number"].numpy()
+        assert ids.numpy().tolist() == [b"r%d.jpg" % i for i in numbers]
+        assert label.numpy().tolist() == (numbers % 2).tolist()
+        one = next(iter(reader.dataset("train", None, with_id=True)))
+        assert one["record_id"].numpy() == b"r%d.jpg" % int(one["number"])
+        windows = reader.dataset("train", 8, columns=["tokens"], windows=(2, 1), with_id=True)
+        for window in windows:
+            expected = [b"r%d.jpg" % i for i in window["tokens"].numpy()[:, 0].tolist()]
+            assert window["record_id"].numpy().tolist() == expected
+
+    def test_where_they_are_impossible(self, reader: types.ModuleType) -> None:
+        for options, message in (
+            ({"pack": 9, "columns": ["tokens"]}, "pack= and with_id= exclude"),
+            ({"service": "grpc://x:1"}, "service= and with_id= exclude"),
+            ({"with_id": 1}, "with_id=1 must be True or False"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                reader.dataset("train", 8, **{"with_id": True, **options})
+
+    def test_without_the_index(self, own: types.ModuleType) -> None:
+        folder = Path(str(own.__file__)).parent.parent
+        path = folder / "index" / "train-00002-of-00004.tfrecord.parquet"
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + b"?")
+        with pytest.raises(ValueError, match="parquet is not the file that the manifest lists"):
+            own.dataset("train", 8, with_id=True)
+        own.dataset("train[:150]", 8, with_id=True)
+        shutil.rmtree(folder / "index")
+        with pytest.raises(ValueError, match=r"There is no .*parquet, which holds the ids"):
+            own.dataset("train", 8, with_id=True)
+
+    def test_without_pyarrow(self, own: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        imported = importlib.import_module
+
+        def without(name: str, package: str | None = None) -> Any:
+            if name.startswith("pyarrow"):
+                raise ImportError(name)
+            return imported(name, package)
+
+        monkeypatch.setattr(part(own, "record_ids").importlib, "import_module", without)
+        with pytest.raises(ValueError, match="pyarrow is needed: pip install pyarrow"):
+            own.dataset("train", 8, with_id=True)
+
+    def test_a_feature_of_that_name(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        features: Features = {"record_id": Scalar("int64"), "label": ClassLabel(names=("a",))}
+        records = [{"record_id": 3, "label": 0}]
+        other = write_snapshot(tmp_path, features, {"train": [records]})
+        for make in (other.dataset, other.steps):
+            with pytest.raises(ValueError, match="has a feature of that name"):
+                make("train", 1, with_id=True)
+
+
+class TestFilter:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"seed": 1, "epochs": 2},
+            {"shuffle": False, "drop_remainder": True},
+            {"cache": "decoded"},
+            {"balance": {"odd": 1, "even": 1}},
+            {"augment": identity},
+            {"pad": True},
+        ],
+        ids=named,
+    )
+    def test_batches_are_full(self, reader: types.ModuleType, options: dict[str, Any]) -> None:
+        def keep(example: Any) -> Any:
+            if example["label"] == 1:  # converted by AutoGraph
+                return tf.size(example["tokens"]) < 100
+            return False
+
+        dataset = reader.dataset("train", 16, filter=keep, **options)
+        assert dataset.cardinality() == reader.steps("train", 16, filter=keep, **options) == -2
+        found = [batch["number"].numpy().tolist() for batch in dataset]
+        epochs = options.get("epochs", 1)
+        sizes = [len(batch) for batch in found]
+        assert sizes == ([16] * 10 + [5] * (not options.get("drop_remainder"))) * epochs
+        numbers = [number for batch in found for number in batch]
+        if "balance" not in options and "drop_remainder" not in options:
+            assert sorted(numbers) == sorted([*range(1, NUM, 2)] * epochs)
+        assert all(number % 2 for number in numbers)
+
+    def test_examples_of_pairs_and_single_ones(self, reader: types.ModuleType) -> None:
+        def keep(example: Any) -> Any:
+            features, label = example
+            return (label == 0) & (features["number"] < 100)
+
+        given: dict[str, Any] = {"filter": keep, "as_supervised": True, "shuffle": False}
+        found = [int(features["number"]) for features, _ in reader.dataset("train", None, **given)]
+        assert found == [*range(0, 100, 2)]
+        assert reader.steps("train", None, **given) == -2
+
+    def test_nothing_is_left(self, reader: types.ModuleType) -> None:
+        assert not [*reader.dataset("train", 8, filter=lambda example: False)]
+        endless = reader.dataset("train", 8, filter=lambda example: False, epochs=None)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="filter= gives no batch"):
+            next(iter(endless))
+        some = reader.dataset("train", 8, filter=lambda one: one["number"] < 20, epochs=None)
+        found = batched(some.take(8))  # three batches in each epoch
+        assert sorted(found[:20]) == sorted(found[20:40]) == [*range(20)]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"filter": 1}, "filter=1 must be a function"),
+            ({"equal_steps": True}, "filter= and equal_steps= exclude"),
+            ({"start_step": 3, "seed": 1}, "filter= and start_step= exclude"),
+            ({"bucket": True}, "filter= and bucket= exclude"),
+            ({"augment_batch": identity}, "filter= and augment_batch= exclude"),
+            ({"pad": True, "augment": identity}, "filter= and pad= exclude"),
+            ({"filter": lambda example: None}, "filter= must return True or False"),
+            ({"filter": lambda example: example["number"]}, "filter= must return True or False"),
+            ({"filter": lambda image, label: True}, r"called as f\(example\)"),
+        ],
+        ids=range(9),
+    )
+    def test_refused(self, reader: types.ModuleType, options: dict[str, Any], message: str) -> None:
+        given = {"filter": lambda example: True, **options}
+        with pytest.raises(ValueError, match=message):
+            reader.dataset("train", 8, **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "function"),
+    [
+        ({}, lambda image, label: (image, label)),
+        ({}, lambda image, label: (tf.image.flip_left_right(image), label)),
+        ({}, lambda pair, seed: (pair[0], pair[1])),
+        ({}, lambda image: image),
+        ({"as_supervised": True}, lambda image, label: (image, label)),
+        ({"as_supervised": True}, lambda example, seed: {**example, "number": 3}),
+        ({"as_supervised": True}, lambda example, seed: example["number"]),
+    ],
+    ids=range(7),
+)
+@pytest.mark.parametrize("name", ["augment", "augment_batch"])
+def test_errors_of_functions_show_both_forms(
+    own: types.ModuleType, name: str, options: dict[str, Any], function: Any
+) -> None:
+    with pytest.raises(ValueError, match=f"{name}= (takes image, label|failed when)") as raised:
+        own.dataset("train", 8, **{name: function}, **options)
+    one = "example, seed" if name == "augment" else "batch, seeds"
+    for line in (f"def {name}({one}):\n", f"def {name}({one}):  # as_supervised=True\n"):
+        assert line in str(raised.value)
+    assert "image = " in str(raised.value)
+    assert "image, label = " in str(raised.value)
+
+
+class TestHowMuchAtATime:
+    def test_numbers_give_the_same_batches(self, own: types.ModuleType) -> None:
+        plain = batched(own.dataset("train", 16, seed=1))
+        for parallelism, prefetch in ((1, 0), (3, 2), (64, None), (None, 0)):
+            options = {"parallelism": parallelism, "prefetch": prefetch}
+            dataset = own.dataset("train", 16, seed=1, **options)
+            assert dataset.cardinality() == own.steps("train", 16, seed=1, **options)
+            assert batched(dataset) == plain
+            last = type(dataset).__name__
+            assert ("Prefetch" in last) is (prefetch != 0)
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"parallelism": 0}, {"parallelism": True}, {"prefetch": -1}, {"prefetch": 1.5}],
+        ids=str,
+    )
+    def test_invalid(self, own: types.ModuleType, options: dict[str, Any]) -> None:
+        for make in (own.dataset, own.steps):
+            with pytest.raises(ValueError, match=r"must be an integer from [01]"):
+                make("train", 8, **options)
