@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
+from .targets import Supervised, targets_of
 
 BUFFER_BYTES = 16 << 20
 """Memory of the default shuffle buffer. A larger one does not fit into the processor's cache."""
@@ -34,7 +35,7 @@ class Options:
     _: dataclasses.KW_ONLY
     # What a batch contains: changes parse_batch.
     columns: Sequence[str] | None = None
-    as_supervised: bool = False
+    as_supervised: Supervised = False
     image_size: tuple[int, int] | None = None
     dtype: str | None = None
     scale: float | None = None
@@ -75,9 +76,10 @@ class Options:
             _check_integer("epochs", self.epochs, least=1, end=2**31)
         if self.seed is not None:
             _check_integer("seed", self.seed, least=-(2**63), end=2**63)
-        for name in ("as_supervised", "pad", "drop_remainder", "equal_steps", "debug"):
+        for name in ("pad", "drop_remainder", "equal_steps", "debug"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
+        targets_of(self.as_supervised)
         _check_buffer(self.shuffle)
         _check_parts(self)
         _check_stages(self.start_step)
