@@ -137,7 +137,7 @@ def publish(
                 )
                 for name in varying_lists(settings.final)
             },
-            missing_labels=num_missing[settings.label or ""],
+            num_missing=dict(sorted(num_missing.items())),
             version=survey.parts.versions["snapshard"],
             structs=tuple(structs),
             serving=bool(serving_files),

@@ -71,8 +71,8 @@ class ReaderFacts:
     """Examples of each class in the training split; empty if not counted."""
     lengths: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
     """Length boundaries of the features whose first dimension varies."""
-    missing_labels: int = 0
-    """Number of examples without a label."""
+    num_missing: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Number of examples without a value, by the features that are missing in some."""
     shard_checksums: Mapping[str, Sequence[int | None]] = dataclasses.field(default_factory=dict)
     """For each shard, by split: the masked CRC32C of its first record, or with GZIP the CRC32 of
     its content; None if unknown, or if the shard has no record."""
@@ -123,7 +123,7 @@ def _assignments(facts: ReaderFacts) -> Iterator[str]:
         "CLASS_NAMES: list[str] | None": class_names,
         "CLASS_SHARES: list[float]": shares,
         "CLASS_WEIGHTS: list[float]": weights,
-        "MISSING_LABELS": facts.missing_labels,
+        "NUM_MISSING: dict[str, int]": {n: num for n, num in facts.num_missing.items() if num},
         "FEATURES: dict[str, dict[str, Any]]": features,
         "IMAGE_FORMATS: dict[str, list[str]]": formats_of(facts.features, facts.image_formats),
         "SIDES: dict[str, list[str]]": sides_of(facts.features, facts.rotated_images),

@@ -69,7 +69,7 @@ def test_the_examples_of_the_page_run(patients: Path, capsys: pytest.CaptureFixt
         if found is not None:
             start, dots, _ = found[1].partition("…")
             shown = " ".join(repr(value).split())
-            assert shown.startswith(start) if dots else shown == start, f"{PAGE.name}:{number}"
+            assert (shown[: len(start)] if dots else shown) == start, f"{PAGE.name}:{number}"
             num_checked += 1
 
     class Checked(ast.NodeTransformer):

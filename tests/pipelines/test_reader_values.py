@@ -526,7 +526,7 @@ class TestMasks:
         encoded = [encode_example({"id": i, "y": value}, features) for i in range(3)]
         lacking = encode_example({"id": 3, "y": None}, features)
         splits = {"train": [[*encoded, lacking]]}
-        reader = write_snapshot(tmp_path / "a", features, splits, label="y", missing_labels=1)
+        reader = write_snapshot(tmp_path / "a", features, splits, label="y", num_missing={"y": 1})
         with pytest.raises(ValueError, match="1 examples have no 'y'"):
             reader.dataset("train", 4, as_supervised=True)
         (batch,) = reader.dataset("train", 4, shuffle=False)

@@ -14,6 +14,7 @@ from .pipeline import read
 from .plan import plan_reading
 from .shards import list_shards
 from .splits import Split
+from .targets import Supervised
 
 _P = ParamSpec("_P")
 
@@ -28,7 +29,7 @@ def dataset(
     drop_remainder: bool = False,
     deterministic: bool | None = None,
     columns: Sequence[str] | None = None,
-    as_supervised: bool = False,
+    as_supervised: Supervised = False,
     with_id: bool = False,
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
@@ -73,10 +74,13 @@ def dataset(
         drop_remainder: Drop the short batch at the end of each epoch, for static shapes.
         deterministic: Whether the order is fixed; None: with a seed, or without shuffling.
         columns: Features to parse and yield; None is all of them.
-        as_supervised: Yield (features, label) for Keras; features are a dict, or a tensor if there
-            is only one.
+        as_supervised: Yield (inputs, targets), as Keras expects them. True: the target is the
+            label, the inputs are all other features; a name: the target is that feature. Inputs
+            are then a dict, or a tensor if there is only one. (inputs, targets) names both: a name
+            yields a tensor, a tuple of names a dict, as in (("image", "age"), "label"). A feature
+            comes with its mask as an input, in a dict, but not as a target.
         with_id: Add the id of each record, a string: as "record_id" to the dict, or as the last of
-            (features, label, id). Needs pyarrow and the snapshot's index.
+            (inputs, targets, id). Needs pyarrow and the snapshot's index.
         image_size: (height, width) to resize images to, antialiased; required if sizes differ.
         dtype: Dtype of the images, cast after batching; default uint8, or float32 with ``scale``.
         scale: Factor to multiply image values by.

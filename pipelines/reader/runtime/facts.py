@@ -18,7 +18,7 @@ LABEL: str | None = "label"
 CLASS_NAMES: list[str] | None = ["left", "right"]
 CLASS_SHARES: list[float] = [0.25, 0.75]
 CLASS_WEIGHTS: list[float] = [2.0, 0.666667]
-MISSING_LABELS = 0
+NUM_MISSING: dict[str, int] = {}
 FEATURES: dict[str, dict[str, Any]] = {
     "at.boxes": {"kind": "bounding_boxes", "dtype": "float32", "shape": [None, 4]},
     "at.time": {"kind": "timestamp", "dtype": "int64", "unit": "s"},

@@ -12,6 +12,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .splits import Selection, Split, select
+from .targets import Supervised, targets_of
 
 BUFFER_BYTES = 16 << 20
 """Memory of the default shuffle buffer. A larger one does not fit into the processor's cache."""
@@ -35,7 +36,7 @@ class Options:
     _: dataclasses.KW_ONLY
     # What a batch contains: changes parse_batch.
     columns: Sequence[str] | None = None
-    as_supervised: bool = False
+    as_supervised: Supervised = False
     image_size: tuple[int, int] | None = None
     dtype: str | None = None
     scale: float | None = None
@@ -79,12 +80,13 @@ class Options:
             _check_integer("epochs", self.epochs, least=1, end=2**31)
         if self.seed is not None:
             _check_integer("seed", self.seed, least=-(2**63), end=2**63)
-        for name in ("as_supervised", "pad", "drop_remainder", "equal_steps", "debug", "with_id"):
+        for name in ("pad", "drop_remainder", "equal_steps", "debug", "with_id"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
         for name, least in (("parallelism", 1), ("prefetch", 0)):
             if getattr(self, name) is not None:
                 _check_integer(name, getattr(self, name), least=least, end=2**31)
+        targets_of(self.as_supervised)
         _check_buffer(self.shuffle)
         _check_parts(self)
         _check_stages(self.start_step)

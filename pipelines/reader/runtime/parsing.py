@@ -10,6 +10,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .images import image_batch
+from .targets import Supervised, Targets, targets_of
 
 Values = dict[str, Any]
 
@@ -18,7 +19,7 @@ def parse(
     serialized: Any,
     *,
     columns: Sequence[str] | None = None,
-    as_supervised: bool = False,
+    as_supervised: Supervised = False,
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
@@ -53,7 +54,7 @@ def parse(
 def make_parser(
     *,
     columns: Sequence[str] | None = None,
-    as_supervised: bool = False,
+    as_supervised: Supervised = False,
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
@@ -63,9 +64,8 @@ def make_parser(
 
     ``needs_size`` is False if nothing will be parsed: ``image_size`` may then be missing.
     """
-    if type(as_supervised) is not bool:
-        raise ValueError(f"as_supervised={as_supervised!r} must be True or False.")
-    features = _wanted(columns, as_supervised)
+    targets = targets_of(as_supervised)
+    features = _wanted(columns, targets)
     sizes = _image_sizes(features, image_size, needs_size)
     has_images = any(feature["kind"] == "image" for feature in facts.FEATURES.values())
     if not has_images and (image_size, dtype, scale) != (None, None, None):
@@ -91,26 +91,20 @@ def make_parser(
             images = tf.cast(image_batch(name, parts, size), kind)
             values[name] = images if scale is None else images * tf.cast(scale, kind)
         values = {name: values.pop(name) for name in features} | values
-        return _supervised(values) if as_supervised else _nested(values)
+        if targets is None:
+            return _nested(values)
+        inputs, labels = targets.split(values)
+        return tuple(_nested(one) if isinstance(one, dict) else one for one in (inputs, labels))
 
     return parse_batch
 
 
-def _wanted(columns: Sequence[str] | None, as_supervised: bool) -> dict[str, dict[str, Any]]:
+def _wanted(columns: Sequence[str] | None, targets: Targets | None) -> dict[str, dict[str, Any]]:
     """The features to parse.
 
     Raises:
-        ValueError: if a feature does not exist, or the label is missing.
+        ValueError: if a feature does not exist, or a target is missing.
     """
-    name = facts.NAME
-    if as_supervised and facts.LABEL is None:
-        raise ValueError(f"as_supervised=True needs a label, and {name} has none: use the dict.")
-    if as_supervised and facts.MISSING_LABELS:
-        raise ValueError(
-            f"as_supervised=True: {facts.MISSING_LABELS:,} examples have no {facts.LABEL!r}. Use "
-            "the dict."
-        )
-    known = {*facts.FEATURES}
     are_names = isinstance(columns, Collection) and not isinstance(columns, str)
     if columns is not None and not (
         are_names and len(columns) and all(one in facts.FEATURES for one in map(str, columns))
@@ -118,13 +112,11 @@ def _wanted(columns: Sequence[str] | None, as_supervised: bool) -> dict[str, dic
         raise ValueError(
             f"columns={columns!r} must be a list of some of {', '.join(facts.FEATURES)}."
         )
-    wanted = known if columns is None else {*columns}
-    if as_supervised and wanted == {facts.LABEL}:
-        raise ValueError(
-            f"as_supervised=True with columns={columns!r} leaves no features beside the label: "
-            "add some, or use the dict."
-        )
-    wanted |= {str(facts.LABEL)} if as_supervised else set()
+    if targets is None:
+        wanted = {*facts.FEATURES} if columns is None else {*columns}
+    else:
+        targets.check_values()
+        wanted = targets.wanted(columns)
     return {name: feature for name, feature in facts.FEATURES.items() if name in wanted}
 
 
@@ -149,14 +141,6 @@ def _image_sizes(
         if needs_size and None in size:
             raise ValueError(f"The images of {name!r} differ in size: pass image_size=(h, w).")
     return sizes
-
-
-def _supervised(values: Values) -> tuple[Any, Any]:
-    """(features, label) for Keras: features are a dict, or a tensor if there is only one."""
-    label = str(facts.LABEL)
-    values.pop(facts.FEATURES[label].get("present", ""), None)  # no label is missing
-    found = values.pop(label)
-    return (next(iter(values.values())) if len(values) == 1 else _nested(values)), found
 
 
 def _nested(values: Values) -> Values:

@@ -14,6 +14,7 @@ from .cache import as_is
 from .options import Options
 from .parsing import make_parser
 from .pipeline import Plan
+from .targets import targets_of
 
 _POOL = 32
 """Number of batches that are sorted by length together, or whose records are packed together …"""
@@ -87,8 +88,7 @@ def pad_lists(plan: Plan) -> Plan:
     With ``bucket=``, the width is rounded up to the next of ``LENGTHS``.
     """
     parse, options = plan.parse_batch, plan.options
-    names = {*facts.FEATURES} if options.columns is None else {*options.columns}
-    alone = "".join([*names - {facts.LABEL}][:1])  # the feature's name, if there is only one
+    targets = targets_of(options.as_supervised)
     ends = facts.LENGTHS if options.bucket else {}
 
     def dense(value: Any, name: str) -> Any:
@@ -110,10 +110,14 @@ def pad_lists(plan: Plan) -> Plan:
 
     def padded(*batch: Any) -> Any:
         found = parse(*batch)
-        if not options.as_supervised:
+        if targets is None:
             return dense(found, "")
-        features, *others = found
-        return dense(features, "" if isinstance(features, dict) else alone), *others
+        names = targets.tensor_names(options.columns)
+        pair = (
+            dense(value, "" if isinstance(value, dict) else name)
+            for value, name in zip(found[:2], names, strict=True)
+        )
+        return *pair, *found[2:]
 
     return dataclasses.replace(plan, parse_batch=padded)
 
@@ -172,7 +176,9 @@ def cut_windows(plan: Plan) -> Plan:
 
 def check_windows(options: Options) -> None:
     """Raises ValueError if there are no lists to cut, or their values differ in shape."""
-    wanted = [*facts.FEATURES] if options.columns is None else options.columns
+    targets = targets_of(options.as_supervised)
+    wanted = {*(facts.FEATURES if options.columns is None else options.columns)}
+    wanted = wanted if targets is None else targets.wanted(options.columns)
     shapes = [facts.FEATURES[name].get("shape", []) for name in wanted]
     varying = [shape for shape in shapes if None in shape]
     if not varying or any(None in shape[1:] for shape in varying):
