@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .transforms.sources.folders.audio import AudioFolder
     from .transforms.sources.folders.images import ImageFolder
     from .transforms.sources.folders.web_dataset import WebDataset
+    from .transforms.sources.iterable import Iterable
     from .transforms.sources.json.source import JsonLines
     from .transforms.sources.memory import Table
     from .transforms.sources.numpy import Numpy
@@ -66,6 +67,7 @@ __all__ = [
     "HuggingFace",
     "Image",
     "ImageFolder",
+    "Iterable",
     "JsonLines",
     "Limits",
     "Numpy",
@@ -121,6 +123,7 @@ _EXPORTS: dict[str, str] = {
     "Flink": ".schemas.runner",
     "Image": ".schemas.features",
     "ImageFolder": ".transforms.sources.folders.images",
+    "Iterable": ".transforms.sources.iterable",
     "JsonLines": ".transforms.sources.json.source",
     "Numpy": ".transforms.sources.numpy",
     "Limits": ".schemas.limits",

@@ -32,6 +32,7 @@ BASES: dict[str, dict[str, Any]] = {
     "*": {"name": "a", "url": "t.csv", "names": ["a"], "length": 2, "size": 2, "data": {"a": [1]}},
     "Sql": {"uri": "a.db", "query": "select a from t", "key": "a"},
     "Files": {"read": lambda path, file: iter(())},
+    "Iterable": {"records": lambda: iter(())},
     "Recipe": {"source": ss.Csv("t.csv")},
     "Scalar": {"dtype": "int64"},
     "Sequence": {"of": ss.Text()},

@@ -1,8 +1,8 @@
 """Writes and reads records that are extracted to the workspace.
 
 They are in Arrow IPC files named by content hash. Each row has a position, its row number or key,
-in an extra column. A record's id is ``<name>#<position>``, so ids do not depend on how rows are
-divided into files.
+in an extra column. A record's id is ``<name>#<position>``, or ``<name>/<key>#0`` if keys are texts,
+so ids do not depend on how rows are divided into files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .arrow.types import leaves_of
 from .table_files import check_columns, types_to_json
 
 POSITION = "snapshard.position"
-"""The extra column of positions, int64."""
+"""The extra column of positions: int64, or the texts of keys."""
 PROBLEM = "snapshard.problem"
 """An optional column of texts: why the row is a reject, or null."""
 
@@ -185,9 +185,31 @@ class ExtractedTable:
                 )
             ]
             batch = batch.filter(problems.is_null())
-        positions = batch.column(POSITION).to_numpy()
-        read = rows.read(batch.select(_of_records(batch.schema).names), positions)
+        positions = batch.column(POSITION)
+        records = batch.select(_of_records(batch.schema).names)
+        if not pa.types.is_integer(positions.type):
+            return self._with_texts(rows.read(records, np.arange(len(batch))), positions)
+        read = rows.read(records, positions.to_numpy())
         return dataclasses.replace(read, rejects=(*rejects, *read.rejects))
+
+    def _with_texts(self, read: RawBatch, keys: pa.Array) -> RawBatch:
+        """A batch whose ids have row numbers, with the keys of these rows instead."""
+        texts = keys.to_pylist()
+        ids = [f"{self.name}/{texts[int(each.rpartition('#')[2])]}#0" for each in read.ids]
+        rejects = []
+        for reject in read.rejects:
+            key = texts[reject.position or 0]
+            message = reject.message.removeprefix(f"{self.name} {self.unit} {reject.position}: ")
+            rejects.append(
+                dataclasses.replace(
+                    reject,
+                    record_id=f"{self.name}/{key}#0",
+                    source=f"{self.name}/{key}",
+                    position=0,
+                    message=f"{self.name} {self.unit} {key!r}: {message}",
+                )
+            )
+        return dataclasses.replace(read, ids=ids, rejects=tuple(rejects))
 
     def _reject(self, position: int, problem: bytes) -> Reject:
         return Reject(
@@ -228,13 +250,13 @@ def extract_batches(
         StorageError: if a file cannot be written.
     """
     names = []
-    schema = _with_position(schema)
     with storage.scratch_folder(folder.rpartition("/")[0] or ".") as scratch:
         path = os.path.join(scratch, "extracted.arrow")
         bounded = _rebatched(batches)
         first = next(bounded, None)
         while first is not None:
             num_bytes, batch = 0, first
+            schema = _with_position(schema, batch.schema.field(POSITION).type)
             with (
                 storage.failing_as_storage_error("write", path),
                 pa.OSFile(path, "wb") as sink,
@@ -260,9 +282,11 @@ def numbered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def with_positions(batch: pa.RecordBatch, positions: pa.Array) -> pa.RecordBatch:
-    """A batch with its positions, int64."""
-    columns = [*batch.columns, positions]
-    return pa.RecordBatch.from_arrays(columns, schema=_with_position(batch.schema))
+    """A batch with its positions: integers, or texts, each without missing values."""
+    if pa.types.is_integer(positions.type):
+        positions = positions.cast(pa.int64())
+    schema = _with_position(batch.schema, positions.type)
+    return pa.RecordBatch.from_arrays([*batch.columns, positions], schema=schema)
 
 
 def plain_schema(schema: pa.Schema, *, path: str) -> pa.Schema:
@@ -368,8 +392,9 @@ def _opened(opened: OpenSource, path: str) -> Any:
     return pa.ipc.open_file(open_for_arrow(opened, path))
 
 
-def _with_position(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([*schema, pa.field(POSITION, pa.int64(), nullable=False)])
+def _with_position(schema: pa.Schema, type_: pa.DataType) -> pa.Schema:
+    fields = [field for field in schema if field.name != POSITION]
+    return pa.schema([*fields, pa.field(POSITION, type_, nullable=False)])
 
 
 def _of_records(schema: pa.Schema) -> pa.Schema:

@@ -82,7 +82,7 @@ class Table:
                 if getattr(values, "dtype", None) == numpy_dtype("bfloat16"):
                     types.setdefault(name, "bfloat16")  # not an Arrow type
         try:
-            schema, batches = _arrow_stream(self.data)
+            schema, batches = table_batches(self.data)
             plain = plain_schema(schema, path=f"the {_NAME}")
             rows = numbered_rows(plain_batch(batch, plain) for batch in batches)
             names = extract_batches(rows, plain, folder)
@@ -112,6 +112,11 @@ class Table:
 def _is_table(data: Any) -> bool:
     if isinstance(data, Mapping):
         return bool(data) and all(isinstance(name, str) for name in data)
+    return is_frame(data)
+
+
+def is_frame(data: Any) -> bool:
+    """Whether an object is a table other than a dict of arrays."""
     return _library(data) in ("pandas", "datasets") or hasattr(data, "__arrow_c_stream__")
 
 
@@ -122,7 +127,7 @@ def _library(data: Any) -> str:
     return package if any(c.__name__ == kinds.get(package) for c in type(data).__mro__) else ""
 
 
-def _arrow_stream(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def table_batches(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The schema of a table, and batches of its rows."""
     if isinstance(data, Mapping):
         return _of_arrays(data)

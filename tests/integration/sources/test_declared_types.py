@@ -170,6 +170,11 @@ def _files(folder: Path) -> Any:
     return ss.Files(str(folder / "t.txt"), _read, types=TYPES)
 
 
+def _iterable(folder: Path) -> Any:
+    del folder
+    return ss.Iterable(ROWS, key="n", types=TYPES)
+
+
 SOURCES: dict[str, Callable[[Path], Any]] = {
     "Parquet": _parquet,
     "Arrow": _arrow,
@@ -180,6 +185,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "Numpy": _numpy,
     "Sql": _sql,
     "Files": _files,
+    "Iterable": _iterable,
 }
 
 

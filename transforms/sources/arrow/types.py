@@ -162,7 +162,7 @@ def extract(column: pa.Array, leaf: Leaf) -> Cells:
         if pa.types.is_struct(array.type):
             # Gives null where the struct itself is null.
             array = _plain(pc.struct_field(array, [next(fields)]))
-        elif _is_list(array.type):
+        elif is_list_type(array.type):
             lengths = pc.list_value_length(array).fill_null(0)
             levels.append(Level(lengths.to_numpy().astype(np.int64), ~nulls(array)))
             array = _plain(array.flatten())
@@ -207,7 +207,7 @@ def _below(
                 fields=(*fields, index),
                 shape=shape,
             )
-    elif _is_list(type_):
+    elif is_list_type(type_):
         length = type_.list_size if pa.types.is_fixed_size_list(type_) else None
         if length is not None and length < 1:
             raise SchemaError(
@@ -230,7 +230,8 @@ def _below(
         yield Leaf(name=name, column=column, fields=fields, type=type_, shape=shape)
 
 
-def _is_list(type_: pa.DataType) -> bool:
+def is_list_type(type_: pa.DataType) -> bool:
+    """Whether a type is a list of any kind."""
     tests = (
         pa.types.is_list,
         pa.types.is_large_list,
@@ -399,7 +400,7 @@ def join_leaves(
     joined = {}
     for name, leaf in one.items():
         found = other[name]
-        type_ = _join_types(leaf.type, found.type)
+        type_ = join_types(leaf.type, found.type)
         if _differ(leaf.type, found.type, declared.get(name)) or (
             name not in declared and (type_ is None or len(leaf.shape) != len(found.shape))
         ):
@@ -443,8 +444,8 @@ def _is_zoned(type_: pa.DataType) -> bool | None:
     return type_.tz is not None if pa.types.is_timestamp(type_) else None
 
 
-def _join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """A type that holds the values of both; None if there is none."""
+def join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """A type that holds the values of both, neither of them nested; None if there is none."""
     if one == other:
         return one
     if _is_zoned(one) is not _is_zoned(other):
