@@ -281,7 +281,9 @@ class TestWhatElseDiffers:
         assert found.to_json()["same"] is True
 
 
-@pytest.mark.parametrize("damage", ["shard", "index", "no index", "offsets", "short"])
+@pytest.mark.parametrize(
+    "damage", ["shard", "index", "no index", "offsets", "fewer offsets", "short"]
+)
 def test_damage_is_named(tmp_path: Path, damage: str) -> None:
     records = {f"{n}.jpg": ("train", b"content") for n in range(9)}
     old = put_records(tmp_path / "a", records, num_shards=1)
@@ -297,7 +299,17 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
         stored_records.pq.write_table(stored_records.pa.table({"x": [1]}), table)
     elif damage == "offsets":
         offsets.write_bytes(offsets.read_bytes()[:-3])
+    elif damage == "fewer offsets":
+        offsets.write_bytes(offsets.read_bytes()[:-16])
     else:
         stored_records.pq.write_table(stored_records.pa.table({"id": ["0.jpg"]}), table)
     with pytest.raises(DamagedSnapshotError, match=shard.name):
         compared(old, new)
+
+
+def test_what_is_not_the_name_of_a_shard_is_damage(tmp_path: Path) -> None:
+    snapshot = put_records(tmp_path / "a", {"a.jpg": ("train", b"1")}, num_shards=1)
+    (shard,) = snapshot.manifest.splits["train"].shards
+    other = shard.model_copy(update={"file": "train.tfrecord"})
+    with pytest.raises(DamagedSnapshotError, match=r"train\.tfrecord: not a valid name of a shard"):
+        list(stored_records.read_shard(snapshot.path, other, split=0, seed=0))

@@ -18,11 +18,17 @@ from hypothesis import strategies as st
 from snapshard import Shards, Splits
 from snapshard.pipelines.plan import key_columns
 from snapshard.pipelines.plan import ranges as planning
-from snapshard.pipelines.plan.ranges import plan_from_json, plan_splits, plan_to_json
+from snapshard.pipelines.plan.ranges import (
+    plan_from_json,
+    plan_splits,
+    plan_to_json,
+    refuse_empty_splits,
+)
 from snapshard.pipelines.plan.splits import shares
 from snapshard.pipelines.prepare.sort_keys import BINS_PER_SHARD, bins_for
 from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.errors import RecipeError, StorageError
+from snapshard.schemas.shards import parse_size
 from snapshard.transforms.examples.tfrecord import FRAME_BYTES
 from snapshard.transforms.runs.key_histogram import KeyBins, KeyColumns, KeyHistogram, key_bins
 from snapshard.transforms.runs.keys import record_keys
@@ -347,13 +353,15 @@ def test_hash_splits_have_their_fixed_ranges_whatever_the_data() -> None:
         ([5, 5, 5, 5, 9, 9], [4, 2]),  # 3 are wanted: 4 is nearer than 0
         ([5, 9, 9, 9, 9, 9], [1, 5]),  # 1 is nearer than 6
         ([5, 5, 9, 9, 12, 12], [4, 2]),  # 2 is as near as 4: the earlier split takes them
-        ([7, 7, 7, 7, 7, 7], [6]),
+        ([7, 7, 7, 7, 7, 7], [6, 0]),
+        ([2**53 + 7] * 6, [6, 0]),
     ],
 )
 def test_equal_keys_stay_together_on_the_nearer_side(keys: list[int], expected: list[int]) -> None:
     splits = Splits(a=0.5, b=0.5, stratify_by="label")
     plan = make_records(keys, [1] * 6, strata=[b"cat"] * 6).plan(splits)
-    assert [shard.num_examples for split in plan for shard in split.shards] == expected
+    found = [sum(shard.num_examples for shard in split.shards) for split in plan]
+    assert found == expected
 
 
 def test_records_of_uneven_size_and_few_to_a_shard_are_levelled() -> None:
@@ -411,6 +419,33 @@ def test_a_split_without_a_number_of_shards_is_refused() -> None:
     records = uniform_records(100, lambda rng, n: np.full(n, 10))
     with pytest.raises(RecipeError, match="no number for split 'test'"):
         records.plan(Splits(train=0.5, test=0.5), Shards(num_shards={"train": 2}))
+
+
+@pytest.mark.parametrize(
+    ("num_records", "message"),
+    [
+        ({"train": 1, "test": 0}, r"Splits: 'test' \(0\.25\) would be empty: there is 1 record\. "),
+        ({"train": 2_000}, r"'test' \(0\.25\) would be empty: there are 2,000 records\. "),
+        ({}, r"'train' \(0\.75\), 'test' \(0\.25\) would be empty: there are 0 records\. "),
+    ],
+)
+def test_empty_splits_are_refused_unless_allowed(num_records: dict[str, int], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        refuse_empty_splits(Splits(train=0.75, test=0.25), num_records)
+    refuse_empty_splits(Splits(train=0.75, test=0.25, allow_empty=True), num_records)
+    refuse_empty_splits(Splits(train=0.75, test=0.25), {"train": 1, "test": 1})
+
+
+@pytest.mark.parametrize("size", ["", "fast", "MB", "150 XB", "1e3", "-1", "1 2", "1.MB"])
+def test_an_invalid_size_is_refused(size: str) -> None:
+    with pytest.raises(ValueError, match=f"{size!r} is not a size; write a number of bytes"):
+        parse_size(size)
+
+
+@pytest.mark.parametrize("size", ["0", "0.5 B", 0.5, "8589934592GIB"])
+def test_a_size_out_of_range_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match="not a size of 1 byte to 8 EiB"):
+        parse_size(size)
 
 
 def test_a_stratum_that_the_plan_does_not_know_is_refused() -> None:

@@ -15,6 +15,7 @@ from snapshard.transforms.examples import index
 from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.index import (
     class_codes,
+    class_codes_from_bytes,
     index_bytes,
     index_from_bytes,
     index_sizes,
@@ -63,6 +64,14 @@ def test_classes_come_back(batches: list[list[int | None]]) -> None:
     content = labels_bytes([class_codes(pa.array(batch, pa.int64())) for batch in batches])
     expected = [-1 if code is None else code for batch in batches for code in batch]
     assert content == b"".join(code.to_bytes(4, "little", signed=True) for code in expected)
+    found = class_codes_from_bytes(content)
+    assert (found.tolist(), found.dtype) == (expected, np.int32)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 6])
+def test_a_part_of_a_class_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"classes of 4 bytes, found {size} bytes"):
+        class_codes_from_bytes(bytes(size))
 
 
 def test_lengths_follow_from_the_number_of_records() -> None:

@@ -130,3 +130,8 @@ def test_a_million_runs_have_256_parts_of_4000() -> None:
         4,
         256,
     ]
+
+
+def test_a_summary_of_one_part_is_named_by_its_digest() -> None:
+    assert [name_summary(DIGEST, number) for number in (0, 1, 4096)] == [DIGEST] * 3
+    assert name_summary(DIGEST, 4097) == DIGEST + "01"

@@ -97,6 +97,23 @@ def test_merging_a_key_range_gives_all_its_records_in_order(
     assert merged == expected
 
 
+def test_a_range_is_merged_in_parts_of_about_as_many_bytes_as_are_given(
+    write_run: Callable[[list[Row], int], RunReader],
+) -> None:
+    readers = [write_run([(0, 3 * key + run, b"id") for key in range(90)], 3) for run in range(3)]
+    keys = KeyRange(0, 0, 2**64)
+    batch_bytes = max(size for reader in readers for _, size in reader.batch_starts(keys))
+    parts = runs.split_range(readers, keys, max_bytes=9 * batch_bytes)
+    assert 10 <= len(parts) <= 20
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == keys.stop
+    merged = list(runs.merge_range(readers, keys, max_bytes=9 * batch_bytes))
+    assert len(merged) == len(parts)
+    # A part ends inside of one batch of each run, at most.
+    assert max(batch.num_rows for batch in merged) <= (9 + 3) * 3
+    assert runs.split_range(readers, keys, max_bytes=10**9) == [keys]
+
+
 def test_scanning_gives_the_whole_run(
     write_run: Callable[[list[Row], int], RunReader],
 ) -> None:

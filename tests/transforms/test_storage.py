@@ -82,6 +82,14 @@ def test_puts_and_reads(root: str) -> None:
     assert storage.list_names(f"{root}/absent") == []
 
 
+def test_a_put_into_the_current_folder(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage.put_bytes("a.bin", b"content")
+    assert (tmp_path / "a.bin").read_bytes() == b"content"
+
+
 def test_put_file_moves(root: str, tmp_path: pathlib.Path) -> None:
     scratch = tmp_path / "scratch.bin"
     scratch.write_bytes(b"content")
@@ -421,6 +429,14 @@ def test_what_tensorflow_makes_of_a_full_disk_is_told(tmp_path: pathlib.Path) ->
         raise kind("OOM when allocating a tensor")
 
 
+def test_an_error_of_other_code_passes_unchanged_whatever_it_says(tmp_path: pathlib.Path) -> None:
+    with (
+        pytest.raises(RuntimeError, match=r"^batch 7: No space left on device$"),
+        storage.scratch_folder(str(tmp_path)),
+    ):
+        raise RuntimeError("batch 7: No space left on device")
+
+
 def _fill_up(near: str) -> None:
     with storage.scratch_folder(near) as folder:
         (pathlib.Path(folder) / "a").write_bytes(b"")
@@ -466,6 +482,14 @@ def test_errors_on_purpose_pass_unchanged() -> None:
 
 def test_doctests() -> None:
     assert [doctest.testmod(module).failed for module in (storage, redaction)] == [0, 0]
+
+
+def test_a_folder_in_use_is_not_abandoned(tmp_path: pathlib.Path) -> None:
+    near = str(tmp_path / "work")
+    with storage.scratch_folder(near) as folder:
+        storage.remove_abandoned_scratch(near)
+        assert pathlib.Path(folder).is_dir()
+    assert not pathlib.Path(folder).exists()
 
 
 _HOLDER = """

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -16,7 +17,13 @@ from snapshard.schemas.blocks import Block, FileRange, SourceFile
 from snapshard.schemas.errors import MissingFileError, SourceChangedError, StorageError
 from snapshard.transforms.sources.blocks import group_blocks
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
-from snapshard.transforms.storage.unchanged import settled_ns, stamp_of, stamp_of_local
+from snapshard.transforms.storage.unchanged import (
+    Look,
+    SourceProof,
+    settled_ns,
+    stamp_of,
+    stamp_of_local,
+)
 
 
 @pytest.fixture
@@ -150,6 +157,72 @@ def test_other_errors_stay_what_they_are(file: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(StorageError, match="input/output error") as raised:
         proving.read(part.path)
     assert not isinstance(raised.value, SourceChangedError)
+
+
+class Store:
+    """A store of one file, which reports as little about it as a test wants."""
+
+    def __init__(self, stamp: str) -> None:
+        self.stamp, self.content = stamp, b"a\n1\n"
+
+    def look(self, _: str) -> Look | None:
+        return Look(self.stamp, self.stamp)
+
+    def chunks(self, _: str, *, chunk_bytes: int) -> Iterator[bytes]:
+        assert chunk_bytes > 0
+        yield self.content
+
+    def archive_changed(self) -> bool:
+        return False
+
+    def list(self) -> tuple[SourceFile, ...]:
+        return (self.listed(),)
+
+    def place(self, path: str) -> str:
+        return path
+
+    def listed(self) -> SourceFile:
+        return SourceFile(
+            path="t.csv",
+            num_bytes=len(self.content),
+            stamp=self.stamp,
+            sha256=hashlib.sha256(self.content).hexdigest(),
+        )
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_file_that_its_store_says_nothing_of_is_hashed_after_it_was_read(changes: bool) -> None:
+    store = Store("")
+    proof = SourceProof(store, [store.listed()])
+    proof.hold("t.csv")
+    proof.check()
+    if changes:
+        store.content = b"a\n2\n"
+        with pytest.raises(SourceChangedError, match=r"t\.csv changed"):
+            proof.check()
+    else:
+        proof.check()
+
+
+def test_noted_files_are_compared_with_a_new_listing() -> None:
+    store = Store("ETag:1")
+    proof, unconcerned = (SourceProof(store, [store.listed()]) for _ in range(2))
+    proof.note(["t.csv", "of another source.csv"])
+    proof.check()
+    store.stamp = "ETag:2"
+    with pytest.raises(SourceChangedError, match=r"t\.csv changed"):
+        proof.check()
+    unconcerned.check()
+
+
+def test_a_failed_read_by_tag_is_explained_by_a_change_alone() -> None:
+    """Such a file is not held before: the store compares the tag."""
+    store = Store("ETag:1")
+    proof = SourceProof(store, [store.listed()])
+    proof.explain("t.csv")
+    store.stamp = "ETag:2"
+    with pytest.raises(SourceChangedError, match=r"t\.csv changed"):
+        proof.explain("t.csv")
 
 
 def _fail(*_: object) -> bytes:
