@@ -104,7 +104,7 @@ def shape_of(value: Any) -> Any:
         ((("at.x", "at.y"), "age"), {"at"}, None),
         (("age", ("at.x", "at.y")), None, {"at"}),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
 )
 def test_what_comes_as_what(
     reader: types.ModuleType, asked: Any, inputs: Any, targets: Any
