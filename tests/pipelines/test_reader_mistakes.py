@@ -44,7 +44,6 @@ def ids(dataset: Any) -> list[int]:
         ({"balance": "uniform", "shard": (0, 2)}, "balance= with several workers needs seed="),
         ({"batch_size": 2.5}, "batch_size=2.5 must be an integer from 1 to"),
         ({"batch_size": "8"}, "batch_size='8' must be an integer"),
-        ({"batch_size": None}, "batch_size=None must be an integer"),
         ({"batch_size": 2**63}, "must be an integer from 1 to 2147483647"),
         ({"epochs": 1.5}, "epochs=1.5 must be an integer"),
         ({"epochs": 0}, "epochs=0 must be an integer"),
