@@ -22,6 +22,7 @@ KEY_SPACE = 1 << 64
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOLD = re.compile(r"fold\d+")
+_MOST_FOLDS = 100
 
 Assign = Literal["hash", "balanced"]
 
@@ -127,7 +128,7 @@ class Splits:
         leave. ``reader.fold(i)`` gives those to train on and the one to validate on.
 
         Args:
-            num: Number of folds, at least 2.
+            num: Number of folds, from 2 to 100.
             stratify_by: As in ``Splits``: the folds have the same proportions of this feature's
                 values, exact to one record.
             group_by: As in ``Splits``: all records of a group are in one fold.
@@ -139,8 +140,11 @@ class Splits:
             RecipeError: if the number or a fraction is invalid, or another split is called train or
                 like a fold.
         """
-        if isinstance(num, bool) or not isinstance(num, int) or num < 2:
-            raise RecipeError(f"Splits.k_fold: {num!r} folds, expected an integer of 2 or more.")
+        is_integer = isinstance(num, int) and not isinstance(num, bool)
+        if not is_integer or not 2 <= num <= _MOST_FOLDS:
+            raise RecipeError(
+                f"Splits.k_fold: num={num!r}, expected an integer from 2 to {_MOST_FOLDS}."
+            )
         for name in others:
             if name == "train" or is_fold(name):
                 raise RecipeError(

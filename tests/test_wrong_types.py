@@ -27,7 +27,9 @@ PATHS = {"url", "uri", "table", "pattern", "beside", "shards", "vocabulary", "to
     *("binary", "jar", "transform_from", "depends_on", "folders"),
 }
 """Arguments that may be paths or globs of files whose names are not UTF-8."""
-NO_SETTINGS = {"Snapshot", "SnapshardError", "build", "run_step", "encode_example", "parse_example"}
+NO_SETTINGS = {"Snapshot", "SnapshardError", "build", "load", "run_step"} | {
+    *("encode_example", "parse_example"),
+}
 BASES: dict[str, dict[str, Any]] = {
     "*": {"name": "a", "url": "t.csv", "names": ["a"], "length": 2, "size": 2, "data": {"a": [1]}},
     "Sql": {"uri": "a.db", "query": "select a from t", "key": "a"},
@@ -43,6 +45,7 @@ BASES: dict[str, dict[str, Any]] = {
     "Splits": {"train": 1.0},
     "Splits.by_column": {"feature": "a", "train": "x"},
     "Splits.by_folder": {"train": "x"},
+    "Splits.k_fold": {"num": 3},
     "Splits.by_time": {"feature": "a", "train": 1.0},
     "audio.frame": {"step": 1},
     "audio.resample": {"rate": 8000},

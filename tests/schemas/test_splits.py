@@ -28,9 +28,10 @@ def test_folds_are_splits_of_equal_fractions() -> None:
 @pytest.mark.parametrize(
     ("arguments", "others", "message"),
     [
-        (1, {}, "k_fold: 1 folds, expected an integer of 2 or more"),
-        (True, {}, "True folds"),
-        (2.0, {}, "2.0 folds"),
+        (1, {}, "k_fold: num=1, expected an integer from 2 to 100"),
+        (101, {}, "num=101, expected"),
+        (True, {}, "num=True, expected"),
+        (2.0, {}, "num=2.0, expected"),
         (3, {"train": 0.5}, "'train' cannot be another split"),
         (3, {"fold7": 0.5}, "'fold7' cannot be another split"),
         (3, {"test": 1.0}, "add up to 1, expected less than 1"),
