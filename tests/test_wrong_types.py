@@ -27,7 +27,14 @@ PATHS = {"url", "uri", "table", "pattern", "beside", "shards", "vocabulary", "to
     *("binary", "jar", "transform_from", "depends_on", "folders"),
 }
 """Arguments that may be paths or globs of files whose names are not UTF-8."""
-NO_SETTINGS = {"Snapshot", "SnapshardError", "build", "run_step", "encode_example", "parse_example"}
+NO_SETTINGS = {
+    "Snapshot",
+    "SnapshardError",
+    "build",
+    "run_step",
+    "encode_example",
+    "parse_example",
+} | {"load"}
 BASES: dict[str, dict[str, Any]] = {
     "*": {"name": "a", "url": "t.csv", "names": ["a"], "length": 2, "size": 2, "data": {"a": [1]}},
     "Sql": {"uri": "a.db", "query": "select a from t", "key": "a"},

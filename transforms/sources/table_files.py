@@ -32,6 +32,13 @@ from ..storage.decompress import DamagedError
 from ..storage.globs import is_hidden
 from .remembered import remembered
 
+UNION = "union"
+"""The setting ``columns`` for all columns of all files; one that a file lacks is missing there."""
+READ_UNION = (
+    'To read them together, set columns="union": a column that a file lacks is a missing value in '
+    "its rows."
+)
+
 INFER_ALL_BYTES = 256 << 20
 """Total size up to which features are inferred from every row."""
 
