@@ -17,6 +17,7 @@ from ...schemas.features import (
     Dtype,
     Feature,
     Features,
+    Image,
     Scalar,
     Tensor,
     features_to_json,
@@ -57,7 +58,7 @@ def check_types(types: Mapping[str, Any] | None) -> None:
     for name, wanted in (types or {}).items():
         is_feature = isinstance(wanted, Feature)
         if is_feature and tensor_form(wanted) is None:
-            is_feature = is_encoded(wanted)
+            is_feature = is_encoded(wanted) or isinstance(wanted, Image)
         if not is_feature and wanted not in _DTYPES:
             raise ValueError(
                 f"types: {name!r} is {wanted!r}, expected one of {', '.join(_DTYPES)}, or a "

@@ -72,6 +72,8 @@ class Unit:
     first_row: int
     num_rows: int | None
     """None if unknown before it is read."""
+    folder: str = ""
+    """A folder before the path in the ids of its records; empty for none."""
 
 
 def offset_between(units: Sequence[Unit], row: int, *, num_bytes: int) -> int:
@@ -244,7 +246,8 @@ class ArrowTables:
                     problem = f"it holds more than {unit.num_rows:,} rows"
                     break
                 every = _all_columns(batch, schema, absent=absent)
-                yield reader.read(every, np.arange(row, row + len(batch)))
+                read = reader.read(every, np.arange(row, row + len(batch)))
+                yield _in_folder(read, unit.folder) if unit.folder else read
                 row += len(batch)
             if not problem and end is not None and row < end:
                 problem = f"it holds {row - unit.first_row:,} rows"
@@ -369,6 +372,16 @@ def _columns_of(schema: pa.Schema, features: Iterable[str], *, path: str) -> lis
             for name in features
         )
     )
+
+
+def _in_folder(batch: RawBatch, folder: str) -> RawBatch:
+    """A batch whose ids begin with a folder."""
+    rejects = (
+        dataclasses.replace(reject, record_id=f"{folder}/{reject.record_id}")
+        for reject in batch.rejects
+    )
+    ids = [f"{folder}/{record_id}" for record_id in batch.ids]
+    return dataclasses.replace(batch, ids=ids, rejects=tuple(rejects))
 
 
 def _with_absent(schema: pa.Schema, absent: Features) -> pa.Schema:
