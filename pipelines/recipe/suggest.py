@@ -30,7 +30,7 @@ from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.json.rows import find_lines
 from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.json.values import UnfitError, parse_line
-from ...transforms.sources.numpy import Numpy
+from ...transforms.sources.numpy import Numpy, array_names, split_names
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
@@ -207,6 +207,8 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
         source, steps, splits = sounds.source, sounds.steps, sounds.splits or splits
     elif typed is not None and typed.num_files >= max(len(tables), num_images):
         source = typed.source
+        if isinstance(source, Numpy) and (found := _split_arrays(source, listed, opened)):
+            source, splits = found, Splits.by_folder()
     elif tables and len(tables) >= num_images:
         source = _table_source(url, tables, opened)
     elif num_images or read_sizes(pictured[:: 1 + len(pictured) // _NUM_PROBED], opened):
@@ -385,6 +387,24 @@ def _find_typed_tables(
         if first is not None and _table_kind(first, opened) is make:
             found.append(_TypedTables(source, len(files)))
     return max(found, key=lambda tables: tables.num_files, default=None)
+
+
+def _split_arrays(
+    source: Numpy, listed: Sequence[SourceFile], opened: OpenedSource
+) -> Numpy | None:
+    """The source of arrays such as ``x_train`` and ``x_test``; None if they are not.
+
+    Of ``x`` and ``y``, the label is ``y``.
+    """
+    every: set[str] = set()
+    for file in source.select(listed).files:
+        names = array_names(opened, file.path)
+        found = split_names(names)
+        if len(found) < 2:
+            return None
+        every.update(name for arrays in found.values() for name in arrays)
+    label = "y" if every == {"x", "y"} else None
+    return dataclasses.replace(source, split_arrays=True, label=label)
 
 
 def _find_dataset(url: str, listed: Sequence[SourceFile]) -> _TypedTables | None:

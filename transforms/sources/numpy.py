@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Feature, Features, is_encoded, tensor_form
 from ...schemas.recipe import OpenSource
+from ...schemas.splits import FOLDERS
 from ..examples.dtypes import numpy_dtype, widened
 from ..storage.read_files import open_for_arrow
 from ..storage.zip_members import truncation
@@ -313,7 +315,12 @@ class Numpy:
         name: The feature of the array in a ``.npy`` file. Arrays of an ``.npz`` have names.
         beside: Feature -> another ``.npy`` file with the same number of rows:
             ``{"label": "y_train.npy"}``. Only if ``url`` is a single ``.npy`` file.
-        types: Overrides inferred types: ``{"x": "float32"}``, or a feature.
+        split_arrays: Whether the arrays of an ``.npz`` file are named after splits, as those of
+            Keras' datasets are: ``x_train``, ``y_train``, ``x_test``, ``y_test``. Then the features
+            are ``x`` and ``y``, and a record's id is ``train/path#row``:
+            ``splits=ss.Splits.by_folder()``.
+        types: Overrides inferred types: ``{"x": "float32"}``, or a feature. An array of pixels can
+            be an image: ``ss.Image(28, 28, 1)``.
     """
 
     url: str
@@ -321,12 +328,15 @@ class Numpy:
     name: str = "data"
     beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
     types: Mapping[str, Any] | None = None
+    split_arrays: bool = False
     media = False
     numbered = True
 
     def __post_init__(self) -> None:
         """Checks types and names."""
         check_types(self.types)
+        if self.split_arrays and self.beside:
+            raise ValueError("split_arrays= is for .npz files, and beside= for .npy files")
         if self.name in self.beside:
             raise ValueError(f"beside= names {self.name!r}, which is the name of the array of url")
 
@@ -337,12 +347,13 @@ class Numpy:
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records, as plain JSON, for the fingerprint."""
-        return {
+        settings: dict[str, object] = {
             "beside": list(self.beside),
             "label": self.label,
             "name": self.name,
             "types": types_to_json(self.types),
         }
+        return settings | ({"split_arrays": True} if self.split_arrays else {})
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects NumPy files, files with a glob's suffix, or a single file of any name."""
@@ -374,7 +385,12 @@ class Numpy:
     def _tables(self) -> ArrowTables:
         def open_file(opened: OpenSource, path: str) -> Any:
             if opened.read(path, 0, 4).startswith(b"PK"):
-                return _Npz(opened, path, self.types)
+                return _Npz(opened, path, self.types, split_arrays=self.split_arrays)
+            if self.split_arrays:
+                raise SchemaError(
+                    f"{path} is not an .npz file, expected one with arrays such as x_train and "
+                    "x_test. Leave out split_arrays=."
+                )
             arrays = {self.name: NpyArray.open(opened, path)}
             for name, url in self.beside.items():
                 arrays[name] = NpyArray.open(*opened.side(url))
@@ -436,7 +452,14 @@ class _Npy:
 class _Npz:
     """Reads the arrays of an ``.npz`` file, from the start, because they may be compressed."""
 
-    def __init__(self, opened: OpenSource, path: str, types: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        opened: OpenSource,
+        path: str,
+        types: Mapping[str, Any] | None,
+        *,
+        split_arrays: bool = False,
+    ) -> None:
         try:
             source = open_for_arrow(opened, path)
             self._num_bytes = source.size()
@@ -444,59 +467,68 @@ class _Npz:
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             why = truncation(open_for_arrow(opened, path))
             raise ValueError(f"it {why or f'is not a zip archive ({error})'}") from None
-        self._heads: dict[str, tuple[np.dtype[Any], tuple[int, ...], int]] = {}
-        for entry in self._archive.namelist():
-            if not entry.endswith(".npy"):
-                continue
-            dtype, shape, fortran, offset = read_head(
-                _read_exactly(self._member(entry), HEAD_BYTES), path
-            )
-            check_length(dtype, shape, self._archive.getinfo(entry).file_size - offset)
-            if fortran and len(shape) > 1:
-                raise SchemaError(
-                    f"{path}: {entry} is stored by column (Fortran order). Save it with "
-                    "np.ascontiguousarray."
-                )
-            name = entry.removesuffix(".npy")
-            dtype = with_declared(dtype, name, types, path=path)
-            self._heads[name] = (dtype, shape, offset)
-        if not self._heads:
+        entries = [entry for entry in self._archive.namelist() if entry.endswith(".npy")]
+        if not entries:
             raise ValueError("it has no arrays")
-        lengths = {name: shape[0] for name, (_, shape, _) in self._heads.items()}
-        if len(set(lengths.values())) > 1:
-            raise SchemaError(
-                f"{path}: its arrays have {lengths} rows, expected the same number in each. Save "
-                "the arrays of records separately."
-            )
-        self._num_rows = next(iter(lengths.values()))
-        self.schema = pa.schema(
-            [
-                arrow_field(name, dtype, shape, path)
-                for name, (dtype, shape, _) in self._heads.items()
-            ]
+        names = [entry.removesuffix(".npy") for entry in entries]
+        groups = _by_split(names, path) if split_arrays else {"": {name: name for name in names}}
+        self._parts: dict[str, dict[str, _Member]] = {
+            split: {
+                name: self._open_array(f"{array}.npy", name, types, path=path)
+                for name, array in arrays.items()
+            }
+            for split, arrays in groups.items()
+        }
+        schemas = {split: _schema_of(split, part, path) for split, part in self._parts.items()}
+        (first, self.schema), *others = schemas.items()
+        for split, schema in others:
+            if schema != self.schema:
+                raise SchemaError(
+                    f"{path}: the arrays of {split!r} differ from those of {first!r} in dtype or "
+                    f"shape ({_shown(schema)} and {_shown(self.schema)}). Save them alike."
+                )
+
+    def _open_array(
+        self, entry: str, name: str, types: Mapping[str, Any] | None, *, path: str
+    ) -> _Member:
+        dtype, shape, fortran, offset = read_head(
+            _read_exactly(self._member(entry), HEAD_BYTES), path
         )
+        check_length(dtype, shape, self._archive.getinfo(entry).file_size - offset)
+        if fortran and len(shape) > 1:
+            raise SchemaError(
+                f"{path}: {entry} is stored by column (Fortran order). Save it with "
+                "np.ascontiguousarray."
+            )
+        return _Member(entry, with_declared(dtype, name, types, path=path), shape, offset)
 
     @property
     def units(self) -> Sequence[Unit]:
-        return [Unit(0, 0, self._num_rows)]
+        found, row = [], 0
+        for split, part in self._parts.items():
+            num_rows = next(iter(part.values())).shape[0]
+            found.append(Unit(0, row, num_rows, folder=split))
+            row += num_rows
+        return found
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        del unit
-        heads = {name: self._heads[name] for name in columns}
+        part = list(self._parts.values())[unit]
+        heads = {name: part[name] for name in columns}
         members: dict[str, Any] = {}
-        for name, (_, _, offset) in heads.items():
-            members[name] = self._member(f"{name}.npy")
-            _read_exactly(members[name], offset)
-        sizes = {n: d.itemsize * math.prod(s[1:]) for n, (d, s, _) in heads.items()}
+        for name, head in heads.items():
+            members[name] = self._member(head.entry)
+            _read_exactly(members[name], head.offset)
+        sizes = {n: head.dtype.itemsize * math.prod(head.shape[1:]) for n, head in heads.items()}
         step = _batch_rows(list(sizes.values()))
-        for start in range(0, self._num_rows, step):
-            rows = min(step, self._num_rows - start)
+        num_rows = next(iter(part.values())).shape[0]
+        for start in range(0, num_rows, step):
+            rows = min(step, num_rows - start)
             found = {}
-            for name, (dtype, shape, _) in heads.items():
+            for name, head in heads.items():
                 content = _read_exactly(members[name], rows * sizes[name])
                 whole = len(content) // sizes[name] if sizes[name] else rows
-                values = np.frombuffer(content[: whole * sizes[name]], dtype)
-                found[name] = values.reshape(whole, *shape[1:])
+                values = np.frombuffer(content[: whole * sizes[name]], head.dtype)
+                found[name] = values.reshape(whole, *head.shape[1:])
             batch = to_batch(found, self.schema)
             yield batch
             if len(batch) < rows:
@@ -514,6 +546,83 @@ class _Npz:
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, KeyError) as error:
             # Damaged, encrypted, or compressed by an unsupported method.
             raise ValueError(f"{entry} cannot be unpacked ({error})") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Member:
+    """An array of an ``.npz`` file."""
+
+    entry: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    """The offset of the values in the entry."""
+
+
+def array_names(opened: OpenSource, path: str) -> list[str]:
+    """The names of the arrays of an ``.npz`` file; [] if it is not one."""
+    try:
+        with zipfile.ZipFile(open_for_arrow(opened, path)) as archive:
+            entries = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return []
+    return [entry.removesuffix(".npy") for entry in entries if entry.endswith(".npy")]
+
+
+def split_names(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Split -> feature -> array, of names such as ``x_train``; {} if others are among them.
+
+    >>> split_names(["x_test", "x_train"])
+    {'train': {'x': 'x_train'}, 'test': {'x': 'x_test'}}
+    >>> split_names(["x_train", "scale"])
+    {}
+    """
+    found: dict[str, dict[str, str]] = {}
+    for array in names:
+        name, _, split = array.rpartition("_")
+        if not name or split not in itertools.chain.from_iterable(FOLDERS.values()):
+            return {}
+        found.setdefault(split, {})[name] = array
+    order = list(itertools.chain.from_iterable(FOLDERS.values()))
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
+
+
+def _by_split(names: Sequence[str], path: str) -> dict[str, dict[str, str]]:
+    groups = split_names(names)
+    if not groups:
+        raise SchemaError(
+            f"{path}: split_arrays=True expects arrays named after splits, such as x_train and "
+            f"x_test; it has {', '.join(map(repr, names))}."
+        )
+    every = dict.fromkeys(name for arrays in groups.values() for name in arrays)
+    for split, arrays in groups.items():
+        for name in every:
+            if name not in arrays:
+                raise SchemaError(f"{path} has no array {f'{name}_{split}'!r}, expected one.")
+    return {split: {name: arrays[name] for name in every} for split, arrays in groups.items()}
+
+
+def _schema_of(split: str, part: Mapping[str, _Member], path: str) -> pa.Schema:
+    lengths = {name: member.shape[0] for name, member in part.items()}
+    if len(set(lengths.values())) > 1:
+        names = [member.entry.removesuffix(".npy") for member in part.values()]
+        hint = ""
+        if not split and split_names(names):
+            hint = (
+                " If they are named after splits, set split_arrays=True, and "
+                "splits=ss.Splits.by_folder() in the recipe."
+            )
+        raise SchemaError(
+            f"{path}: its arrays have {lengths} rows, expected the same number in each. Save "
+            f"the arrays of records separately.{hint}"
+        )
+    return pa.schema(
+        [arrow_field(name, member.dtype, member.shape, path) for name, member in part.items()]
+    )
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 def _may_lack(schema: pa.Schema) -> Iterator[str]:

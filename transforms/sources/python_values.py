@@ -108,7 +108,8 @@ class RecordTypes:
         """
         found: dict[str, Any] = {}
         if self._schemas:
-            leaves = join_schemas(self._schemas, declared=declared)
+            remedy = "Yield batches of the same columns."
+            leaves = join_schemas(self._schemas, declared=declared, remedy=remedy)
             found.update(
                 {n: leaf_feature(leaf, missing=n in self._missing) for n, leaf in leaves.items()}
             )

@@ -17,6 +17,7 @@ from ...schemas.features import (
     Dtype,
     Feature,
     Features,
+    Image,
     Scalar,
     Tensor,
     features_to_json,
@@ -31,6 +32,13 @@ from ..runs.files import wire_schema
 from ..storage.decompress import DamagedError
 from ..storage.globs import is_hidden
 from .remembered import remembered
+
+UNION = "union"
+"""The setting ``columns`` for all columns of all files; one that a file lacks is missing there."""
+READ_UNION = (
+    'To read them together, set columns="union": a column that a file lacks is a missing value in '
+    "its rows."
+)
 
 INFER_ALL_BYTES = 256 << 20
 """Total size up to which features are inferred from every row."""
@@ -50,7 +58,7 @@ def check_types(types: Mapping[str, Any] | None) -> None:
     for name, wanted in (types or {}).items():
         is_feature = isinstance(wanted, Feature)
         if is_feature and tensor_form(wanted) is None:
-            is_feature = is_encoded(wanted)
+            is_feature = is_encoded(wanted) or isinstance(wanted, Image)
         if not is_feature and wanted not in _DTYPES:
             raise ValueError(
                 f"types: {name!r} is {wanted!r}, expected one of {', '.join(_DTYPES)}, or a "

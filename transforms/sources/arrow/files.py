@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ....schemas.errors import Reject, SchemaError
-from ....schemas.features import Feature, Features, Struct, is_encoded
+from ....schemas.features import Feature, Features, Struct, is_encoded, tensor_form
 from ....schemas.limits import FREE_BYTES, Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
@@ -26,6 +26,8 @@ from ...storage.decompress import grows_beyond
 from ..remembered import remembered
 from ..table_files import (
     INFER_ALL_BYTES,
+    READ_UNION,
+    UNION,
     check_columns,
     check_types,
     no_rows,
@@ -36,7 +38,15 @@ from ..table_files import (
     with_types,
 )
 from .rows import RowReader
-from .types import extract, join_schemas, leaf_feature, leaves_of, missing_leaves, nest
+from .types import (
+    extract,
+    join_schemas,
+    join_structs,
+    leaf_feature,
+    leaves_of,
+    missing_leaves,
+    nest,
+)
 from .values import texts
 
 BATCH_ROWS = 1 << 16
@@ -62,6 +72,8 @@ class Unit:
     first_row: int
     num_rows: int | None
     """None if unknown before it is read."""
+    folder: str = ""
+    """A folder before the path in the ids of its records; empty for none."""
 
 
 def offset_between(units: Sequence[Unit], row: int, *, num_bytes: int) -> int:
@@ -116,8 +128,11 @@ class ArrowTables:
 
     format: ArrowFormat
     label: str | None
-    columns: tuple[str, ...] | None
+    columns: tuple[str, ...] | str | None
+    """The columns to read, all if None; ``UNION`` if files may lack some."""
     types: Mapping[str, Any] | None
+    remedy: str = "Give all files the same columns."
+    """What to do if files have different columns, for the error."""
     reader: Callable[..., Any] = RowReader
     """Constructor of the converter of batches, with the arguments of RowReader."""
 
@@ -139,22 +154,26 @@ class ArrowTables:
             return None
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature | Struct]:
-        """The features of the rows of all files, which must have the same columns.
+        """The features of the rows of all files, which have the same columns, unless joined.
 
         Raises:
             SchemaError: if no file can be read, their columns differ, or one cannot be stored.
             RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
         found = self._schemas(files, opened)
-        first, schema = found[0]
+        first = found[0][0]
         paths: dict[pa.Schema, str] = {}
         for file, other in found:
             paths.setdefault(other, file.path)
-        joined = join_schemas(paths, declared=self.types or {})
+        union = self.columns == UNION
+        joined = join_schemas(paths, declared=self.types or {}, union=union, remedy=self.remedy)
+        schema = join_structs(paths) if union else found[0][1]
         kind = self.format.name
         check_columns(kind, joined, label=self.label, types=self.types)
         scan = sum(file.num_bytes for file, _ in found) <= INFER_ALL_BYTES
         missing = set().union(*(self._missing(file, opened, scan=scan) for file, _ in found))
+        for other, path in paths.items():
+            missing |= joined.keys() - leaves_of(other, path=path).keys()
         inferred = {
             name: leaf_feature(leaf, missing=name in missing) for name, leaf in joined.items()
         }
@@ -189,13 +208,20 @@ class ArrowTables:
         try:
             file = self.format.open(opened, part.path)
             schema = self._chosen(file.schema, part.path)
-            leaves_of(schema, path=part.path)  # raises if names are not text
+            leaves = leaves_of(schema, path=part.path)  # raises if names are not text
             units = file.units
         except DAMAGE as error:
             yield no_rows(features, self._damaged_file(part, error))
             return
+        absent: dict[str, Feature] = {}
+        if self.columns == UNION:
+            there = {*leaves, *schema.names}
+            absent = {name: f for name, f in features.items() if name not in there}
+        columns = _columns_of(
+            schema, [name for name in features if name not in absent], path=part.path
+        )
+        schema = _with_absent(schema, absent)
         reader = self.reader(schema, features, path=part.path)
-        columns = _columns_of(schema, features, path=part.path)
         decoded = _Decoded(part.stop - part.start, opened.limits.max_expansion)
         media = any(map(is_encoded, features.values()))
         batch_bytes = MEDIA_BATCH_BYTES if media else BATCH_BYTES
@@ -219,7 +245,9 @@ class ArrowTables:
                     # They would have the ids of other rows.
                     problem = f"it holds more than {unit.num_rows:,} rows"
                     break
-                yield reader.read(_all_columns(batch, schema), np.arange(row, row + len(batch)))
+                every = _all_columns(batch, schema, absent=absent)
+                read = reader.read(every, np.arange(row, row + len(batch)))
+                yield _in_folder(read, unit.folder) if unit.folder else read
                 row += len(batch)
             if not problem and end is not None and row < end:
                 problem = f"it holds {row - unit.first_row:,} rows"
@@ -228,7 +256,7 @@ class ArrowTables:
 
     def _chosen(self, schema: pa.Schema, path: str) -> pa.Schema:
         """The columns to read."""
-        if self.columns is None:
+        if self.columns is None or isinstance(self.columns, str):
             return schema
         missing = [name for name in self.columns if name not in schema.names]
         if missing:
@@ -289,7 +317,10 @@ class ArrowTables:
     def _texts_of(self, file: SourceFile, opened: OpenSource, label: str) -> list[str] | None:
         """The distinct texts of the label in all rows; None if too many for a class."""
         arrow = self.format.open(opened, file.path)
-        leaf = leaves_of(arrow.schema, path=file.path)[label]
+        leaves = leaves_of(arrow.schema, path=file.path)
+        if label not in leaves and self.columns == UNION:
+            return []
+        leaf = leaves[label]
         name = arrow.schema.names[leaf.column]
         found: set[bytes] = set()
         for batch in _whole(arrow, [name], num_bytes=file.num_bytes, limits=opened.limits):
@@ -330,7 +361,7 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0][:200] or "no reason given"
 
 
-def _columns_of(schema: pa.Schema, features: Features, *, path: str) -> list[str]:
+def _columns_of(schema: pa.Schema, features: Iterable[str], *, path: str) -> list[str]:
     """The columns of the features."""
     leaves = leaves_of(schema, path=path)
     names = schema.names
@@ -343,12 +374,43 @@ def _columns_of(schema: pa.Schema, features: Features, *, path: str) -> list[str
     )
 
 
-def _all_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of some columns, extended to the full schema with null columns."""
+def _in_folder(batch: RawBatch, folder: str) -> RawBatch:
+    """A batch whose ids begin with a folder."""
+    rejects = (
+        dataclasses.replace(reject, record_id=f"{folder}/{reject.record_id}")
+        for reject in batch.rejects
+    )
+    ids = [f"{folder}/{record_id}" for record_id in batch.ids]
+    return dataclasses.replace(batch, ids=ids, rejects=tuple(rejects))
+
+
+def _with_absent(schema: pa.Schema, absent: Features) -> pa.Schema:
+    """A schema with columns that its file lacks, of types that the features accept."""
+    if not absent:
+        return schema
+    fields = list(schema)
+    for name, feature in absent.items():
+        form = tensor_form(feature)
+        type_ = pa.binary() if form is None else pa.null()
+        for _ in () if form is None else form.shape:
+            type_ = pa.list_(type_)
+        fields.append(pa.field(name, type_))
+    return pa.schema(fields)
+
+
+def _all_columns(
+    batch: pa.RecordBatch, schema: pa.Schema, *, absent: Collection[str]
+) -> pa.RecordBatch:
+    """A batch of some columns, extended to the full schema with null columns.
+
+    Those that the file lacks have the type of the schema.
+    """
     if batch.schema.names == schema.names:
         return batch
     arrays = [
-        batch.column(field.name) if field.name in batch.schema.names else pa.nulls(len(batch))
+        batch.column(field.name)
+        if field.name in batch.schema.names
+        else pa.nulls(len(batch), field.type if field.name in absent else pa.null())
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, names=schema.names)
@@ -416,7 +478,7 @@ class ArrowSource(abc.ABC):
 
     url: str
     label: str | None = None
-    columns: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | Literal["union"] | None = None
     types: Mapping[str, Any] | None = None
     media = False
     numbered = True
@@ -436,7 +498,7 @@ class ArrowSource(abc.ABC):
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""
-        columns = None if self.columns is None else list(self.columns)
+        columns = list(self.columns) if isinstance(self.columns, tuple) else self.columns
         return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
@@ -472,5 +534,9 @@ class ArrowSource(abc.ABC):
     @property
     def _tables(self) -> ArrowTables:
         return ArrowTables(
-            format=self._format, label=self.label, columns=self.columns, types=self.types
+            format=self._format,
+            label=self.label,
+            columns=self.columns,
+            types=self.types,
+            remedy=f"Select common columns with columns=. {READ_UNION}",
         )

@@ -237,7 +237,7 @@ class HuggingFace:
                 raise SchemaError(
                     f"Column {name!r} has the classes {_shown(mine[name])} in {first} and "
                     f"{_shown(others[name])} in {file.path}. Cast one dataset to the features of "
-                    "the other, or read them as separate sources."
+                    "the other."
                 )
         return specs
 

@@ -276,7 +276,8 @@ class Parquet(ArrowSource):
     Attributes:
         url: A file, a folder (its ``.parquet`` files at any depth), a glob, or any fsspec URL.
         label: The column to predict. Strings and bools become a ClassLabel; numbers are kept.
-        columns: The columns to read; all by default.
+        columns: The columns to read; all by default. Or ``"union"``, for files with different
+            columns: all of them; one that a file lacks is a missing value in its rows.
         types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
             ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. The field of a
             struct is ``"struct.field"``.

@@ -7,7 +7,8 @@ columns by name, ``a.b`` the field ``b`` of a struct ``a``. Other columns are ig
 A feature with a shape accepts nested lists, one level for each dimension, or a flat list
 (row-major) if at most one dimension varies. A row with a null inside a list is rejected, because an
 Example cannot store it. An encoded image or sound accepts the bytes of a file: headers of images
-are read, sounds are left to the step that decodes them.
+are read, sounds are left to the step that decodes them. A raw image accepts an array of its pixels,
+flat if its size is fixed, or their bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ....schemas.blocks import RawBatch
 from ....schemas.errors import Reject, SchemaError
@@ -28,6 +30,7 @@ from ....schemas.features import (
     Feature,
     Features,
     Image,
+    Tensor,
     TensorForm,
     is_encoded,
     tensor_form,
@@ -99,6 +102,36 @@ class MediaCells:
             for part in ("height", "width", "orientation"):
                 sizes = [getattr(header, part) for header in self._headers]
                 yield f"{self._name}/{part}", pa.array(sizes, pa.int64())
+
+
+class PixelCells:
+    """The cells of one column of a batch, as the bytes of pixels, row-major."""
+
+    def __init__(self, name: str, feature: Image, values: pa.Array) -> None:
+        """Checks the number of bytes of each of ``values``, for an image of fixed size."""
+        self._name, self._feature = name, feature
+        self._num_bytes = (feature.height or 0) * (feature.width or 0) * feature.channels
+        self._sizes = pc.binary_length(values).fill_null(-1).to_numpy(zero_copy_only=False)
+        self._values = values.cast(pa.large_binary())
+        self.bad = np.asarray(self._sizes != self._num_bytes)
+
+    def describe(self, row: int) -> tuple[str, str]:
+        """The reason and the message for a bad row."""
+        expected = f"{_shown_feature(self._feature)} of {self._num_bytes:,} bytes"
+        if self._sizes[row] < 0:
+            reason, found = "missing value", "has no value"
+        else:
+            reason, found = "wrong length", f"has {self._sizes[row]:,} bytes"
+        fix = "Fix it, or declare another type"
+        return reason, f"column {self._name!r} {found}, expected {expected}. {fix}"
+
+    def drop(self, rows: _Bools) -> None:
+        """Drops rows: all that are bad in this column or another."""
+        self._values = self._values.filter(pa.array(~rows))
+
+    def wire(self) -> Iterator[tuple[str, pa.Array]]:
+        """The wire column, by name, after all bad rows are dropped."""
+        yield self._name, self._values
 
 
 class RowReader:
@@ -184,7 +217,12 @@ def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str)
             f"{', '.join(map(repr, leaves))}. Fix the file, or features= in the recipe."
         )
     form = tensor_form(feature)
-    if is_encoded(feature):
+    if isinstance(feature, Image) and not is_encoded(feature):
+        pixels = _pixels(feature, leaf)
+        form = pixels.form
+        fits = kind_of(leaf.type) in takes(pixels) and _fits(leaf, form)
+        fits |= feature.fixed_size and _holds_pixels(leaf)
+    elif is_encoded(feature):
         fits = kind_of(leaf.type) == "binary" and not leaf.shape
     else:
         fits = (
@@ -198,18 +236,35 @@ def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str)
         lists = "".join(f"[{'' if dim is None else dim}]" for dim in leaf.shape)
         raise SchemaError(
             f"{path}: column {name!r} is {leaf.type}{lists}, which {_shown_feature(feature)} "
-            f"cannot store. {_remedy(leaf, form)}"
+            f"cannot store. {_remedy(feature, leaf, form)}"
         )
     return leaf
 
 
-def _remedy(leaf: Leaf, form: TensorForm | None) -> str:
+def _remedy(feature: Feature, leaf: Leaf, form: TensorForm | None) -> str:
+    if isinstance(feature, Image) and not is_encoded(feature):
+        return (
+            "It takes an array of pixels from 0 to 255, or their bytes if height and width are "
+            "given, as in ss.Image(28, 28, 1). The bytes of image files are "
+            'ss.Image(storage="encoded").'
+        )
     if form is not None and "int" in form.dtype and kind_of(leaf.type) in ("time", "timestamp"):
         return (
             'Declare the unit of its values, as in ss.Scalar("int64", unit="ms") or '
             'ss.Tensor("int64", (3,), unit="ms").'
         )
     return "Declare another type for it, or leave it out."
+
+
+def _pixels(feature: Image, leaf: Leaf) -> Tensor:
+    """A raw image as an array; one of a single channel may lack the last dimension."""
+    sides = (feature.height, feature.width)
+    is_flat = len(leaf.shape) == len(sides) and feature.channels == 1
+    return Tensor("uint8", sides if is_flat else (*sides, feature.channels))
+
+
+def _holds_pixels(leaf: Leaf) -> bool:
+    return kind_of(leaf.type) == "binary" and not leaf.shape
 
 
 def _fits(leaf: Leaf, form: TensorForm) -> bool:
@@ -221,6 +276,9 @@ def _fits(leaf: Leaf, form: TensorForm) -> bool:
 
 def _shown_feature(feature: Feature) -> str:
     kind = type(feature).__name__
+    if isinstance(feature, Image) and not is_encoded(feature):
+        sides = (feature.height or "height", feature.width or "width", feature.channels)
+        return f"Image of uint8[{', '.join(map(str, sides))}]"
     form = tensor_form(feature)
     if form is None or isinstance(feature, ClassLabel):
         return kind
@@ -235,12 +293,18 @@ class _Column:
     feature: Feature
     leaf: Leaf
 
-    def cells_of(self, batch: pa.RecordBatch) -> _Found | MediaCells:
+    def cells_of(self, batch: pa.RecordBatch) -> _Found | MediaCells | PixelCells:
         form = tensor_form(self.feature)
         array = batch.column(self.leaf.column)
-        if form is None:
-            return MediaCells(self.name, self.feature, extract(array, self.leaf).values)
-        return _Found(self, form, array, extract(array, self.leaf))
+        cells = extract(array, self.leaf)
+        if form is not None:
+            return _Found(self, form, array, cells)
+        if is_encoded(self.feature):
+            return MediaCells(self.name, self.feature, cells.values)
+        assert isinstance(self.feature, Image)
+        if _holds_pixels(self.leaf):
+            return PixelCells(self.name, self.feature, cells.values)
+        return _Found(self, _pixels(self.feature, self.leaf).form, array, cells)
 
 
 class _Found:
@@ -249,7 +313,10 @@ class _Found:
     def __init__(self, column: _Column, form: TensorForm, array: pa.Array, cells: Cells) -> None:
         self._column, self._form = column, form
         self._array, self._cells = array, cells
-        self._values: Values = convert(cells.values, column.feature)
+        feature = column.feature
+        if isinstance(feature, Image):
+            feature = Tensor(form.dtype, form.shape)
+        self._values: Values = convert(cells.values, feature)
         self._missing = cells.missing()
         self._counts = _num_values(cells)
         self.bad = self._missing & (not form.optional)
@@ -290,6 +357,10 @@ class _Found:
         """The wire columns, by name, after all bad rows are dropped."""
         first, *others = self._form.wire_columns(self._column.name)
         yield first.name, self._value_column(first)
+        if isinstance(self._column.feature, Image):
+            for side, dim in zip(("height", "width"), self._dims, strict=False):
+                yield f"{self._column.name}/{side}", pa.array(dim)
+            return
         for column in others:
             dims = np.stack(self._dims, axis=1).reshape(-1)
             yield column.name, pa.FixedSizeListArray.from_arrays(pa.array(dims), column.length)

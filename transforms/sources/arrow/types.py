@@ -36,7 +36,7 @@ an empty one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -355,13 +355,19 @@ def _nested(name: str, type_: pa.DataType, features: Mapping[str, Feature]) -> A
 
 
 def join_schemas(
-    schemas: Mapping[pa.Schema, str], *, declared: Mapping[str, Any]
+    schemas: Mapping[pa.Schema, str],
+    *,
+    declared: Mapping[str, Any],
+    union: bool = False,
+    remedy: str = "Give all the same columns.",
 ) -> dict[str, Leaf]:
     """The common leaves of several files, as :func:`join_leaves` joins two.
 
     Args:
         schemas: Schema -> a file that has it; at least one.
         declared: The declared types, by name.
+        union: Whether files may lack columns.
+        remedy: What to do otherwise, for the error.
 
     Raises:
         SchemaError: naming a column that a file lacks, or whose types are incompatible.
@@ -370,8 +376,36 @@ def join_schemas(
     joined = leaves_of(first, path=path)
     for schema, other in others:
         found = leaves_of(schema, path=other)
+        if union:
+            joined, found = joined | _only(found, joined), found | _only(joined, found)
+        elif joined.keys() != found.keys():
+            raise SchemaError(f"{other_columns(found, joined, paths=(other, path))}. {remedy}")
         joined = join_leaves(joined, found, paths=(path, other), declared=declared)
     return joined
+
+
+def _only(one: Mapping[str, Leaf], other: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    return {name: leaf for name, leaf in one.items() if name not in other}
+
+
+def join_structs(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """The columns of all schemas, and the fields of their structs, of the types that come first."""
+    types: dict[str, pa.DataType] = {}
+    for schema in schemas:
+        for field in schema:
+            known = types.get(field.name)
+            types[field.name] = field.type if known is None else _with_fields(known, field.type)
+    return pa.schema(list(types.items()))
+
+
+def _with_fields(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    one, other = plain_type(one), plain_type(other)
+    if is_list_type(one) and is_list_type(other):
+        return pa.list_(_with_fields(one.value_type, other.value_type))
+    if not (pa.types.is_struct(one) and pa.types.is_struct(other)):
+        return one
+    joined = join_structs([pa.schema(list(one)), pa.schema(list(other))])
+    return pa.struct(list(joined))
 
 
 def join_leaves(
@@ -385,18 +419,13 @@ def join_leaves(
 
     Args:
         one: The leaves of one file by name, which determine the order.
-        other: The leaves of the other file.
+        other: The leaves of the other file, of the same names.
         paths: The files, for errors.
         declared: The declared types, by name, which need not be inferred.
 
     Raises:
-        SchemaError: naming columns that a file lacks, or whose types are incompatible.
+        SchemaError: naming a column whose types are incompatible.
     """
-    if one.keys() != other.keys():
-        raise SchemaError(
-            f"{other_columns(other, one, paths=(paths[1], paths[0]))}. Select common columns with "
-            "columns=, or read the files as separate sources."
-        )
     joined = {}
     for name, leaf in one.items():
         found = other[name]

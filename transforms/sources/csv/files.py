@@ -20,7 +20,7 @@ from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
 from ..remembered import remembered
-from ..table_files import COPY_AGAIN, first_damage, other_columns
+from ..table_files import COPY_AGAIN, READ_UNION, first_damage, other_columns
 from ..text_stream import Text, open_text
 from .rows import Rows, Table, cut_offsets, find_rows
 from .types import ColumnTypes, Header, check_names, class_texts, read_header
@@ -58,6 +58,8 @@ class Dialect:
     encoding: str
     header: bool
     columns: tuple[str, ...]
+    union: bool = False
+    """Whether files may lack columns that others have."""
 
     def delimiter_of(self, path: str) -> str:
         """The delimiter of a file."""
@@ -114,7 +116,7 @@ class CsvFiles:
         return open_text(self._opened, path, num_bytes=num_bytes, encoding=encoding)
 
     def tables(self, files: Sequence[SourceFile]) -> list[FoundTable]:
-        """The files that have a row. All have the same columns, in any order.
+        """The files that have a row. All have the same columns, in any order, unless joined.
 
         Raises:
             SchemaError: if columns differ, or no file has a row.
@@ -126,12 +128,11 @@ class CsvFiles:
                 continue
             max_columns = self._opened.limits.max_columns
             check_names(header.names, path=file.path, max_columns=max_columns)
-            if found and set(header.names) != set(found[0].table.header):
+            differs = found and set(header.names) != set(found[0].table.header)
+            if differs and not self._dialect.union:
                 first = found[0].table
                 other = other_columns(header.names, first.header, paths=(file.path, first.path))
-                raise SchemaError(
-                    f"{other}. Give all files the same columns, or read them as separate sources."
-                )
+                raise SchemaError(f"{other}. {READ_UNION}")
             table = self._dialect.table(file.path, header.names)
             found.append(FoundTable(file, table, header.stop))
         if not found:
@@ -192,6 +193,8 @@ class CsvFiles:
         """The distinct texts of a column in all rows, sorted; None if too many for a class."""
         texts: set[str] = set()
         for found in tables:
+            if name not in found.table.header:
+                continue
             some = self._class_texts(found, name)
             if some is None:
                 return None

@@ -335,7 +335,8 @@ class Table:
         Args:
             rows: At least one row.
             types: Position -> type. Types of other columns are inferred.
-            columns: Positions of the columns to read; all by default.
+            columns: Positions of the columns to read; all by default. Those beyond the last column
+                are null.
             zero_one: Whether ``1`` and ``0`` are also bools.
             on_ragged: Decides what to do with a row that has too few or too many cells.
 
@@ -361,6 +362,7 @@ class Table:
             convert_options=pa.csv.ConvertOptions(
                 column_types={str(i): kind for i, kind in (types or {}).items()},
                 include_columns=None if columns is None else [str(i) for i in columns],
+                include_missing_columns=True,
                 null_values=list(self.null_values),
                 strings_can_be_null=True,
                 true_values=[*TRUE_VALUES, *(["1"] if zero_one else [])],

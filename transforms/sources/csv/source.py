@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ....schemas.config import config_class
@@ -19,6 +19,7 @@ from ....schemas.recipe import OpenSource
 from ...storage.decompress import DamagedError
 from ..table_files import (
     INFER_ALL_BYTES,
+    UNION,
     check_columns,
     class_of,
     damaged_text,
@@ -63,7 +64,8 @@ class Csv:
             Not needed for files that begin with the byte order mark of UTF-16 or UTF-32.
         header: Whether the first row of each file names the columns. If not, they are named
             ``column_0``, ``column_1`` ….
-        columns: Column names, for files without a header.
+        columns: Column names, for files without a header. Or ``"union"``, for files with different
+            columns: all of them; one that a file lacks is a missing value in its rows.
     """
 
     url: str
@@ -73,7 +75,7 @@ class Csv:
     null_values: tuple[str, ...] = NULL_VALUES
     encoding: str = "utf-8"
     header: bool = True
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] | Literal["union"] = ()
     media = False
     numbered = True
     side_urls: ClassVar[tuple[str, ...]] = ()
@@ -86,8 +88,9 @@ class Csv:
                 "letter or a digit"
             )
         codec_name(self.encoding)
-        if len(set(self.columns)) < len(self.columns) or not all(map(str.strip, self.columns)):
-            raise ValueError(f"columns={self.columns!r}, expected unique, non-empty names")
+        names = () if self.columns == UNION else self.columns
+        if len(set(names)) < len(names) or not all(map(str.strip, names)):
+            raise ValueError(f"columns={names!r}, expected unique, non-empty names")
         for name, wanted in (self.types or {}).items():
             if not isinstance(wanted, CellFeature) and wanted not in _DTYPES:
                 raise ValueError(
@@ -99,7 +102,7 @@ class Csv:
         """The settings that determine the records and their inferred features, as plain JSON."""
         dialect = self._dialect()
         return {
-            "columns": list(dialect.columns),
+            "columns": UNION if dialect.union else list(dialect.columns),
             "delimiter": dialect.delimiter,
             "encoding": dialect.encoding,
             "header": dialect.header,
@@ -136,8 +139,11 @@ class Csv:
         tables = found.tables(files)
         first = tables[0].table
         hint = f" Is delimiter={first.delimiter!r} right?" if len(first.header) == 1 else ""
-        check_columns("Csv", first.header, label=self.label, types=self.types, hint=hint)
-        seen = ColumnTypes.of(first.header)
+        names = dict.fromkeys(name for each in tables for name in each.table.header)
+        check_columns("Csv", names, label=self.label, types=self.types, hint=hint)
+        seen = ColumnTypes.of(names)
+        for position, name in enumerate(names):
+            seen.optional[position] = any(name not in each.table.header for each in tables)
         num_bytes = sum(each.file.num_bytes for each in tables)
         for types in found.types(tables, sample=num_bytes > INFER_ALL_BYTES):
             seen.merge(types)
@@ -203,8 +209,9 @@ class Csv:
             delimiter=self.delimiter,
             null_values=self.null_values,
             encoding=codec_name(self.encoding),
-            header=self.header and not self.columns,
-            columns=self.columns,
+            header=self.header and self.columns in ((), UNION),
+            columns=() if isinstance(self.columns, str) else self.columns,
+            union=isinstance(self.columns, str),
         )
 
     def _check_features(self, table: Table, features: Features) -> None:
@@ -215,7 +222,7 @@ class Csv:
                     "ClassLabel, Text or Timestamp."
                 )
             found = table.header.count(name)
-            if found != 1:
+            if found != 1 and not (found == 0 and self.columns == UNION):
                 raise SchemaError(
                     f"{table.path} has {found or 'no'} columns named {name!r}, expected one. Its "
                     f"columns are {', '.join(map(repr, table.header))}."

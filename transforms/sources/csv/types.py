@@ -168,9 +168,12 @@ class ColumnTypes:
         return dataclasses.asdict(self)
 
     def merge(self, value: Mapping[str, Any]) -> None:
-        """Adds what another instance has seen of the same columns, in any order."""
+        """Adds what another instance has seen of the same columns, or some, in any order."""
         self.num_rows += value["num_rows"]
         for position, name in enumerate(self.names):
+            if name not in value["names"]:
+                self.optional[position] = True
+                continue
             other = value["names"].index(name)
             self.kinds[position] = join(self.kinds[position], value["kinds"][other])
             self.optional[position] |= value["optional"][other]

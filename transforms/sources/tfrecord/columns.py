@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ....schemas.errors import SchemaError
-from ....schemas.features import ClassLabel, Feature, Scalar, Tensor, TensorForm, tensor_form
+from ....schemas.features import (
+    ClassLabel,
+    Feature,
+    Image,
+    Scalar,
+    Tensor,
+    TensorForm,
+    is_encoded,
+    tensor_form,
+)
 from ....schemas.wire import FLOATS
 from ...examples.decode import NotAnExampleError, read_frames, top_level_fields
 from ...examples.dtypes import numpy_dtype
@@ -30,6 +40,8 @@ TENSOR = "tensor"
 
 _STRINGS = "\x08\x07\x12"
 """The first bytes of serialized string tensors: their dtype, and the tag of their shape."""
+_PIXELS = "\x08\x04\x12"
+"""The same for uint8."""
 _DTYPES = {"int64": "int64", "float": "float32", "large_binary": "string", "binary": "string"}
 
 _VALUES = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.large_binary()}
@@ -239,6 +251,8 @@ def kinds_of(feature: Feature) -> tuple[str, ...]:
     Strings may be serialized tensors, or the name of a class.
     """
     form = tensor_form(feature)
+    if isinstance(feature, Image) and not is_encoded(feature):
+        return ("string", "int64")
     if form is None or form.dtype == "string":
         return ("string",)
     return ("float32", "int64", "string") if form.dtype in FLOATS else ("int64", "string")
@@ -323,6 +337,10 @@ def adapted(
         The column, and bool[n]: the rows that do not fit.
     """
     form = tensor_form(feature) or TensorForm(dtype="string")
+    if isinstance(feature, Image) and not is_encoded(feature):
+        pixels = TensorForm(dtype="uint8", shape=(feature.height, feature.width, feature.channels))
+        if _kind_of(column.type) == "int64" or _may_hold_tensors(column, pixels):
+            form = pixels
     counts = _lengths(column)
     if _kind_of(column.type) not in kinds:
         # The kind of an empty list is unknown.
@@ -330,7 +348,8 @@ def adapted(
     if _kind_of(column.type) == "string" and not isinstance(feature, ClassLabel):
         if form.dtype != "string":
             return _unpacked(column, form)
-        if form.shape and not _is_list(column.type.value_type) and _may_hold_tensors(column):
+        may_hold = not _is_list(column.type.value_type) and _may_hold_tensors(column, form)
+        if form.shape and may_hold:
             return _unpacked(column, form)
     if _is_list(column.type.value_type):
         bad = np.zeros(len(column), bool)
@@ -364,10 +383,17 @@ def _emptied(column: pa.Array, form: TensorForm, kind: str) -> pa.Array:
     return pa.LargeListArray.from_arrays(offsets, values, mask=missing)
 
 
-def _may_hold_tensors(column: pa.Array) -> bool:
-    """Whether a value begins like a serialized string tensor."""
+def _may_hold_tensors(column: pa.Array, form: TensorForm) -> bool:
+    """Whether a value begins like a serialized tensor of strings, or of pixels."""
+    if _kind_of(column.type) != "string" or _is_list(column.type.value_type):
+        return False
     values = column.flatten()
-    return len(values) > 0 and bool(pc.any(pc.starts_with(values, pattern=_STRINGS)).as_py())
+    if form.dtype == "string":
+        return len(values) > 0 and bool(pc.any(pc.starts_with(values, pattern=_STRINGS)).as_py())
+    # Pixels may begin so too, but have another length than a tensor of them.
+    begins = pc.starts_with(values, pattern=_PIXELS)
+    longer = pc.greater(pc.binary_length(values), math.prod(dim or 0 for dim in form.shape))
+    return len(values) > 0 and bool(pc.all(pc.and_(begins, longer)).as_py())
 
 
 def shown(value: Any) -> str:

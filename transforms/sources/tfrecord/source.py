@@ -64,8 +64,9 @@ class TFRecords:
             shards, at any depth), a glob, or any fsspec URL.
         label: The feature to predict. Strings become a ClassLabel; numbers are kept.
         types: Overrides inferred types: ``{"age": "int32"}``, or a feature such as
-            ``ss.Image(storage="encoded")`` for the bytes of image files, ``ss.ClassLabel(…)`` for
-            the index of a class, ``ss.Tensor("float32", (28, 28))`` for a flat list.
+            ``ss.Image(storage="encoded")`` for the bytes of image files, ``ss.Image(28, 28, 1)``
+            for those of pixels (as for ``tf.io.decode_raw``), ``ss.ClassLabel(…)`` for the index of
+            a class, ``ss.Tensor("float32", (28, 28))`` for a flat list.
     """
 
     url: str
@@ -220,7 +221,7 @@ class _ExampleReader:
     def __init__(self, features: Features, *, path: str) -> None:
         self._features, self._path = features, path
         self._wire = wire_schema(features)
-        self._images = {n: f for n, f in features.items() if isinstance(f, Image)}
+        self._images = {n: f for n, f in features.items() if _is_image(f)}
         self._values = {n: f for n, f in features.items() if n not in self._images}
         self._kinds = {name: kinds_of(feature) for name, feature in features.items()}
 
