@@ -17,6 +17,7 @@ from ...media.audio_decode import decoder_version
 from ...media.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError, read_header
 from ...storage.read_files import read_headers as read_media_headers
 from .files import MediaFolder, MediaKind
+from .labels import LABEL
 
 BATCH_SAMPLES = 16 << 20
 """Maximum samples in a raw batch according to headers: 64 MiB when decoded."""
@@ -59,7 +60,7 @@ class AudioFolder(MediaFolder):
     pattern: str | None = None
     table: str | None = None
     split_folders: bool | None = None
-    label: str | None = None
+    label: str | None = LABEL
     max_samples: Annotated[int, pydantic.Field(gt=0, le=MAX_SAMPLES)] = MAX_SAMPLES
 
     _content = "audio"

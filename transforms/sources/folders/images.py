@@ -22,6 +22,7 @@ from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from .files import MediaFolder, MediaKind
+from .labels import LABEL
 
 BATCH_PIXELS = 48 << 20
 """Maximum pixels in a raw batch: about 144 MiB when decoded."""
@@ -68,7 +69,7 @@ class ImageFolder(MediaFolder):
     pattern: str | None = None
     table: str | None = None
     split_folders: bool | None = None
-    label: str | None = None
+    label: str | None = LABEL
 
     _content = "image"
 
