@@ -61,6 +61,7 @@ __all__ = [
     "side_names",
     "tensor_form",
     "wire_columns",
+    "without_unset_names",
 ]
 
 RESERVED_PREFIX = "snapshard/"
@@ -188,8 +189,20 @@ def _without_limits(value: object) -> object:
         key: _without_limits(item)
         for key, item in value.items()
         if (key not in _LIMITS or item != _LIMITS[key])
+        and not (key == "names" and item is None)
         and not (key == "default" and item is None and value.get("kind") != "scalar")
     }
+
+
+def without_unset_names(feature: dict[str, object]) -> dict[str, object]:
+    """A feature as a manifest holds it, with all fields but names that are not set.
+
+    Manifests of snapshots without them are as they were before features had them.
+    """
+    of = feature.get("of")
+    found = {**feature, "of": without_unset_names(of)} if isinstance(of, dict) else feature
+    unset = {"class_label": "values", "tensor": "names"}.get(str(feature.get("kind")))
+    return {key: item for key, item in found.items() if key != unset or item is not None}
 
 
 def features_from_json(value: object) -> dict[str, Feature]:

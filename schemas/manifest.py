@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from .errors import DamagedSnapshotError, SnapshardError
-from .features import Feature
+from .features import Feature, without_unset_names
 from .naming import stays_inside
 
 FORMAT_VERSION = 1
@@ -156,11 +156,16 @@ class Manifest(pydantic.BaseModel):
     @property
     def checksum(self) -> str:
         """The SHA-256, in hex, of the rest as JSON: keys sorted, no spaces, ASCII only."""
-        return json_checksum(self.model_dump(mode="json", exclude={"checksum"}))
+        return json_checksum(self._as_json(exclude={"checksum"}))
+
+    def _as_json(self, *, exclude: set[str] | None = None) -> dict[str, Any]:
+        value = self.model_dump(mode="json", exclude=exclude)
+        features: dict[str, Any] = value["features"]
+        return value | {"features": {n: without_unset_names(f) for n, f in features.items()}}
 
     def to_bytes(self) -> bytes:
         """The file's content: JSON, keys sorted, UTF-8, with a trailing newline."""
-        value = self.model_dump(mode="json")
+        value = self._as_json()
         text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
         return (text + "\n").encode()
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
+from pydantic_core import ArgsKwargs
 
 from .config import config_class
 from .wire import FLOATS, Dtype, WireColumn, tensor_columns
@@ -156,6 +157,10 @@ class _Bounded(TensorFeature, Domain):
 class ClassLabel(TensorFeature):
     """A class, stored as an int64: the index of its name in ``names``.
 
+    A source reads the names. If it has integers instead, a dict says what they mean:
+    ``ClassLabel({0: "died", 1: "lived"})``. The classes are then in the order of the integers,
+    which are in ``values``; records with other values are rejected.
+
     An ``optional`` class may be missing: absent from the Example. The reader then returns -1 and a
     mask, ``<name>_present``; with ``default`` (a name, its index, or -1) that class and no mask.
     """
@@ -163,17 +168,60 @@ class ClassLabel(TensorFeature):
     names: tuple[str, ...]
     optional: bool = False
     default: str | int | None = None
+    values: (
+        tuple[Annotated[int, pydantic.Field(strict=True, ge=-(2**63), lt=2**63)], ...] | None
+    ) = None
     kind: Literal["class_label"] = "class_label"
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            names: Iterable[str] | Mapping[int, str],
+            optional: bool = False,
+            default: str | int | None = None,
+            values: tuple[int, ...] | None = None,
+        ) -> None: ...
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _names_by_value(cls, given: Any) -> Any:
+        """Divides a dict of names by integer into ``names`` and ``values``, in their order."""
+        found = getattr(given, "kwargs", given)
+        names = found.get("names") if isinstance(found, dict) else None
+        if not isinstance(names, Mapping):
+            return given
+        if not names or not all(type(value) is int for value in names):
+            raise ValueError(
+                f'names={names!r}: expected integers, as in {{0: "died", 1: "lived"}}; names that '
+                'are in the data are a list, as in ["died", "lived"]'
+            )
+        if found.get("values") is not None:
+            raise ValueError("values: they are the keys of the dict of names, do not repeat them")
+        values = sorted(names)
+        divided = {**found, "names": tuple(names[one] for one in values), "values": tuple(values)}
+        if isinstance(given, dict):
+            return divided
+        return ArgsKwargs(given.args, divided)
 
     def __post_init__(self) -> None:
         """Checks that names are unique, and that the default is one of them."""
         if len(set(self.names)) != len(self.names):
             raise ValueError("class names must be unique")
+        if self.values is not None and (
+            len(self.values) != len(self.names) or sorted({*self.values}) != [*self.values]
+        ):
+            raise ValueError(f"values={self.values}: expected one integer per name, ascending")
         default = self.default
         if isinstance(default, str) and default not in self.names:
             raise ValueError(f"default={default!r} is not one of the names")
         if isinstance(default, int) and not -1 <= default < len(self.names):
             raise ValueError(f"default={default!r} must be a name, its index, or -1")
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the integers of the data are not other than those that are stored, 0 to n - 1."""
+        return self.values is not None and self.values != tuple(range(len(self.names)))
 
     @property
     def form(self) -> TensorForm:
@@ -261,6 +309,8 @@ class Tensor(_Bounded):
 
     ``unit`` makes integers times, durations or times of day, in s, ms, us or ns; times count from
     1970-01-01T00:00:00 UTC.
+
+    ``names`` names the values of a vector, such as the classes of ``ss.tables.multi_hot``.
     """
 
     dtype: DtypeField
@@ -268,6 +318,7 @@ class Tensor(_Bounded):
     optional: bool = False
     unit: TimeUnit | None = None
     default: tuple[()] | None = None
+    names: tuple[str, ...] | None = None
     kind: Literal["tensor"] = "tensor"
 
     def __post_init__(self) -> None:
@@ -278,6 +329,9 @@ class Tensor(_Bounded):
             raise ValueError(f"shape={self.shape}: dimensions must be positive, or None")
         if self.optional and (self.shape[:1] != (None,) or None in self.shape[1:]):
             raise ValueError("only a tensor whose first dimension alone varies can be optional")
+        names = self.names
+        if names is not None and (self.shape != (len(names),) or len({*names}) != len(names)):
+            raise ValueError(f"names: expected one for each value, all different; {self.shape=}")
 
     @property
     def form(self) -> TensorForm:

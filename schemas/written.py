@@ -9,6 +9,7 @@ from typing import Any
 
 from .features import Feature
 from .nested import Struct
+from .values import ClassLabel
 
 
 def written(value: object) -> str:
@@ -38,6 +39,13 @@ def call(value: Any, name: str) -> str:
     >>> call(Scalar("float32", optional=True), "Scalar")
     'Scalar("float32", optional=True)'
     """
+    if isinstance(value, ClassLabel) and value.values is not None:
+        by_value = dict(zip(value.values, value.names, strict=True))
+        rest = {"optional": value.optional, "default": value.default}
+        settings = [
+            f"{key}={written(one)}" for key, one in rest.items() if one not in (None, False)
+        ]
+        return f"{name}({', '.join([written(by_value), *settings])})"
     fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
     arguments = []
     for field in fields:

@@ -265,6 +265,8 @@ def _checked_against(prepared: Features, declared: Features) -> dict[str, Featur
 def _hint(name: str, found: Feature, wanted: Feature) -> str:
     """How to get from one dtype to another."""
     forms = tensor_form(found), tensor_form(wanted)
+    if isinstance(wanted, ClassLabel) and wanted.numbered:
+        return ": steps give the index of a class, 0, 1, 2 …"
     if forms[0] is None or forms[1] is None or forms[0].dtype == forms[1].dtype:
         return ""
     return f", or add ss.tables.cast({written(name)}, {written(forms[1].dtype)}) to prepare="
@@ -289,6 +291,8 @@ def _fits(found: Feature, wanted: Feature) -> bool:
     item = found.of if isinstance(found, Sequence) else found
     if not isinstance(item, Scalar | Tensor) or isinstance(wanted, Audio | Image):
         return False
+    if isinstance(wanted, ClassLabel) and wanted.numbered:
+        return False  # a source converts its values to indices, a step does not
     forms = tensor_form(found), tensor_form(wanted)
     return all(form is not None for form in forms) and len({_plain(form) for form in forms}) == 1
 
@@ -303,6 +307,10 @@ def _bare(feature: Feature) -> Feature:
     unset |= {"optional": False, "default": None}
     fields = {field.name for field in dataclasses.fields(feature)}
     changes: dict[str, Any] = {name: value for name, value in unset.items() if name in fields}
+    if isinstance(feature, Tensor):
+        changes["names"] = None
+    if isinstance(feature, ClassLabel):
+        del changes["values"]  # what its integers mean is no limit
     if isinstance(feature, Sequence):
         changes["of"] = _bare(feature.of)
     return _with(feature, **changes)

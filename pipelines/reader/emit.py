@@ -12,7 +12,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...schemas.features import ClassLabel, Features
+from ...schemas.features import ClassLabel, Features, Tensor
 from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import READER_FACTS, reader_file
 from ...transforms.examples.sizing import varying_lists
@@ -105,11 +105,13 @@ def facts_text(facts: ReaderFacts) -> str:
 
 def _assignments(facts: ReaderFacts) -> Iterator[str]:
     label = None if facts.label is None else facts.features[facts.label]
-    class_names = list(label.names) if isinstance(label, ClassLabel) else None
+    names = label.names if isinstance(label, ClassLabel | Tensor) else None
+    class_names = None if names is None else list(names)
     features = describe(facts.features)
     if facts.label is not None and class_names is not None:
         features[facts.label]["names"] = _Name("CLASS_NAMES")
-    shares, weights = _class_shares(facts.class_counts, len(class_names or ()))
+    num_classes = len(label.names) if isinstance(label, ClassLabel) else 0
+    shares, weights = _class_shares(facts.class_counts, num_classes)
     varying = varying_lists(facts.features)
     constants: dict[str, object] = {
         "FORMAT_VERSION": FORMAT_VERSION,

@@ -169,7 +169,7 @@ def _declared(name: str, feature: Feature | Struct) -> str:
         inner = f"{{\n{textwrap.indent(fields, _INDENT)}\n}}"
         return f"{written(name)}: ss.Struct(\n{textwrap.indent(inner, _INDENT)}\n),"
     line = f"{written(name)}: {written(feature)},"
-    if len(line) <= _WIDTH or not isinstance(feature, ClassLabel):
+    if len(line) <= _WIDTH or not isinstance(feature, ClassLabel) or feature.values:
         return line
     lines = [""]
     for text in map(written, feature.names):

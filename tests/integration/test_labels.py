@@ -1,14 +1,19 @@
 """The label: any feature of the examples, by default the source's, under its last name."""
 
 import ast
+import contextlib
+import dataclasses
 import json
 import linecache
 import re
+import sqlite3
 import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from PIL import Image as PillowImage
@@ -87,7 +92,8 @@ def test_the_examples_of_the_page_run(patients: Path, capsys: pytest.CaptureFixt
 
 def csv(label: str | None = None) -> ss.Csv:
     types = {"diagnosis": "string"} if label is None else {}
-    return ss.Csv(str(Path.cwd() / "patients.csv"), label=label, types=types)
+    url = str(Path.cwd() / "patients.csv")
+    return ss.Csv(url, label=label, types=types, null_values=["NA"])
 
 
 def is_malignant(record: Record) -> Record:
@@ -202,7 +208,6 @@ def used_twice(record: Record) -> Record:
 REQUEST: dict[str, Any] = {
     **{"age": [40, 41], "diagnosis": ["M", "B"], "died": [0, 0]},
     **{name: ["", ""] for name in ("patient", "image", "findings")},
-    "findings_present": [True, True],
 }
 TOKENS = [ss.text.tokenize("diagnosis", ["M", "B"]), ss.records.rename({"diagnosis": "y"})]
 
@@ -306,7 +311,8 @@ def test_labels_of_files(kind: Any) -> None:
     assert kind("x").label == "label"
     assert kind("x") == kind("x", label="label")
     assert kind("x").settings() == kind("x", label="label").settings()
-    assert kind("x", pattern="{speaker}_{n}.wav").label is None
+    assert "label" not in repr(kind("x"))
+    assert kind("x", label=None).settings() != kind("x").settings()
     named = kind("x", pattern="{digit}_{n}.wav", label="digit")
     assert named.label == "digit"
     assert named.settings()["label"] == "digit"
@@ -316,3 +322,143 @@ def test_labels_of_files(kind: Any) -> None:
         kind("x", pattern="{digit}_{n}.wav", label="z")
     with pytest.raises(RecipeError, match="there is neither"):
         kind("x", label="digit")
+
+
+DIED = ss.ClassLabel({0: "lived", 1: "died"})
+SIGNS = ss.ClassLabel({-1: "no", 1: "yes"})
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "table", "sql", "tfrecord", "images"])
+def test_integers_are_classes_in_every_source(tmp_path: Path, kind: str) -> None:
+    """Other values are rejects, missing ones are missing; what is stored is the index."""
+    types = {"y": SIGNS, "m": dataclasses.replace(DIED, optional=True)}
+    rows = [{"n": n, "y": [-1, 1][n % 2], "m": None if n % 5 == 0 else n % 2} for n in range(40)]
+    rows += [{"n": 40, "y": 0, "m": 0}, {"n": 41, "y": 1, "m": 2}]
+    table = pa.Table.from_pylist(rows)
+    source: Any
+    if kind == "csv":
+        cells = [[row["n"], f"{row['y']}.0", "" if row["m"] is None else row["m"]] for row in rows]
+        text = "".join(f"{n},{y},{m}\n" for n, y, m in cells)
+        (tmp_path / "t.csv").write_text("n,y,m\n" + text)
+        source = ss.Csv(str(tmp_path / "t.csv"), label="y", types=types)
+    elif kind == "jsonl":
+        (tmp_path / "t.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+        source = ss.JsonLines(str(tmp_path / "t.jsonl"), label="y", types=types)
+    elif kind == "parquet":
+        floats = table.set_column(2, "m", table["m"].cast(pa.float64()))
+        pq.write_table(floats, tmp_path / "t.parquet")
+        source = ss.Parquet(str(tmp_path / "t.parquet"), label="y", types=types)
+    elif kind == "table":
+        source = ss.Table(table, label="y", types=types)
+    elif kind == "sql":
+        with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as database:
+            database.execute("create table t (n integer, y integer, m integer)")
+            database.executemany("insert into t values (:n, :y, :m)", rows)
+            database.commit()
+        source = ss.Sql(
+            f"sqlite:///{tmp_path}/t.db", "select * from t", key="n", label="y", types=types
+        )
+    elif kind == "tfrecord":
+        (tmp_path / "in").mkdir()
+        features = {"n": ss.Scalar("int64"), "y": ss.Scalar("int64")}
+        features["m"] = ss.Scalar("int64", optional=True)
+        with tf.io.TFRecordWriter(str(tmp_path / "in" / "t.tfrecord")) as writer:
+            for row in rows:
+                writer.write(ss.encode_example(row, features))
+        source = ss.TFRecords(str(tmp_path / "in"), label="y", types=types)
+    else:
+        (tmp_path / "images").mkdir()
+        for n in range(42):
+            pixels = np.full((4, 4, 3), n, np.uint8)
+            PillowImage.fromarray(pixels).save(tmp_path / "images" / f"{n}.png")
+        lines = [json.dumps({"file": f"{row['n']}.png", **row}) for row in rows]
+        (tmp_path / "t.jsonl").write_text("\n".join(lines))
+        source = ss.ImageFolder(
+            str(tmp_path / "images"), table=str(tmp_path / "t.jsonl"), label="y"
+        )
+    features = {"n": ss.Scalar("int64"), **types} if kind == "images" else None
+    recipe = ss.Recipe(
+        name="x",
+        source=source,
+        features=features,
+        splits=ss.Splits(train=1.0),
+        max_rejects=2,
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    assert snapshot.manifest.num_rejects == 2
+    assert snapshot.manifest.label == "y"
+    assert snapshot.manifest.features["y"] == SIGNS
+    reader = snapshot.reader()
+    assert reader.CLASS_NAMES == ["no", "yes"]
+    assert reader.CLASS_WEIGHTS == [1.0, 1.0]
+    (batch,) = reader.dataset("train", 64)
+    found = {
+        n: (y, m if there else None)
+        for n, y, m, there in zip(
+            *(batch[name].numpy().tolist() for name in ("n", "y", "m", "m_present")), strict=True
+        )
+    }
+    assert found == {n: (n % 2, None if n % 5 == 0 else n % 2) for n in range(40)}
+    (pair,) = reader.dataset("train", 40, balance={"yes": 3, "no": 1}, seed=1, as_supervised=True)
+    assert pair[1].numpy().sum() == 30
+
+
+def test_a_computed_class(patients: Path) -> None:
+    features = {"age": ss.Scalar("int64"), "y": ss.ClassLabel({0: "benign", 1: "malignant"})}
+    settings: dict[str, Any] = {"source": csv(), "prepare": [is_malignant], "label": "y"}
+    snapshot = ss.build(ss.Recipe(name="x", features=features, **settings), patients / "out")
+    assert snapshot.reader().CLASS_NAMES == ["benign", "malignant"]
+    features["y"] = ss.ClassLabel({1: "benign", 2: "malignant"})
+    with pytest.raises(RecipeError, match="steps give the index of a class, 0, 1, 2"):
+        ss.build(ss.Recipe(name="x", features=features, **settings), patients / "out")
+
+
+@pytest.mark.parametrize(
+    ("source", "steps", "message"),
+    [
+        (None, [], r"patients has none: name a class in the recipe, ss.Recipe\(label="),
+        ("died", [], r"'died', int64: declare its classes .* ss.ClassLabel\({0: "),
+        ("findings", [ss.tables.multi_hot("findings")], "several values have no one class"),
+    ],
+)
+def test_balance_says_how_to_declare_a_class(
+    patients: Path, source: str | None, steps: list[Any], message: str
+) -> None:
+    recipe = ss.Recipe(name="patients", source=csv(source), prepare=steps)
+    reader = ss.build(recipe, patients / "out").reader()
+    with pytest.raises(ValueError, match=message):
+        reader.dataset("train", 8, balance="uniform")
+
+
+def test_several_classes_are_targets_with_names(patients: Path) -> None:
+    step = ss.tables.multi_hot("findings", ["mass", "cyst", "edema"])
+    source = ss.Csv(str(patients / "patients.csv"), types={"findings": ss.Text(optional=True)})
+    recipe = ss.Recipe(
+        name="x", source=source, prepare=[step], label="findings", splits=ss.Splits(train=1.0)
+    )
+    snapshot = ss.build(recipe, patients / "out")
+    assert ss.Snapshot.open(snapshot.path).manifest.features["findings"] == ss.Tensor(
+        "float32", (3,), names=("mass", "cyst", "edema")
+    )
+    reader = snapshot.reader()
+    assert reader.CLASS_NAMES == reader.FEATURES["findings"]["names"] == ["mass", "cyst", "edema"]
+    assert reader.CLASS_WEIGHTS == []
+    wanted = [[1, 1, 0], [0, 0, 0], [1, 0, 0], [1, 1, 1]]
+    (pair,) = reader.dataset("train", NUM, as_supervised=("patient", "findings"))
+    for patient, hot in zip(*(one.numpy().tolist() for one in pair), strict=True):
+        assert hot == wanted[int(patient[1:]) % 4]
+    serving = snapshot.manifest.serving
+    assert serving is not None
+    assert not {name for name in serving.inputs if name.startswith("findings")}
+    # The same vectors where the classes are found in the data, but for their order.
+    found = ss.Recipe(
+        name="y",
+        source=csv("findings"),
+        prepare=[ss.tables.multi_hot("findings")],
+        splits=ss.Splits(train=1.0),
+    )
+    reader = ss.build(found, patients / "out").reader()
+    assert reader.CLASS_NAMES == ["cyst", "edema", "mass"]
+    (pair,) = reader.dataset("train", NUM, as_supervised=("patient", "findings"))
+    for patient, (cyst, edema, mass) in zip(*(one.numpy().tolist() for one in pair), strict=True):
+        assert [mass, cyst, edema] == wanted[int(patient[1:]) % 4]

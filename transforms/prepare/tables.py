@@ -1,4 +1,4 @@
-"""Steps on table values: fill, missing, cast, clip, hash, one_hot; and those of ``times``.
+"""Steps on table values: fill, missing, cast, clip, hash, one_hot, multi_hot; those of ``times``.
 
 All are exact and elementwise, so they run on batches. A missing value stays missing until
 :func:`fill` makes the feature required. Casts never change a value silently: one that is out of
@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
 from typing import Annotated, Any
 
 import pydantic
 
-from ...schemas.config import config_class
+from ...schemas.config import as_tuple, config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import (
     ClassLabel,
     Features,
     Scalar,
+    Sequence,
     Tensor,
     presence_name,
     tensor_form,
@@ -28,6 +31,7 @@ from ...schemas.values import DtypeField
 from ...schemas.values import Value as Plain
 from ...schemas.wire import FLOATS
 from ...schemas.written import written
+from .lookup import check_vocabulary, read_vocabulary, token_table
 from .times import ParseTime, parse_time
 from .values import (
     NO_FEATURES,
@@ -44,6 +48,7 @@ from .values import (
 
 __all__ = [
     "Hash",
+    "MultiHot",
     "OneHot",
     "ParseTime",
     "cast",
@@ -51,6 +56,7 @@ __all__ = [
     "fill",
     "hash",
     "missing",
+    "multi_hot",
     "one_hot",
     "parse_time",
 ]
@@ -482,6 +488,187 @@ class OneHot:
         return {**without_presence(record, self.name), self.name: tf.cast(value, self.dtype)}
 
 
+@config_class
+class MultiHot:
+    """See :func:`multi_hot`."""
+
+    name: str
+    classes: tuple[str, ...] | str | None = None
+    separator: Annotated[str, pydantic.Field(min_length=1)] = "|"
+    dtype: DtypeField = "float32"
+    found: tuple[str, ...] | None = dataclasses.field(default=None, repr=False, compare=False)
+    """The content of the file of classes, set in the step that runs."""
+    batched = True
+    sees_features = True
+
+    def __post_init__(self) -> None:
+        """Checks classes given as a list, and the dtype."""
+        if self.dtype == "string":
+            raise ValueError("dtype: expected a number or bool dtype, found 'string'")
+        if isinstance(self.classes, tuple):
+            self._check(check_vocabulary(self.classes, where=repr(self)))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The file of classes, if there is one."""
+        return (self.classes,) if isinstance(self.classes, str) else ()
+
+    def with_files(self, contents: Many[bytes]) -> MultiHot:
+        """The step with the content of its file.
+
+        Raises:
+            RecipeError: if it is not a valid list of classes.
+        """
+        (content,) = contents
+        found = read_vocabulary(content, where=f"prepare: {self!r}: {self.classes}")
+        return dataclasses.replace(self, found=self._check(found))
+
+    def _check(self, classes: tuple[str, ...]) -> tuple[str, ...]:
+        for one in classes:
+            if one != one.strip(" ") or not one or self.separator in one:
+                raise RecipeError(
+                    f"prepare: {self!r}: class {one!r} is empty, contains {self.separator!r}, or "
+                    "begins or ends with a space, which no value does after splitting."
+                )
+        return classes
+
+    def __repr__(self) -> str:
+        """The step as written in a recipe."""
+        classes = self.classes
+        if isinstance(classes, tuple) and len(classes) > 8:
+            classes = (*classes[:8], "…")
+        return call_text(
+            "ss.tables.multi_hot",
+            self.name,
+            classes=classes,
+            separator=None if self.separator == "|" else self.separator,
+            dtype=None if self.dtype == "float32" else self.dtype,
+        )
+
+    def settings(self) -> dict[str, object]:
+        """Everything but a file's content that affects the output, as plain JSON."""
+        given = self.classes
+        return {
+            "step": "tables.multi_hot",
+            "name": self.name,
+            "classes": "file" if isinstance(given, str) else given and list(given),
+            "separator": self.separator,
+            "dtype": self.dtype,
+        }
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no such text, class or list of them, or the classes are
+                unknown.
+        """
+        names = self._classes(features)
+        return {**features, self.name: Tensor(self.dtype, (len(names),), names=names)}
+
+    def _classes(self, features: Features) -> tuple[str, ...]:
+        what = "text, a class, or a list of one of them"
+        feature = find(self, self.name, features, dtypes={"string", "int64"}, what=what)
+        item = feature.of if isinstance(feature, Sequence) else feature
+        is_list = feature.form.shape == (None,)
+        if not isinstance(item, ClassLabel) and (feature.form.dtype != "string"):
+            raise RecipeError(
+                f"prepare: {self!r}: {self.name!r} is {written(feature)}, expected {what}."
+            )
+        if feature.form.shape and not is_list:
+            raise RecipeError(
+                f"prepare: {self!r}: {self.name!r} is {written(feature)}, expected one list per "
+                "record."
+            )
+        if isinstance(self.classes, tuple):
+            return self.classes
+        if self.found is not None:
+            return self.found
+        if not isinstance(item, ClassLabel):
+            raise RecipeError(
+                f"prepare: {self!r}: {self.name!r} is {written(feature)}, which does not name its "
+                "classes. Give classes=, or make it the label of its source, which finds them in "
+                "the data if there are at most 1,000 different values."
+            )
+        return tuple(sorted({part for name in item.names for part in self._parts(name, is_list)}))
+
+    def _parts(self, name: str, is_list: bool) -> list[str]:
+        """The classes in the name of a combination of them."""
+        if is_list:
+            return [name]
+        return [part for one in name.split(self.separator) if (part := one.strip(" "))]
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Replaces classes by the vector of those that are present."""
+        import tensorflow as tf
+
+        classes, feature = self._classes(features), features[self.name]
+        item = feature.of if isinstance(feature, Sequence) else feature
+        value = record[self.name]
+        if isinstance(item, ClassLabel):
+            hot = self._of_indices(item.names, classes, value, is_list=_is_list(feature))
+        else:
+            hot = self._of_texts(classes, value, is_list=_is_list(feature))
+        hot = tf.ensure_shape(hot, [*hot.shape[:-1], len(classes)])
+        return {**without_presence(record, self.name), self.name: tf.cast(hot, self.dtype)}
+
+    def _of_texts(self, classes: tuple[str, ...], value: Any, *, is_list: bool) -> Any:
+        import tensorflow as tf
+
+        if not is_list:
+            value = tf.strings.split(value, sep=self.separator)
+        value = each(lambda one: tf.strings.regex_replace(one, "^ +| +$", ""), value)
+        table = token_table(classes, unknown=-1)
+
+        def look_up(parts: Any) -> Any:
+            index = table.lookup(parts)
+            fits = (index >= 0) | (parts == "")
+            return checked(index, fits, expected=f"some of the {len(classes)} classes", found=parts)
+
+        return _any_of(each(look_up, value), len(classes))
+
+    def _of_indices(
+        self, names: tuple[str, ...], classes: tuple[str, ...], value: Any, *, is_list: bool
+    ) -> Any:
+        import tensorflow as tf
+
+        places = {name: index for index, name in enumerate(classes)}
+        parts = [self._parts(name, is_list) for name in names]
+        known = tf.constant([all(part in places for part in some) for some in parts] or [True])
+        rows = [
+            [index in {places.get(part) for part in some} for index in range(len(classes))]
+            for some in parts
+        ]
+        matrix = tf.constant(rows or [[False] * len(classes)], tf.bool)
+
+        def look_up(index: Any) -> Any:
+            found = tf.maximum(index, 0)
+            fits = tf.gather(known, found) | (index < 0)
+            shown = tf.gather(tf.constant(names or ("",)), found)
+            return checked(index, fits, expected=f"some of {len(classes)} classes", found=shown)
+
+        index = each(look_up, value)
+        if is_list:
+            padded = index.to_tensor(-1) if isinstance(index, tf.RaggedTensor) else index
+            return tf.reduce_any(
+                tf.gather(matrix, tf.maximum(padded, 0)) & (padded >= 0)[..., None], -2
+            )
+        return tf.gather(matrix, tf.maximum(index, 0)) & (index >= 0)[..., None]
+
+
+def _is_list(feature: Any) -> bool:
+    form = tensor_form(feature)
+    return form is not None and bool(form.shape)
+
+
+def _any_of(index: Any, depth: int) -> Any:
+    """bool[…, depth]: which indices occur in each list; negative ones do not count."""
+    import tensorflow as tf
+
+    padded = index.to_tensor(-1) if isinstance(index, tf.RaggedTensor) else index
+    return tf.reduce_any(tf.one_hot(padded, depth, True, False, dtype=tf.bool), axis=-2)
+
+
 def hash(name: str, num_buckets: int, *, key: tuple[int, int] | None = None) -> Hash:
     """Hashes strings or integers to buckets, int64 in [0, num_buckets).
 
@@ -515,6 +702,38 @@ def one_hot(name: str, depth: int | None = None, *, dtype: str = "float32") -> O
         RecipeError: if an argument is invalid.
     """
     return OneHot(name=name, depth=depth, dtype=dtype)  # type: ignore[arg-type]
+
+
+def multi_hot(
+    name: str,
+    classes: str | Iterable[str] | None = None,
+    *,
+    separator: str = "|",
+    dtype: str = "float32",
+) -> MultiHot:
+    """Replaces several classes by a vector with a one for each of them, ``dtype[num_classes]``.
+
+    Text such as ``"cyst|mass"`` is split; a list of texts or classes is taken as it is. Spaces
+    around a class do not count. A missing value, an empty text and an empty list become all zeros.
+    A record with another class is rejected. The classes are the ``names`` of the new feature.
+
+    Args:
+        name: The feature: text, a class whose names are combinations, or a list.
+        classes: The classes in their order, or the path or URL of a UTF-8 file with one per line;
+            the file's content enters the fingerprint. None takes those of a feature that is a
+            class, sorted: sources find these in the data of their label.
+        separator: What separates the classes in a text.
+        dtype: The dtype of the vector.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
+    return MultiHot(
+        name=name,
+        classes=as_tuple(classes),
+        separator=separator,
+        dtype=dtype,  # type: ignore[arg-type]
+    )
 
 
 def cast_values(value: Any, dtype: str) -> Any:

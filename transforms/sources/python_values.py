@@ -17,6 +17,7 @@ None, or a missing key          optional
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import reprlib
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ import pyarrow as pa
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import (
+    ClassLabel,
     Dtype,
     Feature,
     Features,
@@ -39,7 +41,7 @@ from ...schemas.features import (
     WireColumn,
     tensor_form,
 )
-from ..examples.row_values import to_array, to_lists
+from ..examples.row_values import to_array, to_lists, unfit
 from ..runs.files import arrow_type, wire_schema
 from .arrow.types import join_schemas, leaf_feature, missing_leaves
 
@@ -239,7 +241,23 @@ def wire_lists(name: str, feature: Feature, value: object) -> Lists:
         raise TypeError(f"{name!r} is {feature}, which is not a value")
     if value is None and form.optional:
         return {}
+    item = feature.of if isinstance(feature, Sequence) else feature
+    if isinstance(item, ClassLabel) and item.values is not None:
+        value = _codes(name, feature, item.values, value)
     return to_lists(name, form, to_array(name, feature, value))
+
+
+def _codes(name: str, feature: Feature, values: tuple[int, ...], value: object) -> Any:
+    """The indices of classes that a source has as integers."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_codes(name, feature, values, one) for one in value]
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        number: Any = float(value) if isinstance(value, str) else value
+        if int(number) == number:
+            return values.index(int(number))
+    raise unfit(name, feature, reprlib.repr(value), f"Its values are {values}.")
 
 
 def wire_arrays(name: str, feature: Feature, rows: Many[Lists]) -> dict[str, pa.Array]:

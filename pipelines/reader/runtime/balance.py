@@ -296,22 +296,42 @@ def weights_of(balance: str | Mapping[str | int, float]) -> dict[int, float] | N
         ValueError: if there are no classes, or a weight is invalid or of a class that does not
             exist.
     """
-    if facts.LABEL is None or facts.CLASS_NAMES is None:
-        raise ValueError(f"balance= needs a label that is a class, and {facts.NAME} has none.")
+    if facts.LABEL is None or facts.FEATURES[facts.LABEL]["kind"] != "class_label":
+        raise ValueError(f"balance= needs a label that is a class, and {facts.NAME} has {_label()}")
     if isinstance(balance, str) and balance == "uniform":
         return None
     if not hasattr(balance, "items"):
         raise ValueError(f'balance={balance!r} must be "uniform" or {{class: weight}}.')
     weights = dict[int, float]()
-    codes = {name: code for code, name in enumerate(facts.CLASS_NAMES)}
+    names = facts.CLASS_NAMES or []
+    codes = {name: code for code, name in enumerate(names)}
     for key, weight in balance.items():
         code = _code_of(key, codes)
         if code in weights:
-            raise ValueError(f"balance names class {facts.CLASS_NAMES[code]!r} twice.")
+            raise ValueError(f"balance names class {names[code]!r} twice.")
         weights[code] = _checked_weight(key, weight)
     if not any(weights.values()):
         raise ValueError(f"balance={balance!r}: no class has a weight above 0.")
     return weights
+
+
+def _label() -> str:
+    """What the label is, and how it becomes a class."""
+    name = facts.LABEL
+    if name is None:
+        return "none: name a class in the recipe, ss.Recipe(label=…)."
+    feature = facts.FEATURES[name]
+    kind = feature.get("dtype", feature["kind"]) + str(feature.get("shape", ""))
+    if kind == "string":
+        how = f'{{"{name}": ss.ClassLabel(["died", "lived"])}}'
+    else:
+        how = f'{{"{name}": ss.ClassLabel({{0: "died", 1: "lived"}})}}'
+    if feature.get("shape"):
+        return f"{name!r}, {kind}: several values have no one class."
+    return (
+        f"{name!r}, {kind}: declare its classes in the recipe, {how}, in types= of the source or "
+        "in features=."
+    )
 
 
 def _code_of(key: Any, codes: Mapping[str, int]) -> int:

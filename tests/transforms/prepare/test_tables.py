@@ -257,6 +257,65 @@ def test_one_hot(kitchen: Any) -> None:
     assert "expected 0 to 3, found] [4]" in reject.message
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_multi_hot(kitchen: Any, together: bool) -> None:
+    features = {
+        "c": ClassLabel(("", "a", "a|b", "b | z"), optional=True),
+        "cs": Sequence(ClassLabel(("b", "a"))),
+        "s": Scalar("string", optional=True),
+        "t": Tensor("string", (None,)),
+    }
+    plain = {"cs": [0, 1, 1], "t": [b"b", b" a "]}
+    rows = [
+        {**plain, "c": 2, "s": b"b|a| c"},
+        {**plain, "c": 1, "s": b"", "cs": [], "t": []},
+        {**plain, "c": 0, "s": b"||c|"},
+        plain,
+        {**plain, "s": b"a|d"},
+        {**plain, "t": [b"x"]},
+    ]
+    steps = [
+        ss.tables.multi_hot("c", ["b", "a", "z"], dtype="bool"),
+        ss.tables.multi_hot("cs"),
+        ss.tables.multi_hot("s", ["a", "b", "c"], dtype="int8"),
+        ss.tables.multi_hot("t", ["b", "a"], separator=";"),
+    ]
+    if not together:  # record by record
+        rows = [rows[0], *rows[4:]]
+    found, done, runner = kitchen.cook(steps, rows, features)
+    assert runner.features == {
+        "c": Tensor("bool", (3,), names=("b", "a", "z")),
+        "cs": Tensor("float32", (2,), names=("a", "b")),
+        "s": Tensor("int8", (3,), names=("a", "b", "c")),
+        "t": Tensor("float32", (2,), names=("b", "a")),
+    }
+    shown = [{name: np.array(row[name]).astype(int).tolist() for name in features} for row in found]
+    assert shown[0] == {"c": [1, 1, 0], "cs": [1, 1], "s": [1, 1, 1], "t": [1, 1]}
+    if together:
+        assert shown[1] == {"c": [0, 1, 0], "cs": [0, 0], "s": [0, 0, 0], "t": [0, 0]}
+        assert shown[2] == {"c": [0, 0, 0], "cs": [1, 1], "s": [0, 0, 1], "t": [1, 1]}
+        assert shown[3] == {"c": [0, 0, 0], "cs": [1, 1], "s": [0, 0, 0], "t": [1, 1]}
+    assert len(shown) == (4 if together else 1)
+    assert [reject.record_id for reject in done.rejects] == [
+        f"t#{len(shown)}",
+        f"t#{len(shown) + 1}",
+    ]
+    assert "some of the 3 classes" in done.rejects[0].message
+    assert "d" in done.rejects[0].message.partition("found")[2]
+
+
+def test_the_classes_of_multi_hot(kitchen: Any) -> None:
+    several = {"c": ClassLabel(("", "b| a", "c", "c|a"))}
+    assert ss.tables.multi_hot("c").features(several)["c"] == Tensor(
+        "float32", (3,), names=("a", "b", "c")
+    )
+    (reject,) = kitchen.cook([ss.tables.multi_hot("c", ["a", "b"])], [{"c": 3}], several)[1].rejects
+    assert "c|a" in reject.message
+    step = ss.tables.multi_hot("c", "classes.txt").with_files([b"x\ny\n"])
+    assert step.features({"c": Scalar("string")})["c"] == Tensor("float32", (2,), names=("x", "y"))
+    assert step.settings()["classes"] == "file"
+
+
 @pytest.fixture(scope="module")
 def iso(kitchen: Any) -> Any:
     steps = [ss.tables.parse_time("x", unit="us")]
@@ -381,6 +440,9 @@ def test_formats_that_make_no_sense_are_refused(form: str) -> None:
         (ss.tables.hash("age", 10), "expected strings or integers"),
         (ss.tables.one_hot("count"), "Give depth="),
         (ss.tables.one_hot("age", 3), "expected a class or an integer"),
+        (ss.tables.multi_hot("name"), "does not name its classes. Give classes="),
+        (ss.tables.multi_hot("age", ["a"]), "expected text, a class, or a list"),
+        (ss.tables.multi_hot("count", ["a"]), "expected text, a class, or a list"),
         (ss.tables.parse_time("age"), "expected a string"),
     ],
     ids=repr,
@@ -399,6 +461,11 @@ def test_what_a_step_cannot_work_on_is_refused(step: Any, message: str) -> None:
         (ss.tables.clip, (math.nan,)),
         (ss.tables.hash, (0,)),
         (ss.tables.one_hot, (0,)),
+        (ss.tables.multi_hot, ([],)),
+        (ss.tables.multi_hot, (["a", "a"],)),
+        (ss.tables.multi_hot, (["a|b"],)),
+        (ss.tables.multi_hot, ([" a"],)),
+        (ss.tables.multi_hot, (["a", ""],)),
         (ss.tables.cast, ("complex64",)),
         (ss.tables.cast, ("decimal",)),
     ],
@@ -416,6 +483,7 @@ STEPS = [
     ss.tables.clip("age", 0, 2.5),
     ss.tables.hash("name", 9, key=(1, 2)),
     ss.tables.one_hot("count", depth=5, dtype="int8"),
+    ss.tables.multi_hot("name", ["a", "b"], separator=";", dtype="int8"),
     ss.tables.parse_time("name", "%Y", unit="s"),
 ]
 

@@ -455,7 +455,9 @@ def _num_values(cells: Cells) -> _Ints:
 
 def _shown_expected(feature: Feature, form: TensorForm) -> str:
     if isinstance(feature, ClassLabel):
-        shown = ", ".join(map(repr, feature.names[:5])) + (", …" if len(feature.names) > 5 else "")
+        shown = ", ".join(map(repr, (feature.values or feature.names)[:5])) + (
+            ", …" if len(feature.names) > 5 else ""
+        )
         return f"one of the {len(feature.names)} classes {shown}"
     return _shown_feature(feature) if form.shape else form.dtype
 

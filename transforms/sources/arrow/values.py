@@ -13,7 +13,8 @@ float16 … float64   bool, integers, floats, decimals. Floats, and decimals wit
 string              string (must be UTF-8), binary; bool, numbers, dates and times as text
 Text                string, binary; all must be UTF-8
 ClassLabel          string, binary: the name of a class. bool, integers: its number, or its name if
-                    all names are such values written out (``"0"``, ``"true"``)
+                    all names are such values written out (``"0"``, ``"true"``). With ``values``:
+                    these integers, also as bools, as floats without a fraction, and as text
 Timestamp           timestamp and date (if the unit is coarser, only exact values), integers
                     (a number of units), strings in ISO 8601 (UTC unless they name a zone)
 =================== ===============================================================================
@@ -98,7 +99,8 @@ def takes(feature: Feature) -> tuple[str, ...]:
     if form is None:
         return ()
     if isinstance(item, ClassLabel):
-        return ("null", "string", "binary", "bool", "int")
+        kinds = ("null", "string", "binary", "bool", "int")
+        return kinds if item.values is None else (*kinds, "float", "decimal")
     if isinstance(item, Timestamp):
         return ("null", "timestamp", "int", "string")
     if isinstance(item, Text):
@@ -254,6 +256,15 @@ def _whole_decimals(array: pa.Array, dtype: str) -> tuple[pa.Array, _Bools]:
 
 def _to_class(array: pa.Array, feature: ClassLabel) -> Values:
     kind = kind_of(array.type)
+    if feature.values is not None:
+        if kind in ("string", "binary"):
+            codes = class_codes(texts(array).cast(pa.large_binary()), feature.values)
+            codes, bad = codes.fill_null(0).to_numpy(), nulls(codes)
+        else:
+            found = _to_number(array, "int64")
+            codes = np.searchsorted(feature.values, found.values).clip(max=len(feature.values) - 1)
+            bad = found.bad | (np.array(feature.values)[codes] != found.values)
+        return Values(codes.astype(np.int64), bad & ~nulls(array), "unknown class")
     if kind in ("bool", "int") and not _names_are(feature.names, kind):
         values = numbers(array)
         bad = (values < 0) | (values >= len(feature.names))
@@ -263,6 +274,12 @@ def _to_class(array: pa.Array, feature: ClassLabel) -> Values:
     codes = pc.index_in(texts(array).cast(pa.large_binary()), names)
     unknown = nulls(codes) & ~nulls(array)
     return Values(codes.fill_null(0).to_numpy().astype(np.int64), unknown, "unknown class")
+
+
+def class_codes(cells: pa.Array, values: tuple[int, ...]) -> pa.Array:
+    """The classes of integers written out, int32[n]; null for others. ``1.0`` is an integer."""
+    plain = pc.replace_substring_regex(cells, rb"^\s*\+?(-?[0-9]+)(\.0*)?\s*$", rb"\1")
+    return pc.index_in(plain, pa.array([str(value) for value in values]).cast(cells.type))
 
 
 def _names_are(names: tuple[str, ...], kind: str) -> bool:

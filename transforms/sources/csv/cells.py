@@ -47,7 +47,7 @@ from ...examples.dtypes import PRECISION, holds_exactly, is_exact
 from ...payloads import with_bytes
 from ...prepare.engine.validate_values import is_utf8
 from ...runs.files import wire_schema
-from ..arrow.values import INEXACT, culprits
+from ..arrow.values import INEXACT, class_codes, culprits
 from ..text_stream import shown_text
 from .rows import TOO_LONG, Offsets, Rows, Table
 
@@ -94,7 +94,9 @@ def expected(feature: CellFeature) -> str:
     if isinstance(feature, Scalar):
         return feature.dtype
     if isinstance(feature, ClassLabel):
-        shown = ", ".join(map(repr, feature.names[:5])) + (", …" if feature.names[5:] else "")
+        shown = ", ".join(map(repr, (feature.values or feature.names)[:5])) + (
+            ", …" if feature.names[5:] else ""
+        )
         return f"one of the {len(feature.names)} classes {shown}"
     if isinstance(feature, Timestamp):
         return f"a time such as 2026-11-21T09:30:00Z, no finer than {feature.unit}"
@@ -109,6 +111,8 @@ def to_wire(values: pa.Array, feature: CellFeature, kind: pa.DataType) -> pa.Arr
         feature: Their feature.
         kind: The type of the stored column.
     """
+    if isinstance(feature, ClassLabel) and feature.values is not None:
+        return class_codes(values, feature.values).cast(kind)
     if isinstance(feature, ClassLabel):
         return pc.index_in(values, pa.array(feature.names, pa.large_string())).cast(kind)
     if isinstance(feature, Timestamp):

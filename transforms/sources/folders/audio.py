@@ -49,8 +49,8 @@ class AudioFolder(MediaFolder):
             Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/yes/1.wav``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
-        label: The column of ``table`` or field of ``pattern`` to predict, by default one called
-            ``label``. Its strings become a ClassLabel; numbers of a table are kept.
+        label: The column of ``table`` or field of ``pattern`` to predict; None for none. Its
+            strings become a ClassLabel; numbers of a table are kept.
         max_samples: Sounds with more samples in all channels are rejected before decoding, which
             would need 4 bytes of memory for each sample. MP3s, whose length is known only after
             decoding, may have 100 million.

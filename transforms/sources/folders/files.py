@@ -20,7 +20,7 @@ from ...payloads import with_bytes
 from ...runs.files import wire_schema
 from ...storage.globs import is_hidden
 from ...storage.read_files import read_ahead
-from .labels import LABEL, FileLabels, LabelReader
+from .labels import FileLabels, LabelReader
 from .side_tables import UnlabelledError
 
 BATCH_FILES = 256
@@ -68,9 +68,8 @@ class MediaFolder(abc.ABC):
     """The feature of the files' bytes."""
 
     def __post_init__(self) -> None:
-        """Checks the origin of labels; sets ``label`` to the name of the feature, if any."""
+        """Checks the origin of labels."""
         self._labels.check()
-        object.__setattr__(self, "label", self._labels.label)
 
     @property
     def side_urls(self) -> tuple[str, ...]:
@@ -85,7 +84,7 @@ class MediaFolder(abc.ABC):
             pattern=self.pattern,
             table=self.table,
             split_folders=self.split_folders,
-            predicted=None if self.label == LABEL else self.label,
+            label=self.label,
         )
 
     @abc.abstractmethod

@@ -58,8 +58,8 @@ class ImageFolder(MediaFolder):
             boxes. An image without a row is rejected. Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
-        label: The column of ``table`` or field of ``pattern`` to predict, by default one called
-            ``label``. Its strings become a ClassLabel; numbers of a table are kept.
+        label: The column of ``table`` or field of ``pattern`` to predict; None for none. Its
+            strings become a ClassLabel; numbers of a table are kept.
         max_pixels: Images with more pixels are rejected before decoding, which would need 3 bytes
             of memory for each pixel.
     """

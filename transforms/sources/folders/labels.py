@@ -64,7 +64,7 @@ class FileLabels:
         table: URL of a side table; a relative one is resolved like the source's.
         split_folders: Whether the first folder is the split. None means no, and refuses class
             folders named like splits.
-        predicted: The field or column to predict; None for one called ``label``.
+        label: The field or column to predict, whose texts are classes; None for none.
     """
 
     source: str
@@ -72,7 +72,7 @@ class FileLabels:
     pattern: str | None = None
     table: str | None = None
     split_folders: bool | None = None
-    predicted: str | None = None
+    label: str | None = LABEL
 
     def check(self) -> None:
         """Checks the arguments, without reading files.
@@ -89,14 +89,14 @@ class FileLabels:
                     f"pattern={self.pattern!r} has a field {self.content!r}, which is the name of "
                     "the file's content. Rename the field"
                 )
-        if self.predicted is not None:
-            self._check_predicted(self.predicted)
+        if self.label not in (None, LABEL):
+            self._check_label(self.label)
         if self.table is not None and not is_table(self.table):
             raise ValueError(
                 f"table={self.table!r}, expected a file with the suffix .csv, .tsv or .jsonl"
             )
 
-    def _check_predicted(self, name: str) -> None:
+    def _check_label(self, name: str | None) -> None:
         if self.pattern is not None and name not in _compile(self.pattern).groupindex:
             fields = ", ".join(map(repr, _compile(self.pattern).groupindex))
             raise ValueError(f"label={name!r} is not a field of pattern=, which has {fields}")
@@ -111,23 +111,14 @@ class FileLabels:
         found: dict[str, object] = {"pattern": self.pattern} if self.pattern is not None else {}
         if self.table is not None:
             found["table"] = _file_name(self.table)
-        if self.predicted is not None:
-            found["label"] = self.predicted
+        if self.label != LABEL:
+            found["label"] = self.label
         return found | ({"split_folders": True} if self.split_folders else {})
 
     @property
     def side_urls(self) -> tuple[str, ...]:
         """URLs of the files outside the source that contain labels."""
         return () if self.table is None else (self.table,)
-
-    @property
-    def label(self) -> str | None:
-        """Name of the feature to predict, if it certainly exists."""
-        if self.predicted is not None:
-            return self.predicted
-        if self.pattern is None or LABEL in _compile(self.pattern).groupindex:
-            return LABEL
-        return None
 
     def is_side_file(self, path: str) -> bool:
         """Whether a file of the source is the side table, which is not a record."""
@@ -155,9 +146,9 @@ class FileLabels:
                     f"{self.source}: the table {_file_name(self.table)} has a column "
                     f"{self.content!r}, which is the name of the file's content. Rename the column."
                 )
-            if self.predicted is not None and self.predicted not in features:
+            if self.label not in (None, LABEL, *features):
                 raise RecipeError(
-                    f"{self.source}: label={self.predicted!r} is not a column of the table "
+                    f"{self.source}: label={self.label!r} is not a column of the table "
                     f"{_file_name(self.table)}, which has {', '.join(map(repr, features))}."
                 )
             return features
@@ -193,8 +184,7 @@ class FileLabels:
         assert self.table is not None
         image = self.content if self.content == "image" else None
         data = opened.read_side(self.table)
-        label = self.predicted or LABEL
-        return LabelTable(name=_file_name(self.table), data=data, image=image, label=label)
+        return LabelTable(name=_file_name(self.table), data=data, image=image, label=self.label)
 
     def _names(self, path: str) -> tuple[str, ...]:
         """The names that a table may use for a file."""
@@ -246,7 +236,7 @@ class FileLabels:
         return {name: self._field(name, texts) for name, texts in seen.items()}
 
     def _field(self, name: str, texts: set[str]) -> Feature:
-        if name == (self.predicted or LABEL):
+        if name == self.label:
             return _class_label(texts, where=f"{self.source}: the label")
         return Scalar("int64" if all(map(_DIGITS.fullmatch, texts)) else "string")
 
@@ -405,7 +395,7 @@ def _number(text: str) -> int | float:
 
 def _expected(feature: Feature) -> str:
     if isinstance(feature, ClassLabel):
-        shown = ", ".join(map(repr, feature.names[:5]))
+        shown = ", ".join(map(repr, (feature.values or feature.names)[:5]))
         return f"one of the {len(feature.names)} classes {shown}" + (
             ", …" if len(feature.names) > 5 else ""
         )

@@ -96,13 +96,13 @@ class LabelTable:
         name: The file's name, whose suffix determines the format.
         data: Its bytes.
         image: The image feature of a JSON Lines column ``boxes``, if any.
-        label: The column whose strings are classes.
+        label: The column whose strings are classes, if any.
     """
 
     name: str
     data: bytes = dataclasses.field(repr=False)
     image: str | None = None
-    label: str = "label"
+    label: str | None = "label"
 
     def infer(self, paths: Many[tuple[str, ...]]) -> dict[str, Feature]:
         """The features of the table's columns.
@@ -165,13 +165,14 @@ class LabelTable:
                 self.name, self.data, image=self.image, keys=KEY_COLUMNS, label=self.label
             )
         found = self._infer_csv(Csv(self.name, delimiter=_DELIMITERS[_suffix(self.name)]))
-        label = found.get(self.label)
-        if isinstance(label, Scalar) and label.dtype in ("string", "bool"):
+        name = self.label
+        label = None if name is None else found.get(name)
+        if name is not None and isinstance(label, Scalar) and label.dtype in ("string", "bool"):
             delimiter = _DELIMITERS[_suffix(self.name)]
-            found = self._infer_csv(Csv(self.name, delimiter=delimiter, label=self.label))
-            named = found[self.label]
+            found = self._infer_csv(Csv(self.name, delimiter=delimiter, label=name))
+            named = found[name]
             if label.optional and isinstance(named, ClassLabel):
-                found[self.label] = dataclasses.replace(named, optional=True)
+                found[name] = dataclasses.replace(named, optional=True)
         del found[_key_column(list(found))]
         if not found:
             raise SchemaError(f"The table {self.name} has no columns besides the file names.")
@@ -385,7 +386,7 @@ def key_of(row: Mapping[str, Any], columns: Many[str]) -> str:
 
 
 def infer_columns(
-    name: str, data: bytes, *, image: str | None, keys: Many[str], label: str = "label"
+    name: str, data: bytes, *, image: str | None, keys: Many[str], label: str | None = "label"
 ) -> dict[str, Feature]:
     """The features of a table's columns, except the one that names the file.
 
