@@ -49,10 +49,12 @@ def call(value: Any, name: str) -> str:
     fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
     arguments = []
     for field in fields:
-        found = getattr(value, field.name)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        found, default = getattr(value, field.name), field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if default is dataclasses.MISSING:
             arguments.append(written(found))
-        elif found != field.default:
+        elif found != default:
             arguments.append(f"{field.name}={written(found)}")
     return f"{name}({', '.join(arguments)})"
 

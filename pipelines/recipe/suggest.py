@@ -14,7 +14,7 @@ from ...schemas.features import ClassLabel, Feature, Features, Struct
 from ...schemas.nested import nest
 from ...schemas.progress import Silent
 from ...schemas.recipe import PrepareStep, Recipe, Source
-from ...schemas.splits import Splits
+from ...schemas.splits import FOLDERS, Splits
 from ...schemas.written import call, written
 from ...transforms import storage
 from ...transforms.prepare import audio
@@ -132,8 +132,11 @@ def recipe_text(
     """
     # The repr of a built-in step is the code that makes it.
     steps = [repr(step) for step in recipe.prepare]
-    fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
-    by_folder = recipe.splits == Splits.by_folder()
+    splits = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
+    if recipe.splits.rule is not None and recipe.splits != Splits.by_folder():
+        values = recipe.splits.rule.values
+        splits = ", ".join(f"{n}={written(v[0] if len(v) == 1 else v)}" for n, v in values)
+    by_folder = ".by_folder" * (recipe.splits.rule is not None)
     source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
     url = recipe.files.url
     bare = (
@@ -145,7 +148,7 @@ def recipe_text(
         f"name={written(recipe.name)},",
         bare,
         f"prepare=[{', '.join(steps)}],",
-        "splits=ss.Splits.by_folder()," if by_folder else f"splits=ss.Splits({fractions}),",
+        f"splits=ss.Splits{by_folder}({splits}),",
     ]
     if recipe.source.label is None:
         lines.insert(1, '# Add label="COLUMN" to name the column to predict.')
@@ -207,8 +210,8 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
         source, steps, splits = sounds.source, sounds.steps, sounds.splits or splits
     elif typed is not None and typed.num_files >= max(len(tables), num_images):
         source = typed.source
-        if isinstance(source, Numpy) and (found := _split_arrays(source, listed, opened)):
-            source, splits = found, Splits.by_folder()
+        if isinstance(source, Numpy):
+            source, splits = _split_arrays(source, listed, opened) or (source, splits)
     elif tables and len(tables) >= num_images:
         source = _table_source(url, tables, opened)
     elif num_images or read_sizes(pictured[:: 1 + len(pictured) // _NUM_PROBED], opened):
@@ -391,20 +394,26 @@ def _find_typed_tables(
 
 def _split_arrays(
     source: Numpy, listed: Sequence[SourceFile], opened: OpenedSource
-) -> Numpy | None:
-    """The source of arrays such as ``x_train`` and ``x_test``; None if they are not.
+) -> tuple[Numpy, Splits] | None:
+    """The source of arrays such as ``x_train`` and ``x_test``, and its splits; None for others.
 
     Of ``x`` and ``y``, the label is ``y``.
     """
     every: set[str] = set()
+    there: set[str] = set()
     for file in source.select(listed).files:
         names = array_names(opened, file.path)
         found = split_names(names)
         if len(found) < 2:
             return None
         every.update(name for arrays in found.values() for name in arrays)
+        there.update(found)
     label = "y" if every == {"x", "y"} else None
-    return dataclasses.replace(source, split_arrays=True, label=label)
+    named = {
+        split: tuple(text for text in texts if text in there) for split, texts in FOLDERS.items()
+    }
+    splits = Splits.by_folder(**{split: texts for split, texts in named.items() if texts})
+    return dataclasses.replace(source, split_arrays=True, label=label), splits
 
 
 def _find_dataset(url: str, listed: Sequence[SourceFile]) -> _TypedTables | None:
