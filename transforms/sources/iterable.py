@@ -49,6 +49,7 @@ _RUN_BATCH_BYTES = 1 << 20
 _MERGED_RUNS = 64
 """Number of sorted files that are merged at a time, with a batch of each in memory."""
 _WORDS = 500
+_SMALL = frozenset({int, float, bool, type(None)})
 
 
 @config_class
@@ -170,31 +171,45 @@ class Iterable:
         records: Any = None
         name = getattr(self.records, "__qualname__", "") or "the iterable"
         try:
-            with _failing(name, 0):
-                records = self.records() if callable(self.records) else self.records
-                if is_frame(records):
-                    records = [records]
-                if hasattr(records, "as_numpy_iterator"):  # tf.data.Dataset
-                    records = records.as_numpy_iterator()
-                if isinstance(records, Mapping | str | bytes) or not hasattr(records, "__iter__"):
-                    raise RecipeError(
-                        f"Iterable: {name} returns a {type(records).__name__}, expected an "
-                        "iterable of dicts. Let it yield records."
-                    )
-                records = iter(records)
+            try:
+                records = self._records(name)
+            except SnapshardError:
+                raise
+            except Exception as error:
+                raise _raised(error, name, 0) from error
             while True:
-                with _failing(name, number):
-                    try:
-                        found = next(records)
-                    except StopIteration:
-                        return
+                try:
+                    found = next(records)
+                except StopIteration:
+                    return
+                except SnapshardError:
+                    raise
+                except Exception as error:
+                    raise _raised(error, name, number) from error
                 advance()
+                if isinstance(found, dict):
+                    yield found
+                    number += 1
+                    continue
                 for each in self._rows(found, number):
                     yield each
                     number += len(each) if isinstance(each, pa.RecordBatch) else 1
         finally:
             if hasattr(records, "close"):
                 records.close()
+
+    def _records(self, name: str) -> Iterator[Any]:
+        records = self.records() if callable(self.records) else self.records
+        if is_frame(records):
+            records = [records]
+        if hasattr(records, "as_numpy_iterator"):  # tf.data.Dataset
+            records = records.as_numpy_iterator()
+        if isinstance(records, Mapping | str | bytes) or not hasattr(records, "__iter__"):
+            raise RecipeError(
+                f"Iterable: {name} returns a {type(records).__name__}, expected an iterable of "
+                "dicts. Let it yield records."
+            )
+        return iter(records)
 
     def _rows(self, found: Any, number: int) -> Iterator[Mapping[str, Any] | pa.RecordBatch]:
         if isinstance(found, Mapping):
@@ -221,19 +236,13 @@ class Iterable:
             )
 
 
-@contextlib.contextmanager
-def _failing(name: str, number: int) -> Iterator[None]:
-    """Turns an exception of the user's function into a DataError that names the record."""
-    try:
-        yield
-    except SnapshardError:
-        raise
-    except Exception as error:
-        words = " ".join(redact_repeated(str(error)).split())[:_WORDS]
-        raise DataError(
-            f"Iterable: {name} raised {type(error).__name__}{f': {words}' if words else ''}, at "
-            f"record {number:,} (the first is 0). Nothing was published. Fix the function."
-        ) from error
+def _raised(error: Exception, name: str, number: int) -> DataError:
+    """The error for an exception of the user's function; it names the record."""
+    words = " ".join(redact_repeated(str(error)).split())[:_WORDS]
+    return DataError(
+        f"Iterable: {name} raised {type(error).__name__}{f': {words}' if words else ''}, at "
+        f"record {number:,} (the first is 0). Nothing was published. Fix the function."
+    )
 
 
 def _batch_of(records: Sequence[Mapping[str, Any]], first: int) -> pa.RecordBatch:
@@ -497,7 +506,10 @@ def _led(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _size(value: Any) -> int:
     """About the bytes of a value."""
-    if isinstance(value, str | bytes | bytearray):
+    kind = type(value)
+    if kind in _SMALL:
+        return 8
+    if kind is str or kind is bytes:
         return len(value)
     if isinstance(value, Mapping):
         return sum(map(_size, value.values()))
