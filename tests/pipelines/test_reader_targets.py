@@ -177,7 +177,6 @@ SEVERAL = (("image", "age", "words"), ("tags", "codes"))
         {"augment_batch": lambda batch, seeds: batch},
         {"scale": 1 / 255},
         {"epochs": 2, "drop_remainder": True},
-        {"debug": True},
     ],
     ids=lambda options: ",".join(
         f"{k}={v}" if isinstance(v, str) else k for k, v in options.items()
