@@ -38,7 +38,7 @@ _STEP_OF = (
     (r"plans/", "plan"),
     (r"shards/|SNAPSHOT/(index/|serving/|.*\.tfrecord)", "write"),
     (r"SNAPSHOT/", "publish"),
-    (r"latest\.json", "pointer"),
+    (r"(latest\.json|reader\.py)$", "pointer"),
 )
 
 

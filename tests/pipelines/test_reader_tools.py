@@ -250,7 +250,9 @@ class TestDoctor:
         assert [row["stage"] for row in found["stages"]][-2:] == ["decode", "augment"]
         code, _, errors = run(numbers, *arguments, f"{path}:wrong")
         assert code == 2
-        assert ":wrong cannot be applied: KeyError" in errors
+        assert ":wrong cannot be applied: " in errors
+        assert "augment= failed when called with example, seed" in errors
+        assert "KeyError" in errors
         code, _, errors = run(numbers, *arguments, f"{path}:nix")
         assert (code, "has no 'nix'" in errors) == (2, True)
         path.write_text("def (")

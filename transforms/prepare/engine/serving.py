@@ -203,7 +203,8 @@ class _Records:
         with holding_tables(tables):
             function = tf.function(run, autograph=False)
             graph = function.get_concrete_function(*specs.values()).graph
-        inputs = {tensor.op.name: part for part, tensor in zip(specs, graph.inputs, strict=False)}
+        given = graph.inputs[: len(specs)]  # captured tensors follow
+        inputs = {tensor.op.name: part for part, tensor in zip(specs, given, strict=True)}
         wanted = {part: tensor for (name, part), tensor in made.items() if name not in unused}
         stateful = [o.name for o in graph.get_operations() if o.op_def.is_stateful]
         reach = Reach(_without_order(graph.as_graph_def(), {*stateful}))
@@ -213,9 +214,7 @@ class _Records:
 
         for_label = origins(tensor for (name, _), tensor in made.items() if name in unused)
         self.left_out |= for_label - origins(wanted.values())
-        if not any(
-            t.consumers() for t in graph.inputs if owner[inputs[t.op.name]] in self.left_out
-        ):
+        if not any(t.consumers() for t in given if owner[inputs[t.op.name]] in self.left_out):
             return
         checks = [name for name in stateful if not origins([name]) & self.left_out]
         nodes = reach.needed_to_run([*wanted.values(), *checks])
