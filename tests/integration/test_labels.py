@@ -201,6 +201,15 @@ def checked(record: Record) -> Record:
     return {"age": 2 * age, "y": y}
 
 
+ONE = tf.constant(1, tf.int64)
+
+
+def captures(record: Record) -> Record:
+    """A function that refers to a tensor outside of it, for the label and for an input."""
+    y = tf.cast(record["diagnosis"] == "M", tf.int64) * ONE
+    return {"age": record["age"] * ONE, "y": y}
+
+
 def used_twice(record: Record) -> Record:
     return {**is_malignant(record), "is_benign": record["diagnosis"] == "B"}
 
@@ -218,6 +227,7 @@ TOKENS = [ss.text.tokenize("diagnosis", ["M", "B"]), ss.records.rename({"diagnos
         ("diagnosis", [ss.records.rename({"diagnosis": "y"})], False),
         (None, [is_malignant], False),
         (None, [checked], False),
+        (None, [captures], False),
         (None, TOKENS, False),
         (None, [used_twice], True),
         (None, [lambda record: {**record, **is_malignant(record)}], True),
