@@ -63,7 +63,11 @@ def test_every_transition_of_images(projects: Projects, tmp_path: Path) -> None:
     """What is exported for serving; and the shards of images."""
     project = projects["images"]
     # The model is exported while shards are written, until it is published.
-    patterns = (r"SNAPSHOT/train|shards/", r"SNAPSHOT/serving/", r"SNAPSHOT/manifest|latest|reader\.py")
+    patterns = (
+        r"SNAPSHOT/train|shards/",
+        r"SNAPSHOT/serving/",
+        r"SNAPSHOT/manifest|latest|reader\.py",
+    )
     names = [name for pattern in patterns for name in project.names if re.match(pattern, name)]
     assert len(names) > 8
     chain(project, tmp_path, [Stop(name, when) for name in names for when in ("before", "after")])
