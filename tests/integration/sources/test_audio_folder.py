@@ -200,7 +200,6 @@ def test_the_shipped_recordings(lab: Any, tmp_path: Path, examples: Path) -> Non
         np.testing.assert_array_less(np.abs(np.log(found[loud] / total[loud])), 0.5)
 
 
-@pytest.mark.slow
 def test_what_tensorflow_decodes_is_served_from_raw_files(
     lab: Any, tmp_path: Path, examples: Path
 ) -> None:

@@ -282,8 +282,11 @@ def _part_specs(name: str, feature: Feature) -> dict[str, Any]:
     form = tensor_form(feature)
     if isinstance(feature, Image) and not is_encoded(feature):
         return {name: tf.TensorSpec((feature.height, feature.width, feature.channels), tf.uint8)}
-    shape, dtype = ((), "string") if form is None else (form.shape, form.dtype)
-    specs = {name: tf.TensorSpec(shape, "float32" if feature.kind == "audio" else dtype)}
+    if form is None:  # the bytes of a file
+        specs = {name: tf.TensorSpec([], tf.string)}
+    else:
+        dtype: Any = "float32" if feature.kind == "audio" else form.dtype
+        specs = {name: tf.TensorSpec(form.shape, dtype)}
     specs |= {side: tf.TensorSpec([], tf.int64) for side in side_columns(name, feature)}
     if is_optional(feature):
         specs[presence_name(name)] = tf.TensorSpec([], tf.bool)
