@@ -40,6 +40,7 @@ from ...transforms.examples.metadata import schema_text
 from ...transforms.examples.shards import ShardSettings, read_shard_infos, shard_name
 from ...transforms.examples.sizing import length_boundaries, varying_lists
 from ...transforms.runs.partitions import most_frequent
+from ...transforms.storage.artifacts import put_if_changed
 from ..inventory.survey import Survey
 from ..prepare.rejects import gather_rejects
 from ..prepare.step import Prepared
@@ -255,9 +256,7 @@ def point_latest(out: OutputPaths, fingerprint: str) -> None:
 
     Writes nothing that is there already.
     """
-    module = LATEST_READER_FILE.read_bytes()
-    if not storage.exists(out.latest_reader) or storage.read_bytes(out.latest_reader) != module:
-        storage.put_bytes(out.latest_reader, module)
+    put_if_changed(out.latest_reader, LATEST_READER_FILE.read_bytes())
     try:
         if storage.exists(out.latest) and read_latest(out.latest) == fingerprint:
             return

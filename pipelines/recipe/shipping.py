@@ -30,7 +30,7 @@ from ...transforms import storage
 from ...transforms.code.digest import code_digest, functions_of, step_digest
 from ...transforms.code.user_code import user_modules
 from ...transforms.prepare.engine.step_files import give_files
-from ...transforms.storage.artifacts import put_named
+from ...transforms.storage.artifacts import put_if_changed
 from .modules import ArchiveTree, FolderTree, RecipeModules
 
 MAX_ARCHIVE_BYTES = 16_000_000
@@ -157,7 +157,7 @@ def _put(archive: bytes, workspace: Workspace) -> tuple[str, str]:
     """Puts an archive, named by its content, unless it is there intact: its place and its hash."""
     digest = hashlib.sha256(archive).hexdigest()
     url = workspace.staged(digest)
-    put_named(url, archive)
+    put_if_changed(url, archive)
     return url, digest
 
 

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import StorageError
 from snapshard.transforms import storage
-from snapshard.transforms.storage.artifacts import is_lost, put_artifact, put_named, read_artifact
+from snapshard.transforms.storage.artifacts import (
+    is_lost,
+    put_artifact,
+    put_if_changed,
+    read_artifact,
+)
 
 BODY = b'{"a": [1, 2]}\nsecond line\n'
 
@@ -74,11 +79,11 @@ def test_a_bad_disk_is_a_loss_and_a_lack_of_permission_is_none(
 
 def test_a_file_named_by_its_content_is_put_where_it_is_not_whole(tmp_path: Path) -> None:
     path = tmp_path / "named"
-    put_named(str(path), BODY)
+    put_if_changed(str(path), BODY)
     first = path.stat().st_ino
-    put_named(str(path), BODY)
+    put_if_changed(str(path), BODY)
     assert path.stat().st_ino == first
     for damaged in (b"", BODY[:-1], BODY + b"x", BODY.replace(b"1", b"3")):
         path.write_bytes(damaged)
-        put_named(str(path), BODY)
+        put_if_changed(str(path), BODY)
         assert path.read_bytes() == BODY

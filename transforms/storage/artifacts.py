@@ -68,8 +68,8 @@ def artifact_digest(url: str, *, what: str) -> str | None:
     return head.removeprefix(start).decode("ascii", "replace").rstrip("\n")
 
 
-def put_named(url: str, content: bytes) -> None:
-    """Puts a file that is named by its content, unless it exists and is intact.
+def put_if_changed(url: str, content: bytes) -> None:
+    """Puts a file, unless it exists with this content.
 
     Raises:
         StorageError: if it cannot be written, or the existing file cannot be read.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import io
-import json
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
@@ -13,7 +12,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from . import facts
 from .options import Options
 from .pipeline import Plan
-from .shards import read_listed, read_text
+from .shards import manifest_of, read_listed
 
 NAME = "record_id"
 """Name of the ids among the features."""
@@ -66,7 +65,7 @@ def _read_ids(options: Options) -> list[str]:
             "install pyarrow."
         ) from None
     root, found = options.root_folder, list[str]()
-    manifest = json.loads(read_text(f"{root}/manifest.json") or "{}")
+    manifest = manifest_of(root)
     for section in options.selection.sections(manifest):
         name = f"index/{section.entry['file']}.parquet"
         listed = manifest["files"].get(name)

@@ -76,13 +76,7 @@ def list_shards(split: Split, root: str) -> list[Shard]:
             split does not exist.
     """
     selection = select(split)
-    path = f"{root}/manifest.json"
-    content = read_text(path)
-    if content is None:
-        raise ValueError(
-            f"{path} is missing. Pass the folder of {facts.NAME} {facts.FINGERPRINT} as root=."
-        )
-    manifest = read_manifest(content, path)
+    manifest = manifest_of(root)
     sha256 = {name: entry["sha256"] for name, entry in manifest.get("files", {}).items()}
     return [
         Shard(
@@ -98,6 +92,21 @@ def list_shards(split: Split, root: str) -> list[Shard]:
         )
         for entry, checksum, first, num, place in selection.sections(manifest)
     ]
+
+
+def manifest_of(root: str) -> dict[str, Any]:
+    """The manifest of the snapshot in a folder or at a URL.
+
+    Raises:
+        ValueError: if it is missing, cannot be read, or belongs to another snapshot.
+    """
+    path = f"{root}/manifest.json"
+    content = read_text(path)
+    if content is None:
+        raise ValueError(
+            f"{path} is missing. Pass the folder of {facts.NAME} {facts.FINGERPRINT} as root=."
+        )
+    return read_manifest(content, path)
 
 
 def read_text(path: str) -> str | None:

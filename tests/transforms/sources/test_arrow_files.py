@@ -14,6 +14,8 @@ from snapshard.schemas.blocks import SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import (
     ClassLabel,
+    Feature,
+    Image,
     Scalar,
     Sequence,
     Struct,
@@ -158,6 +160,19 @@ def test_files_that_do_not_fit_together(reading: Any, other: pa.Table, words: st
     reading.write("d/b.parquet", parquet(other))
     with pytest.raises(SchemaError, match=words):
         reading.read(Parquet(f"{reading.folder}/d"))
+
+
+@pytest.mark.parametrize(
+    "feature", [Scalar("int64"), Sequence(Scalar("float32")), ClassLabel(("a",)), Image()]
+)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_that_lacks_the_column_of_a_feature(
+    reading: Any, name: str, feature: Feature
+) -> None:
+    make, content = FORMATS[name]
+    url = reading.write(name, content(TABLE))
+    with pytest.raises(SchemaError, match=f"{name} has no column 'x', expected one"):
+        reading.read(make(url), features={"n": Scalar("int64"), "x": feature})
 
 
 def test_what_files_share_can_be_chosen(reading: Any) -> None:

@@ -217,11 +217,11 @@ class ArrowTables:
         if self.columns == UNION:
             there = {*leaves, *schema.names}
             absent = {name: f for name, f in features.items() if name not in there}
+        complete = _with_absent(schema, absent)
+        reader = self.reader(complete, features, path=part.path)  # raises if a column is missing
         columns = _columns_of(
             schema, [name for name in features if name not in absent], path=part.path
         )
-        schema = _with_absent(schema, absent)
-        reader = self.reader(schema, features, path=part.path)
         decoded = _Decoded(part.stop - part.start, opened.limits.max_expansion)
         media = any(map(is_encoded, features.values()))
         batch_bytes = MEDIA_BATCH_BYTES if media else BATCH_BYTES
@@ -245,7 +245,7 @@ class ArrowTables:
                     # They would have the ids of other rows.
                     problem = f"it holds more than {unit.num_rows:,} rows"
                     break
-                every = _all_columns(batch, schema, absent=absent)
+                every = _all_columns(batch, complete, absent=absent)
                 read = reader.read(every, np.arange(row, row + len(batch)))
                 yield _in_folder(read, unit.folder) if unit.folder else read
                 row += len(batch)
