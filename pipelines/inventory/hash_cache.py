@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import StorageError
-from ...transforms.sources.blocks import BLOCK_BYTES
+from ...transforms.sources.blocks import MIN_CUT_BYTES
 from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ...transforms.storage.unchanged import COARSE_NS, times_in
 
@@ -80,7 +80,7 @@ class Memo:
                 num_bytes=size, stamp=stamp, sha256=sha256, cuts=tuple(cuts), parts=tuple(parts)
             )
             for path, (size, stamp, sha256, cuts, parts) in found.get("files", {}).items()
-            if found["cuts_by"] == cuts_by or size <= BLOCK_BYTES
+            if found["cuts_by"] == cuts_by or size <= MIN_CUT_BYTES
         }
 
     def find(self, file: SourceFile) -> Known | None:

@@ -25,7 +25,7 @@ from ...schemas.progress import Progress
 from ...schemas.recipe import CountsRows, CutsApart, Source
 from ...transforms import storage
 from ...transforms.activity import reading, working_on
-from ...transforms.sources.blocks import BLOCK_BYTES, group_blocks
+from ...transforms.sources.blocks import MIN_CUT_BYTES, group_blocks
 from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ...transforms.storage.local_files import NO_PERMISSION
 from ...transforms.storage.opened_source import OpenedSource
@@ -280,7 +280,7 @@ def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
 
 def _learn_small_file(opened: OpenedSource, file: SourceFile) -> Known | None:
     """The content of a small local file; None if it is not as it was listed, or large."""
-    if not opened.local or file.num_bytes > CHUNK_BYTES:
+    if not opened.local or file.num_bytes > MIN_CUT_BYTES:
         return None
     reading(file.path)
     content = storage.read_expected(opened.full_path(file.path), file.num_bytes, file.stamp)
@@ -319,7 +319,7 @@ def _learn_file(
         return "damaged or encrypted in its archive"
     if num_bytes != file.num_bytes:
         raise SourceChangedError.of(opened.place(file.path))
-    cuts = source.cuts(file, opened) if file.num_bytes > BLOCK_BYTES else ()
+    cuts = source.cuts(file, opened) if file.num_bytes > MIN_CUT_BYTES else ()
     parts: tuple[str, ...] = ()
     if cuts and isinstance(source, CutsApart):
         head = opened.read(file.path, 0, source.head_bytes(file, opened))

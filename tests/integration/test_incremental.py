@@ -40,10 +40,10 @@ recipe = ss.Recipe(name="made", source={source}, {rest})
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with large files, in little: blocks of 16 kB, places to cut every 8 kB."""
     for module in (inventory, memo):
-        monkeypatch.setattr(module, "BLOCK_BYTES", BLOCK_BYTES)
+        monkeypatch.setattr(module, "MIN_CUT_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(inventory, "CHUNK_BYTES", CUT_BYTES // 2)
     for module in (csv_files, json_lines, text_files, tfrecord_files):
-        monkeypatch.setattr(module, "CUT_BYTES", CUT_BYTES)
+        monkeypatch.setattr(module, "cut_spacing", lambda _: CUT_BYTES)
     grouping = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
     monkeypatch.setattr(inventory, "group_blocks", grouping)
 

@@ -54,8 +54,8 @@ _SOURCES: dict[str, tuple[str, Callable[[str], Any], Any]] = {
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (csv_files, json_lines, text_files, tfrecord_files):
-        monkeypatch.setattr(module, "CUT_BYTES", CUT_BYTES)
-    monkeypatch.setattr(inventory, "BLOCK_BYTES", CUT_BYTES)
+        monkeypatch.setattr(module, "cut_spacing", lambda _: CUT_BYTES)
+    monkeypatch.setattr(inventory, "MIN_CUT_BYTES", CUT_BYTES)
     monkeypatch.setattr(inventory, "CHUNK_BYTES", CUT_BYTES // 2)
     grouping = functools.partial(group_blocks, block_bytes=2 * CUT_BYTES)
     monkeypatch.setattr(inventory, "group_blocks", grouping)

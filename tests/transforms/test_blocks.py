@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshard.schemas.blocks import Block, SourceFile
-from snapshard.transforms.sources.blocks import BLOCK_BYTES, FILE_COST_BYTES, group_blocks
+from snapshard.transforms.sources.blocks import (
+    BLOCK_BYTES,
+    FILE_COST_BYTES,
+    block_size,
+    cut_spacing,
+    group_blocks,
+)
 
 SMALL_BLOCK = 32 * FILE_COST_BYTES
 """Small enough for a few hundred files to make many blocks."""
@@ -208,3 +214,24 @@ def test_what_is_put_at_the_end_changes_the_last_block(lengths: list[int], more:
     longer = [*lengths[:-1], lengths[-1] + more[0], *more[1:]]
     after = _blocks_of_parts(longer, [*parts[: len(lengths) - 1], *parts[-len(more) :]])
     assert before[:-1] == after[: len(before) - 1]
+
+
+def test_few_changes_leave_most_blocks_of_little_data() -> None:
+    files = [_file(f"{i:05}.jpg", 24_000) for i in range(1_020)]
+    blocks = group_blocks(files, {})
+    assert 64 <= len(blocks) <= 192
+    near = [dataclasses.replace(file, sha256="b" * 64) for file in files[100:155]]
+    spread = [dataclasses.replace(file, sha256="b" * 64) for file in files[::19]]
+    for changed, most in ((near, 0.15), (spread, 0.6)):
+        new = {file.path: file for file in changed}
+        again = group_blocks([new.get(file.path, file) for file in files], {})
+        assert len(set(again) - set(blocks)) < most * len(blocks)
+
+
+@given(st.integers(0, 2**44))
+def test_small_data_has_small_blocks_and_large_data_large_ones(num_bytes: int) -> None:
+    size = block_size(num_bytes)
+    assert size <= BLOCK_BYTES
+    assert num_bytes // size <= 128 or size == BLOCK_BYTES
+    assert block_size(num_bytes + 1) >= size
+    assert cut_spacing(num_bytes) <= BLOCK_BYTES // 2

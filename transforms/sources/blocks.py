@@ -16,11 +16,45 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...schemas.blocks import Block, FileRange, SourceFile
 
-BLOCK_BYTES = 64 * 2**20
-"""Approximate input size of a block; at most twice that, unless a file cannot be cut."""
+BLOCK_BYTES = 64 << 20
+"""Approximate input size of a block of a large source; see :func:`block_size`."""
+
+MIN_BLOCK_BYTES = 256 << 10
+"""Approximate input size of a block of little data."""
+
+MOST_SMALL_BLOCKS = 128
+"""About so many blocks have less than :data:`BLOCK_BYTES`."""
+
+MIN_CUT_BYTES = 4 << 20
+"""Files up to this size are not cut."""
 
 FILE_COST_BYTES = 4096
-"""Cost of a file besides its content: a block has about 16,000 empty files, 32,768 at most."""
+"""Cost of a file besides its content: a block has at most 32,768 empty files."""
+
+
+def block_size(num_bytes: int) -> int:
+    """The target size of the blocks of a source of this size, in bytes.
+
+    Small data has small blocks, so that all cores have work, and a changed file leaves most of them
+    as they were. A source that outgrows a size, at 32 MiB, 128 MiB, 512 MiB and 2 GiB, is prepared
+    again.
+
+    >>> [block_size(num_mib << 20) >> 10 for num_mib in (1, 32, 100, 500, 2_000, 10_000)]
+    [256, 256, 1024, 4096, 16384, 65536]
+    """
+    size = MIN_BLOCK_BYTES
+    while size < BLOCK_BYTES and num_bytes > MOST_SMALL_BLOCKS * size:
+        size *= 4
+    return min(size, BLOCK_BYTES)
+
+
+def cut_spacing(num_bytes: int) -> int:
+    """Bytes between the places where a file of this size may be cut.
+
+    >>> [cut_spacing(num_mib << 20) >> 20 for num_mib in (24, 500, 2_000, 10_000)]
+    [4, 4, 8, 32]
+    """
+    return max(MIN_CUT_BYTES, block_size(num_bytes) // 2)
 
 
 def group_blocks(
@@ -28,7 +62,7 @@ def group_blocks(
     cuts: Mapping[str, Sequence[int]],
     *,
     parts: Mapping[str, Sequence[str]] | None = None,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int | None = None,
 ) -> tuple[Block, ...]:
     """Groups files into blocks.
 
@@ -40,13 +74,16 @@ def group_blocks(
             of a part depend on nothing else in the file. Its blocks are then identified by these
             hashes instead of the file's, and have ``block_bytes`` from its beginning on, so that a
             changed byte, or rows appended at the end, change one block.
-        block_bytes: The target size. Blocks have a quarter to twice this size, except for larger
-            files that cannot be cut, and the remainders before and after a file with cuts.
+        block_bytes: The target size; by default it follows from the files. Blocks have a quarter to
+            twice this size, except for larger files that cannot be cut, and the remainders before
+            and after a file with cuts.
 
     Returns:
         The blocks, in the order of paths and offsets. Every byte of every file is in exactly one.
     """
     blocks: list[Block] = []
+    if block_bytes is None:
+        block_bytes = block_size(sum(map(_size, files)))
     for cut, group in itertools.groupby(files, key=lambda file: bool(cuts.get(file.path))):
         if not cut:
             whole = tuple(group)
@@ -124,12 +161,17 @@ class _Ends:
 
 def _group(files: Sequence[SourceFile], block_bytes: int) -> Iterator[tuple[int, int]]:
     """Ranges of files, [start, stop), one for each block."""
-    sizes = (FILE_COST_BYTES + (0 if file.problem else file.num_bytes) for file in files)
-    ends = _Ends(list(itertools.accumulate(sizes)), [_score(file.path) for file in files])
+    ends = _Ends(
+        list(itertools.accumulate(map(_size, files))), [_score(file.path) for file in files]
+    )
     start = 0
     for stop in [*(i + 1 for i in _lowest_nearby(ends, block_bytes)), len(files)]:
         yield from _halve(ends, start, stop, block_bytes=block_bytes)
         start = stop
+
+
+def _size(file: SourceFile) -> int:
+    return FILE_COST_BYTES + (0 if file.problem else file.num_bytes)
 
 
 def _score(path: str) -> int:

@@ -45,6 +45,8 @@ INFER_ALL_BYTES = 256 << 20
 
 _DTYPES: tuple[str, ...] = get_args(Dtype)
 _MAX_CHECKED = 100
+_JOINED_ROWS = 1_024
+_JOINED_BYTES = 1 << 20
 # The suffix at the end of a glob: "*.pq", "part-*.parquet".
 _GLOB_SUFFIX = re.compile(r"[*?\]](?:.*)(\.[a-z0-9]+)$")
 
@@ -211,14 +213,45 @@ def read_ranges(
     may_be_empty: bool = False,
 ) -> Iterator[RawBatch]:
     """Reads a block's ranges. Unreadable and empty files become rejects."""
-    for index in ordered:
-        part = block.ranges[index]
-        if part.problem:
-            yield no_rows(features, _unreadable(part))
-        elif part.stop == 0 and not may_be_empty:
-            yield no_rows(features, empty_file(part))
-        else:
-            yield from read(part)
+
+    def batches() -> Iterator[RawBatch]:
+        for index in ordered:
+            part = block.ranges[index]
+            if part.problem:
+                yield no_rows(features, _unreadable(part))
+            elif part.stop == 0 and not may_be_empty:
+                yield no_rows(features, empty_file(part))
+            else:
+                yield from read(part)
+
+    yield from _joined(batches())
+
+
+def _joined(batches: Iterable[RawBatch]) -> Iterator[RawBatch]:
+    """Joins small batches, such as those of files with one row, each of which has a cost."""
+    held: list[RawBatch] = []
+    num_rows = num_bytes = 0
+    for batch in batches:
+        num_rows += len(batch.ids) + len(batch.rejects)
+        num_bytes += batch.columns.nbytes
+        if held and (num_rows > _JOINED_ROWS or num_bytes > _JOINED_BYTES):
+            yield _concat(held)
+            held = []
+            num_rows, num_bytes = len(batch.ids) + len(batch.rejects), batch.columns.nbytes
+        held.append(batch)
+    if held:
+        yield _concat(held)
+
+
+def _concat(batches: Sequence[RawBatch]) -> RawBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return RawBatch(
+        ids=[record_id for batch in batches for record_id in batch.ids],
+        columns=pa.concat_batches([batch.columns for batch in batches]),
+        rejects=tuple(reject for batch in batches for reject in batch.rejects),
+        num_filtered=sum(batch.num_filtered for batch in batches),
+    )
 
 
 COPY_AGAIN = "Copy or create it again, or correct the source in the recipe."

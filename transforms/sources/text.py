@@ -22,6 +22,7 @@ from ..payloads import with_bytes
 from ..runs.files import wire_schema
 from ..storage.decompress import SUFFIXES as COMPRESSED
 from ..storage.decompress import DamagedError
+from .blocks import cut_spacing
 from .table_files import read_ranges, select_files
 from .text_stream import Text as TextStream
 from .text_stream import codec_name, open_text
@@ -29,8 +30,6 @@ from .text_stream import codec_name, open_text
 SUFFIXES = (".txt", ".text", ".md", *(f".txt{suffix}" for suffix in COMPRESSED))
 """Suffixes of text files."""
 
-CUT_BYTES = 32 << 20
-"""A large file of plain UTF-8 may be cut about every ``CUT_BYTES`` bytes."""
 MAX_RECORD_BYTES = 16 << 20
 """Maximum length of a line or paragraph. A file may have 64 MiB."""
 
@@ -41,6 +40,7 @@ _ENDS = {
     "line": re.compile(rb"\n"),
     "paragraph": re.compile(rb"\n[ \t\r]*\n"),
 }
+_SEARCH_BYTES = 64 << 10
 _BLANK = b" \t\r\n"
 
 
@@ -83,19 +83,31 @@ class TextFiles:
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .txt file")
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of records, about every 32 MiB of a plain UTF-8 file."""
-        if file.problem or self.per == "file" or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
+        """Offsets of records at which to cut a large file of plain UTF-8."""
+        every = cut_spacing(file.num_bytes)
+        if file.problem or self.per == "file" or file.num_bytes <= every + every // 2:
             return ()
         text = self._open(opened, file.path, file.num_bytes)
         if not text.plain:
             return ()
         found = []
-        for near in range(CUT_BYTES, file.num_bytes - CUT_BYTES // 2, CUT_BYTES):
-            window = text.read(near, near + (text.max_row_bytes or MAX_RECORD_BYTES))
-            end = _ENDS[self.per].search(window)
-            if end is not None and near + end.end() < file.num_bytes:
-                found.append(near + end.end())
+        for near in range(every, file.num_bytes - every // 2, every):
+            end = self._end_of_record(text, near)
+            if end is not None and end < file.num_bytes:
+                found.append(end)
         return tuple(sorted(set(found)))
+
+    def _end_of_record(self, text: TextStream, start: int) -> int | None:
+        """The end of the record at an offset; None if it is too long."""
+        max_bytes = text.max_row_bytes or MAX_RECORD_BYTES
+        size = min(_SEARCH_BYTES, max_bytes)
+        while True:
+            end = _ENDS[self.per].search(text.read(start, start + size))
+            if end is not None:
+                return start + end.end()
+            if size == max_bytes:
+                return None
+            size = min(4 * size, max_bytes)
 
     def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
         """0: nothing precedes the records."""

@@ -194,7 +194,7 @@ def test_a_file_cut_anywhere_gives_the_same_rows(
 
 
 def test_large_files_are_cut_outside_of_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_files, "CUT_BYTES", 100)
+    monkeypatch.setattr(csv_files, "cut_spacing", lambda _: 100)
     rows = [b'%d,"%s\n%s"\n' % (i, b"x" * (i % 30), b"y" * (i % 7)) for i in range(60)]
     data = b"n,text\n" + b"".join(rows)
     opened = in_memory(a_csv=data)
@@ -495,7 +495,7 @@ def test_types_do_not_depend_on_windows(window_bytes: int, monkeypatch: pytest.M
 
 def test_large_data_is_sampled_but_for_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_source, "INFER_ALL_BYTES", 100)
-    monkeypatch.setattr(csv_files, "CUT_BYTES", 1 << 20)
+    monkeypatch.setattr(csv_files, "cut_spacing", lambda _: 1 << 20)
     monkeypatch.setattr(csv_files, "MAX_SAMPLES", 3)
     rows = b"".join(b"%d,common\n" % i for i in range(800_000))
     opened = in_memory(a_csv=b"n,y\n" + rows + b"7,rare\n")

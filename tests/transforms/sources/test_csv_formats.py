@@ -181,7 +181,7 @@ def test_each_setting_is_part_of_what_shapes_records() -> None:
 
 def test_large_compressed_files_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("snapshard.transforms.sources.csv.source.INFER_ALL_BYTES", 10)
-    monkeypatch.setattr(csv_files, "CUT_BYTES", 10)
+    monkeypatch.setattr(csv_files, "cut_spacing", lambda _: 10)
     contents = {"t.csv": gzip.compress(b"a\n" + b"1\n" * 1000), "u.csv": b"a\n" + b"1\n" * 1000}
     opened = Memory(contents)
     assert infer(Csv("t"), contents) == {"a": Scalar("int64")}

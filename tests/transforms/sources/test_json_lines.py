@@ -225,7 +225,7 @@ def test_windows_and_cuts_change_nothing(reading: Any, monkeypatch: pytest.Monke
     whole = reading.read(source)
     for window, cut in ((100, 700), (1000, 333), (64, 100_000)):
         monkeypatch.setattr(json_rows, "WINDOW_BYTES", window)
-        monkeypatch.setattr(json_lines, "CUT_BYTES", cut)
+        monkeypatch.setattr(json_lines, "cut_spacing", lambda _, cut=cut: cut)
         opened = open_source(source.url, ".")
         assert len(source.cuts(opened.list()[0], opened)) > 5 or cut > 20_000
         again = reading.read(source)
@@ -239,7 +239,7 @@ def test_types_of_a_large_source_are_told_from_a_sample(
     reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_lines, "INFER_ALL_BYTES", 1000)
-    monkeypatch.setattr(json_lines, "CUT_BYTES", 2000)
+    monkeypatch.setattr(json_lines, "cut_spacing", lambda _: 2000)
     rows = [{"i": i, "x": [float(i)]} for i in range(1000)]
     got = reading.read(JsonLines(reading.write("t.jsonl", lines_of(rows))))
     assert got.column("i") == list(range(1000))

@@ -63,7 +63,7 @@ def test_cut_files_give_the_same_records(
     reading: Any, monkeypatch: pytest.MonkeyPatch, per: Any
 ) -> None:
     content = b"".join(b"line %d\n%s" % (i, b"\n" * (i % 3 == 0)) for i in range(300))
-    monkeypatch.setattr(text_files, "CUT_BYTES", 200)
+    monkeypatch.setattr(text_files, "cut_spacing", lambda _: 200)
     path = reading.write("a.txt", content)
     source = TextFiles(path, per=per)
     opened = open_source(source.url, "")

@@ -206,7 +206,7 @@ def test_a_label_of_text_is_a_class(reading: Any) -> None:
 def test_cut_files_give_the_same_records(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = reading.write("a.tfrecord", framed(RECORDS))
     whole = reading.read(TFRecords(path), cut=False)
-    monkeypatch.setattr(tfrecord_files, "CUT_BYTES", 300)
+    monkeypatch.setattr(tfrecord_files, "cut_spacing", lambda _: 300)
     assert reading.read(TFRecords(path)).rows == whole.rows
 
 

@@ -168,7 +168,7 @@ def test_ranges_of_a_tar_give_its_samples(
     members = [part for number in range(40) for part in sample(number, txt=b"x" * 700)]
     write(tmp_path, members)
     _, whole, _ = read(WebDataset("a.tar"), tmp_path)
-    monkeypatch.setattr(f"{module}._CUT_BYTES", 6000)
+    monkeypatch.setattr(f"{module}.cut_spacing", lambda _: 6000)
     monkeypatch.setattr(f"{module}._PIECE_BYTES", 1500)
     opened = open_source(WebDataset("a.tar").url, str(tmp_path))
     (file,) = opened.list()

@@ -19,14 +19,13 @@ from ....schemas.errors import SchemaError
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
+from ..blocks import cut_spacing
 from ..remembered import remembered
 from ..table_files import COPY_AGAIN, READ_UNION, first_damage, other_columns
 from ..text_stream import Text, open_text
 from .rows import Rows, Table, cut_offsets, find_rows
 from .types import ColumnTypes, Header, check_names, class_texts, read_header
 
-CUT_BYTES = 32 << 20
-"""A large file may be cut about every ``CUT_BYTES`` bytes."""
 MAX_SAMPLES = 64
 """Maximum number of windows in a sample, each of about 4 MiB."""
 
@@ -147,8 +146,9 @@ class CsvFiles:
         return found
 
     def cuts(self, file: SourceFile) -> list[int]:
-        """Offsets of rows at which to cut, about every 32 MiB; none if a file cannot be cut."""
-        if file.problem or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
+        """Offsets of rows at which to cut; none if a file is small or cannot be cut."""
+        every = cut_spacing(file.num_bytes)
+        if file.problem or file.num_bytes <= every + every // 2:
             return []
         text = self.open(file.path, file.num_bytes)
         header = self._dialect.read_header(text, file.path) if text.plain else None
@@ -160,7 +160,7 @@ class CsvFiles:
             header.stop,
             text.stop,
             delimiter=delimiter,
-            every=CUT_BYTES,
+            every=every,
             max_row_bytes=text.max_row_bytes,
         )
 

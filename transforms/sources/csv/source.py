@@ -118,7 +118,7 @@ class Csv:
         )
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of rows at which to cut, about every 32 MiB of a larger file, never in quotes.
+        """Offsets of rows at which to cut a large file, never in quotes.
 
         A compressed file, or one that is not UTF-8, cannot be cut.
         """

@@ -30,6 +30,7 @@ from ...storage.decompress import MAGIC_BYTES, DamagedError, compression_of, dec
 from ...storage.globs import is_hidden, matches
 from ...storage.tar import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember, archive_scheme
 from ..arrow.media_rows import UnfitPartError
+from ..blocks import cut_spacing
 from ..python_values import PendingRows
 from .sample_parts import PartTypes, kind_of, read_parts
 
@@ -37,7 +38,6 @@ _EMPTY_BYTES = 20 * BLOCK_BYTES
 _END_BYTES = 1 << 20
 """Maximum zeros in an empty tar, and at the end of others. A broken copy leaves more."""
 _PIECE_BYTES = 1 << 20
-_CUT_BYTES = 32 << 20
 
 SAMPLED = 500
 """Maximum number of samples of a tar used to infer the types of parts, …"""
@@ -106,7 +106,7 @@ def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterat
 
 
 def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[int]:
-    """Offsets of samples, about every 32 MiB; none if the tar is compressed.
+    """Offsets of samples at which to cut; none if the tar is compressed.
 
     Raises:
         StorageError: if the file cannot be read.
@@ -120,7 +120,7 @@ def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[in
             if named is None or named[0] == key:
                 continue
             key = named[0]
-            if member.offset - last >= _CUT_BYTES:
+            if member.offset - last >= cut_spacing(num_bytes):
                 last = member.offset
                 yield last
     except TarDamagedError:
@@ -336,7 +336,7 @@ class WebDataset:
         return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of samples, about every 32 MiB."""
+        """Offsets of samples at which to cut a large tar."""
         return () if file.problem else tuple(sample_offsets(opened, file.path, file.num_bytes))
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:

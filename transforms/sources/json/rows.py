@@ -38,6 +38,7 @@ MAX_LINE_BYTES = 64 << 20
 
 _MARK = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r"
+_IS_BLANK = np.isin(np.arange(256), list(_BLANKS))
 
 _CHUNK_LINES = 512
 _MAX_SAMPLED_LINES = 1000
@@ -136,8 +137,8 @@ def _split(data: bytes, offset: int) -> Lines:
     # Most lines have no outer blanks except a carriage return.
     full = stops > starts
     starts, stops = starts[full], stops[full]
-    blank_first = np.isin(array[starts], list(_BLANKS))
-    blank_last = np.isin(array[stops - 1], list(_BLANKS))
+    blank_first = _IS_BLANK[array[starts]]
+    blank_last = _IS_BLANK[array[stops - 1]]
     for line in np.flatnonzero(blank_first | blank_last).tolist():
         begin, end = int(starts[line]), int(stops[line])
         stripped = data[begin:end].strip(_BLANKS)

@@ -18,6 +18,7 @@ from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
+from ..blocks import cut_spacing
 from ..remembered import remembered
 from ..table_files import (
     COPY_AGAIN,
@@ -38,8 +39,6 @@ from .rows import JsonReader, Lines, find_lines
 from .types import JsonTypes
 from .values import UnfitError, parse_line
 
-CUT_BYTES = 32 << 20
-"""A large file may be cut about every ``CUT_BYTES`` bytes."""
 MAX_SAMPLES = 64
 """Maximum number of windows in a sample, each of about 1 MiB."""
 
@@ -89,15 +88,16 @@ class JsonLines:
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .jsonl file")
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of lines at which to cut, about every 32 MiB; none if the file is compressed."""
-        if file.problem or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
+        """Offsets of lines at which to cut; none if the file is small or compressed."""
+        every = cut_spacing(file.num_bytes)
+        if file.problem or file.num_bytes <= every + every // 2:
             return ()
         text = _open(opened, file.path, file.num_bytes)
         if not getattr(text, "plain", False):
             return ()
         found = (
             _line_start(text, place, file.num_bytes)
-            for place in range(CUT_BYTES, file.num_bytes - CUT_BYTES // 2, CUT_BYTES)
+            for place in range(every, file.num_bytes - every // 2, every)
         )
         return tuple(sorted({start for start in found if start < file.num_bytes}))
 

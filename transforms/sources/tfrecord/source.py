@@ -23,6 +23,7 @@ from ....schemas.recipe import OpenSource
 from ...payloads import with_bytes
 from ...runs.files import wire_schema
 from ..arrow.rows import RowReader
+from ..blocks import cut_spacing
 from ..remembered import remembered
 from ..table_files import (
     INFER_ALL_BYTES,
@@ -39,8 +40,6 @@ from ..table_files import (
 from .columns import ColumnShape, adapted, decode, image_columns, kinds_of, shapes_of, shown
 from .frames import Frame, frame_offsets, read_frames
 
-CUT_BYTES = 32 << 20
-"""A large uncompressed file may be cut about every ``CUT_BYTES`` bytes."""
 SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz")
 """Suffixes of TFRecord files, possibly followed by ``-00000-of-00010``."""
 
@@ -99,11 +98,12 @@ class TFRecords:
         )
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of records, about every 32 MiB of an uncompressed file."""
-        if file.problem or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
+        """Offsets of records at which to cut a large uncompressed file."""
+        every = cut_spacing(file.num_bytes)
+        if file.problem or file.num_bytes <= every + every // 2:
             return ()
         try:
-            found = frame_offsets(opened, file.path, num_bytes=file.num_bytes, every=CUT_BYTES)
+            found = frame_offsets(opened, file.path, num_bytes=file.num_bytes, every=every)
         except ValueError:
             return ()
         return tuple(found)
