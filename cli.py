@@ -42,6 +42,8 @@ _WITH_THREADS = {"pyarrow", "tensorflow"}
 """Libraries whose threads may still run at exit."""
 _DEFECT = 5
 """Exit code for unexpected errors. Python's own code, 1, would make schedulers retry."""
+_MOST_FEATURES = 20
+"""Maximum number of features that ``build`` prints."""
 
 app = typer.Typer(
     name="snapshard",
@@ -149,6 +151,11 @@ def build(
     if as_json:
         terminal.say_json(_json_facts(snapshot))
         return
+    terminal.show_features(
+        snapshot.manifest.features,
+        lines=_MOST_FEATURES,
+        all_with=f"snapshard inspect {snapshot.path}",
+    )
     terminal.show_splits(snapshot.manifest)
     _show_missing(snapshot)
     _show_rejects(snapshot)

@@ -36,6 +36,7 @@ from .schemas.features import (
     Features,
     Image,
     Timestamp,
+    is_optional,
     mask_name,
     tensor_form,
 )
@@ -285,10 +286,29 @@ def _cell(value: object) -> str:
     return visible(text)
 
 
-def show_features(features: Features, title: str = "features") -> None:
-    """Prints features, one per line."""
-    rows = [(name, describe_feature(feature)) for name, feature in features.items()]
-    show_table(title, ("name", "type"), rows)
+def show_features(
+    features: Features,
+    title: str = "features",
+    *,
+    lines: int | None = None,
+    all_with: str = "",
+) -> None:
+    """Prints features, one per line: name, type with its shape, and whether a value may be missing.
+
+    Args:
+        features: The features.
+        title: What they are.
+        lines: Print at most this many; all by default.
+        all_with: The command that prints all of them.
+    """
+    shown = list(features.items())[:lines]
+    rows = [
+        (name, describe_feature(feature), "optional" if is_optional(feature) else "")
+        for name, feature in shown
+    ]
+    show_table(title, ("name", "type", ""), rows)
+    if len(shown) < len(features):
+        say(f"  … and {len(features) - len(shown):,} more: {all_with}")
 
 
 def show_missing(
@@ -346,18 +366,18 @@ def show_counts(title: str, counts: Mapping[str, int]) -> None:
 
 
 def describe_feature(feature: Feature) -> str:
-    """A feature's type, in one line.
+    """A feature's type and shape, in one line.
 
     >>> from snapshard.schemas.features import Scalar
     >>> describe_feature(Image(height=64, width=64))
     'image, uint8[64, 64, 3]'
     >>> describe_feature(Scalar("float32", optional=True))
-    'float32, may be missing'
+    'float32'
     >>> describe_feature(ClassLabel(names=("no", "yes")))
     'class, one of 2: no, yes'
     """
     if isinstance(feature, ClassLabel):
-        names = shorten(", ".join(map(_cell, feature.names)), 60)
+        names = shorten(", ".join(map(_cell, feature.names)), 40)
         return f"class, one of {len(feature.names):,}: {names}"
     if isinstance(feature, Image):
         shape = (feature.height, feature.width, feature.channels)
@@ -371,11 +391,8 @@ def describe_feature(feature: Feature) -> str:
     text = words.get(type(feature), "") + form.dtype + (f"[{shape_text}]" if form.shape else "")
     if isinstance(feature, Timestamp):
         text += f" {feature.unit}"
-    missing = ", may be missing" if form.optional else ""
     default = getattr(feature, "default", None)
-    if default is not None:
-        missing += f", default {default!r}"
-    return text + missing
+    return text if default is None else f"{text}, default {default!r}"
 
 
 def shorten(text: str, limit: int) -> str:

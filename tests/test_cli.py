@@ -175,6 +175,28 @@ class TestBuild:
         assert code == 0
         assert printed.endswith(f"already built: {first['path']}\n")
 
+    @pytest.mark.parametrize("num_columns", [3, 20, 25])
+    def test_features_are_printed(self, tmp_path: Path, call: Any, num_columns: int) -> None:
+        names = [f"c{n:02}" for n in range(num_columns)]
+        rows = [f"{k},{'' if k == 3 else 1}{',7' * (num_columns - 2)}" for k in range(60)]
+        (tmp_path / "t.csv").write_text("\n".join([",".join(names), *rows]) + "\n")
+        for _ in range(2):  # built, then found
+            code, printed, _ = call("build", tmp_path / "t.csv", "--out", tmp_path / "out")
+            assert code == 0
+            lines = printed.splitlines()
+            assert lines[:4] == [
+                "features",
+                "  name  type",
+                "  c00   int64",
+                "  c01   int64  optional",
+            ]
+            end = lines.index("splits")
+            more = f"  … and 5 more: snapshard inspect {lines[-1].partition(': ')[2]}"
+            assert lines[end - 1] == (more if num_columns > 20 else f"  {names[-1]}   int64")
+            assert end == 2 + min(num_columns, 20) + (num_columns > 20)
+        printed = call("inspect", tmp_path / "out")[1]
+        assert all(f"  {name}   int64" in printed for name in names)
+
     def test_declared_features_are_enforced(self, tmp_path: Path, call: Any) -> None:
         (tmp_path / "t.csv").write_text(TABLE)
         code, text, _ = call("init", tmp_path / "t.csv")
