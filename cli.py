@@ -246,12 +246,42 @@ def step(
 
 
 @app.command()
-def init(source: Source) -> None:
-    """Print a suggested recipe for raw data, ready to save as a .py file."""
+def init(
+    context: typer.Context,
+    source: Source,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the recipe to this .py file. Relative paths in it are relative to the "
+            "file. (default: print it, with paths relative to the current folder)",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --output: replace an existing file.")
+    ] = False,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="The column to predict. A few different texts or integers become classes.",
+            metavar="COLUMN",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Suggest a recipe for raw data: print it, or write it to a file."""
     from . import terminal
-    from .pipelines.recipe.suggest import describe_suggestion
+    from .pipelines.recipe.suggest import describe_suggestion, write_suggestion
 
-    terminal.say(describe_suggestion(source).rstrip("\n"))
+    check_options(context, requires={"--force": "--output"})
+    if output is None:
+        terminal.say(describe_suggestion(source, label=label).rstrip("\n"))
+        return
+    write_suggestion(source, output, label=label, replace=force)
+    terminal.say(f"wrote {output}; build it: snapshard build {output} --out DIR")
 
 
 @app.command()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from ...schemas.blocks import SourceFile
+from ...schemas.config import is_unicode
 from ...schemas.errors import DataError, RecipeError, SnapshardError
-from ...schemas.features import ClassLabel, Feature, Features, Struct
+from ...schemas.features import ClassLabel, Feature, Features, Scalar, Struct, Timestamp
 from ...schemas.nested import nest
 from ...schemas.progress import Silent
 from ...schemas.recipe import PrepareStep, Recipe, Source
@@ -24,8 +28,10 @@ from ...transforms.sources.arrow.parquet import Parquet
 from ...transforms.sources.csv.files import SUFFIXES, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
+from ...transforms.sources.folders.files import MediaFolder
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
+from ...transforms.sources.folders.side_tables import LabelTable, is_table
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.json.rows import find_lines
 from ...transforms.sources.json.source import JsonLines
@@ -41,6 +47,7 @@ from ...transforms.storage.opened_source import OpenedSource, open_source
 from ..inspect.forecast import forecast
 from ..inventory.inference_cache import infer_features
 from ..inventory.resolve import resolve_features
+from ..inventory.texts import TextColumn, read_integers, read_texts
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
 _SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
@@ -53,16 +60,27 @@ _SEPARATORS = ("_", "-", " ")
 _MAX_FIELDS = 6
 _FALLBACK_RATE = 16_000
 """If no rate has a majority: the rate that most speech models expect."""
+_MIN_FILES_PER_CLASS = 10
+"""With fewer files for each class, proportions in splits of a tenth mean nothing."""
+_MIN_NAMED = 0.99
+"""A table is that of a folder's labels if it names at least this share of the files."""
+_MAX_TABLES = 20
+_MAX_TABLE_BYTES = 64 << 20
 _COUNTED_BYTES = 256 << 20
 """Up to this size, ``init`` counts the records of each split."""
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
-_USUAL_IF_EMPTY = Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
+_MAX_CLASSES = 20
+"""Maximum number of different values that are suggested as classes."""
+_MIN_REPEATS = 5
+"""Values of classes occur at least this often, on average."""
 _WIDTH = 88
+_COMMENT_WIDTH = 69
+"""Comments between features then have 79 columns."""
 _INDENT = " " * 4
 _NO_CREDENTIALS = "# Credentials are left out of the URL: set them in the environment."
 _FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them would be empty."
-_HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths are relative to its folder."""
+_HEAD = '''"""Build it: snapshard build FILE --out DIR. Paths are relative to this file."""
 
 import snapshard as ss
 
@@ -85,54 +103,244 @@ def suggest_recipe(url: str) -> Recipe:
     return _suggest(url)[0]
 
 
-def describe_suggestion(url: str) -> str:
+def describe_suggestion(url: str, *, label: str | None = None, folder: str = ".") -> str:
     """The text of the suggested recipe's file, with the features found declared.
 
-    The next build then refuses data that no longer has them.
+    The next build then refuses data that no longer has them. Beyond :func:`suggest_recipe`, texts
+    of tables that are all ISO 8601 times are declared as such, the label of a table is its column
+    ``label`` if there is one, and comments show what else a column of strings could be.
+
+    Args:
+        url: The raw data.
+        label: The column to predict. A label of a few different integers becomes a class.
+        folder: The folder of the recipe's file: relative paths are relative to it.
 
     Raises:
-        RecipeError: if nothing is there, or it is already a recipe.
+        RecipeError: if nothing is there, it is already a recipe, or it has no such label.
         DataError: if it is empty or of an unknown kind, or its features cannot be inferred.
     """
-    recipe, opened = _suggest(url)
+    recipe, opened = _suggest(url, label=label)
     files = recipe.files.select(opened.list()).files
-    resolved = resolve_features(recipe, infer_features(recipe.files, files, opened))
+    inferred = infer_features(recipe.files, files, opened)
+    if recipe.source.label is None and LABEL in inferred.features:
+        recipe = _labelled(recipe, LABEL)
+        inferred = infer_features(recipe.files, files, opened)
+    resolved = resolve_features(recipe, inferred)
+    features, hints = dict(resolved.prepared), dict[str, Hint]()
+    name = recipe.source.label
+    if (table := _table_of(recipe, files, opened)) is not None:
+        columns = read_texts(table.source, table.files, table.opened, features)
+        for column_name, column in columns.items():
+            found = _look_again(features[column_name], column, table.source, recipe.files)
+            features[column_name], hint = found
+            if hint is not None:
+                hints[column_name] = hint
+        if name in features:
+            features[name] = _numbered_class(table, name, features[name])
+    feature = features.get(name or "")
+    if isinstance(feature, ClassLabel) and not _is_tiny(feature, files, media=recipe.files.media):
+        recipe = _changed(recipe, splits=_stratified(recipe.splits, name))
     if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
         recipe = _with_splits_that_fill(recipe)
-    return recipe_text(recipe, resolved.prepared, resolved.structs)
+    return recipe_text(_seen_from(recipe, folder), features, resolved.structs, hints=hints)
+
+
+def write_suggestion(
+    url: str, file: str, *, label: str | None = None, replace: bool = False
+) -> None:
+    """Writes the suggested recipe to a file; local paths in it are relative to that file.
+
+    Args:
+        url: The raw data.
+        file: A local path that ends in ``.py``.
+        label: The column to predict.
+        replace: Whether to replace an existing file.
+
+    Raises:
+        RecipeError: if the file exists, its folder does not, or it is not a ``.py`` file.
+        SnapshardError: as for :func:`describe_suggestion`.
+    """
+    folder = os.path.dirname(file) or "."
+    if not file.endswith(".py"):
+        raise RecipeError(f"--output: {file} does not end in .py, as recipe files do.")
+    if not os.path.isdir(folder):
+        raise RecipeError(f"--output: the folder {folder} does not exist.")
+    if os.path.lexists(file) and not replace:
+        raise RecipeError(f"--output: {file} exists. Give another name, or replace it: --force.")
+    text = describe_suggestion(url, label=label, folder=folder)
+    storage.put_bytes(os.path.abspath(file), text.encode())
+
+
+@dataclasses.dataclass(frozen=True)
+class Hint:
+    """What a feature could be instead, for a comment."""
+
+    reason: str
+    other: Feature | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """Files of rows, whose columns are features."""
+
+    source: Source
+    files: Sequence[SourceFile]
+    opened: OpenedSource
+
+
+def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource) -> _Table | None:
+    """The table that a source reads: its own files, or the one that labels images or sounds."""
+    source = recipe.source
+    if not recipe.files.media:
+        return _Table(recipe.files, files, opened)
+    if not isinstance(source, MediaFolder):
+        return None
+    if source.table is None or not source.table.lower().endswith((".csv", ".tsv")):
+        return None
+    beside = open_source(source.table, ".")
+    return _Table(Csv(source.table), beside.list(), beside)
+
+
+def _look_again(
+    feature: Feature, column: TextColumn, table: Source, source: Source
+) -> tuple[Feature, Hint | None]:
+    """The feature of a column of strings, if it is more than that, and what else it could be."""
+    assert isinstance(feature, Scalar)
+    kind, optional = column.kind or "", feature.optional
+    unit: Any = kind.removeprefix("time ")
+    if unit != kind and column.is_uniform and isinstance(table, Csv | JsonLines):
+        return Timestamp(unit, optional=optional), None
+    if found := column.explain():
+        if isinstance(source, Csv) and (setting := column.null_values()):
+            fix, optional = f"If that means a missing value, add {setting} to the source, and", True
+        else:
+            fix = "To reject the others (see max_rejects=),"
+        other: Feature = (
+            Scalar(column.dtype, optional=optional)
+            if unit == kind
+            else Timestamp(unit, optional=optional)
+        )
+        return feature, Hint(f"{found}. {fix} declare:", other)
+    texts = sorted(column.texts or ())
+    if len(texts) < 2 or len(texts) * _MIN_REPEATS > column.num_cells:
+        return feature, None
+    if len(texts) <= _MAX_CLASSES and column.complete and all(map(is_unicode, texts)):
+        other = ClassLabel(tuple(texts), optional=optional)
+        return feature, Hint(f"{len(texts)} different texts. To read them as classes:", other)
+    return feature, Hint(
+        f"{len(texts):,} different texts: a vocabulary makes numbers of them, with "
+        "tft.compute_and_apply_vocabulary in a preprocessing_fn."
+    )
+
+
+def _numbered_class(table: _Table, name: str, feature: Feature) -> Feature:
+    """A label of integers as a class, if there are only a few different ones."""
+    if not isinstance(feature, Scalar) or feature.dtype != "int64" or feature.optional:
+        return feature
+    values = read_integers(table.source, table.files, table.opened, name)
+    if values is None or not 2 <= len(values) <= _MAX_CLASSES:
+        return feature
+    if len(values) * _MIN_REPEATS > values.total():
+        return feature
+    return ClassLabel({value: str(value) for value in sorted(values)})
+
+
+def _stratified(splits: Splits, label: str | None) -> Splits:
+    """Splits by fractions, each with the same proportions of the label's classes."""
+    if not splits.fractions or label is None or splits == _ONE_SPLIT:
+        return splits
+    return _by_fractions(splits, stratify_by=label)
+
+
+def _by_fractions(splits: Splits, *, stratify_by: str | None, allow_empty: bool = False) -> Splits:
+    fractions: dict[str, Any] = dict(splits.fractions)
+    return Splits(**fractions, stratify_by=stratify_by, allow_empty=allow_empty)
+
+
+def _labelled(recipe: Recipe, label: str) -> Recipe:
+    """The recipe with another label of its source."""
+    return _changed(recipe, source=_with_label(recipe.files, label))
+
+
+def _with_label(source: Source, label: str) -> Source:
+    if not any(field.name == "label" for field in dataclasses.fields(source)):  # type: ignore[arg-type]
+        raise RecipeError(f"{type(source).__name__} has no columns, so label={label!r} is not one.")
+    changed: Source = dataclasses.replace(source, label=label)  # type: ignore[type-var]
+    return changed
+
+
+def _seen_from(recipe: Recipe, folder: str) -> Recipe:
+    """The recipe with local paths relative to a folder. Absolute paths outside of it are kept."""
+    source: Any = recipe.source
+    changes = {
+        field.name: _relative(getattr(source, field.name), folder)
+        for field in dataclasses.fields(source)
+        if field.name in ("url", "shards", "table") and getattr(source, field.name) is not None
+    }
+    return _changed(recipe, source=dataclasses.replace(source, **changes))
+
+
+def _relative(url: str, folder: str) -> str:
+    """A local path as seen from a folder; other URLs unchanged.
+
+    >>> _relative("data/t.csv", "recipes"), _relative("s3://bucket/t.csv", "recipes")
+    ('../data/t.csv', 's3://bucket/t.csv')
+    >>> _relative("zip://*::data/t.zip", "data"), _relative("data", ".")
+    ('zip://*::t.zip', 'data')
+    """
+    outer, chained, path = url.rpartition("::")
+    if not storage.is_local(path) or "://" in path or os.path.realpath(folder) == os.getcwd():
+        return url
+    absolute, base = os.path.abspath(path), os.path.abspath(folder)
+    seen = os.path.relpath(absolute, base)
+    if os.path.isabs(path) and seen.startswith(os.pardir):
+        return url
+    # Through a link, ".." leads elsewhere.
+    if os.path.realpath(os.path.join(base, seen)) != os.path.realpath(absolute):
+        seen = absolute
+    return f"{outer}{chained}{seen}"
 
 
 def _with_splits_that_fill(recipe: Recipe) -> Recipe:
     """The recipe, with a single split if a build would refuse the usual ones as empty."""
     if not recipe.splits.fractions:
         return recipe
-    counted = _replaced(recipe, _USUAL_IF_EMPTY)
-    try:
-        found = forecast(counted, progress=Silent())
-    except SnapshardError:
-        return recipe  # a build will report the error
-    if all(split.num_examples for split in found.splits):
-        return recipe
-    return _replaced(recipe, _ONE_SPLIT)
+    for label in dict.fromkeys((recipe.splits.stratify_by, None)):
+        splits = _by_fractions(recipe.splits, stratify_by=label)
+        counted = _by_fractions(recipe.splits, stratify_by=label, allow_empty=True)
+        try:
+            found = forecast(_changed(recipe, splits=counted), progress=Silent())
+        except SnapshardError:
+            return recipe  # a build will report the error
+        if all(split.num_examples for split in found.splits):
+            return _changed(recipe, splits=splits)
+    return _changed(recipe, splits=_ONE_SPLIT)
 
 
-def _replaced(recipe: Recipe, splits: Splits) -> Recipe:
-    made = dataclasses.replace(recipe, splits=splits)
+def _changed(recipe: Recipe, **changes: Any) -> Recipe:
+    made = dataclasses.replace(recipe, **changes)
     object.__setattr__(made, "folder", recipe.folder)
     return made
 
 
 def recipe_text(
-    recipe: Recipe, features: Features | None = None, structs: Sequence[str] = ()
+    recipe: Recipe,
+    features: Features | None = None,
+    structs: Sequence[str] = (),
+    *,
+    hints: Mapping[str, Hint] = MappingProxyType({}),
 ) -> str:
     """The text of a recipe file that defines an equal recipe of built-in parts.
 
     ``features`` are declared, so the next build enforces them; the fields of ``structs`` are
-    nested in these. Credentials in the source's URL are left out.
+    nested in these. ``hints`` become comments above features. Credentials in the source's URL are
+    left out.
     """
     # The repr of a built-in step is the code that makes it.
     steps = [repr(step) for step in recipe.prepare]
     splits = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
+    if recipe.splits.stratify_by is not None:
+        splits += f", stratify_by={written(recipe.splits.stratify_by)}"
     if recipe.splits.rule is not None and recipe.splits != Splits.by_folder():
         values = recipe.splits.rule.values
         splits = ", ".join(f"{n}={written(v[0] if len(v) == 1 else v)}" for n, v in values)
@@ -159,18 +367,33 @@ def recipe_text(
     if features is not None:
         lines.append("features={")
         for name, feature in nest(features, structs).items():
-            lines += textwrap.indent(_declared(name, feature), _INDENT).splitlines()
+            lines += textwrap.indent(_declared(name, feature, hints), _INDENT).splitlines()
         lines.append("},")
     body = textwrap.indent("\n".join(lines), _INDENT)
     return f"{_HEAD}recipe = ss.Recipe(\n{body}\n)\n"
 
 
-def _declared(name: str, feature: Feature | Struct) -> str:
-    """One feature's line, or several if it has many classes or fields."""
+def _declared(
+    name: str, feature: Feature | Struct, hints: Mapping[str, Hint], outer: str = ""
+) -> str:
+    """One feature's line, or several if it has comments, many classes or fields."""
     if isinstance(feature, Struct):
-        fields = "\n".join(_declared(*field) for field in feature.fields.items())
-        inner = f"{{\n{textwrap.indent(fields, _INDENT)}\n}}"
+        below = f"{outer}{name}."
+        inner = "\n".join(_declared(*field, hints, below) for field in feature.fields.items())
+        inner = f"{{\n{textwrap.indent(inner, _INDENT)}\n}}"
         return f"{written(name)}: ss.Struct(\n{textwrap.indent(inner, _INDENT)}\n),"
+    hint = hints.get(f"{outer}{name}")
+    if hint is None:
+        return _declaration(name, feature)
+    lines = textwrap.wrap(
+        hint.reason, _COMMENT_WIDTH, break_long_words=False, break_on_hyphens=False
+    )
+    if hint.other is not None:
+        lines += _declaration(name, hint.other).splitlines()
+    return "\n".join([*(f"# {line}" for line in lines), _declaration(name, feature)])
+
+
+def _declaration(name: str, feature: Feature) -> str:
     line = f"{written(name)}: {written(feature)},"
     if len(line) <= _WIDTH or not isinstance(feature, ClassLabel) or feature.values:
         return line
@@ -184,7 +407,7 @@ def _declared(name: str, feature: Feature | Struct) -> str:
     return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT}){optional}\n),"
 
 
-def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
+def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSource]:
     if not url:
         raise RecipeError("The source is empty, expected a path or URL.")
     if url.endswith(".py"):
@@ -206,6 +429,15 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     if holds_samples(url, listed):
         source = WebDataset(url)
         opened = open_source(source.url, ".")
+    elif (labelled := _find_labelled_files(url, listed, opened, label=label)) is not None:
+        source, splits = labelled.source, labelled.splits or splits
+        opened = open_source(source.url, ".")
+        listed = opened.list()
+        files = source.select(listed).files
+        if isinstance(source, ImageFolder):
+            steps = infer_image_steps(files, opened)
+        else:
+            steps = _infer_sound_steps(files, opened)
     elif sounds is not None and sounds.num_files > max(num_tables, num_images):
         source, steps, splits = sounds.source, sounds.steps, sounds.splits or splits
     elif typed is not None and typed.num_files >= max(len(tables), num_images):
@@ -225,9 +457,130 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
         source = TextFiles(url)
     else:
         raise DataError(_say_unknown(opened, listed))
+    if label is not None and source.label != label:
+        source = _with_label(source, label)
+    if isinstance(source, MediaFolder):
+        splits = _stratified_by_class(splits, source, source.select(listed).files, opened)
     recipe = Recipe(name=_name_of(url), source=source, prepare=steps, splits=splits)
     object.__setattr__(recipe, "folder", ".")
     return recipe, opened
+
+
+def _stratified_by_class(
+    splits: Splits, source: MediaFolder, files: Sequence[SourceFile], opened: OpenedSource
+) -> Splits:
+    """Splits in which the classes of files have equal proportions, unless classes are tiny."""
+    try:
+        feature = source.infer_labels(files, opened).get(source.label or "")
+    except SnapshardError:
+        return splits  # a build will report the error
+    if not isinstance(feature, ClassLabel) or _is_tiny(feature, files, media=True):
+        return splits
+    return _stratified(splits, source.label)
+
+
+def _is_tiny(feature: ClassLabel, files: Sequence[SourceFile], *, media: bool) -> bool:
+    """Whether classes of files are too small for splits of a tenth, or a label may be missing."""
+    too_few = media and len(files) < _MIN_FILES_PER_CLASS * len(feature.names)
+    return feature.optional or too_few
+
+
+@dataclasses.dataclass(frozen=True)
+class _LabelledFiles:
+    """Images or sounds, and a table that names them."""
+
+    source: ImageFolder | AudioFolder
+    splits: Splits | None
+    """If folders name splits."""
+
+
+def _find_labelled_files(
+    url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
+) -> _LabelledFiles | None:
+    """Images or sounds outside class folders, and a table in or beside the folder that has them.
+
+    A table is used only if it has a row for 99 % of the files: more than 1 % of rejects would fail
+    a build. Its label is the column ``label``, or the only column, or else ``label``.
+    """
+    by_kind: dict[type[ImageFolder | AudioFolder], list[str]] = {
+        ImageFolder: [f.path for f in listed if _is_file_of(_IMAGES, f)],
+        AudioFolder: [f.path for f in listed if _is_file_of(_SOUNDS, f)],
+    }
+    make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
+    tables = [f.path for f in listed if is_table(f.path) and not is_hidden(f.path)]
+    if len(paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
+        return None
+    splits = Splits.by_folder() if looks_like_splits(paths) else None
+    num_classes = len({path.split("/")[1 if splits else 0] for path in paths if "/" in path})
+    depths = {path.count("/") for path in paths}
+    if min(depths) > (splits is not None) and num_classes > 1:
+        return None  # class folders
+    root = url.rstrip("/") or url
+    inner = "" if splits else os.path.commonpath([os.path.dirname(path) for path in paths])
+    urls = [f"{root}/{path}" for path in tables if path.count("/") <= 1] + _tables_beside(root)
+    for below in dict.fromkeys((inner, "")):
+        place = f"{root}/{below}" if below else url
+        names = [path.removeprefix(f"{below}/") for path in paths]
+        found = [
+            (table, columns)
+            for table in urls
+            if (columns := _columns_for(table, names, make, splits, opened, label)) is not None
+        ]
+        if found:
+            table, columns = found[0]
+            only = next(iter(columns)) if len(columns) == 1 else None
+            chosen = label or (LABEL if LABEL in columns else only)
+            split_folders = True if splits else None
+            source = make(place, table=table, label=chosen, split_folders=split_folders)
+            return _LabelledFiles(source, splits)
+    return None
+
+
+def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
+    return file.path.lower().endswith(suffixes) and not is_hidden(file.path)
+
+
+def _tables_beside(root: str) -> list[str]:
+    """The tables of moderate size next to a local folder."""
+    if not storage.is_local(root) or "://" in root:
+        return []
+    plain = os.path.normpath(root)
+    last = os.path.basename(plain)
+    outer = os.path.join(plain, os.pardir) if last in ("", ".", "..") else os.path.dirname(plain)
+    try:
+        names = sorted(entry.name for entry in os.scandir(outer or ".") if entry.is_file())
+    except OSError:
+        return []
+    found = [
+        os.path.normpath(os.path.join(outer, name))
+        for name in names
+        if is_table(name) and not is_hidden(name)
+    ]
+    return [path for path in found if os.path.getsize(path) <= _MAX_TABLE_BYTES][:_MAX_TABLES]
+
+
+def _columns_for(
+    table: str,
+    paths: Sequence[str],
+    make: type[ImageFolder | AudioFolder],
+    splits: Splits | None,
+    opened: OpenedSource,
+    label: str | None,
+) -> Features | None:
+    """The columns of a table that names these files; None if it does not."""
+    content = "image" if make is ImageFolder else None
+    try:
+        data = opened.read_side(table)
+        read = LabelTable(name=os.path.basename(table), data=data, image=content, label=label)
+        columns = read.features()
+        rows = read.read(columns)
+    except SnapshardError:
+        return None
+    named = sum(
+        rows.key((path, path.partition("/")[2]) if splits else (path,)) is not None
+        for path in paths
+    )
+    return columns if named >= _MIN_NAMED * len(paths) else None
 
 
 def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
@@ -255,7 +608,8 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
         return (
             f"{opened.shown} holds {len(flat):,} images in one folder (first: "
             f"{flat[0].path!r}), expected class folders: <root>/<class>/<image>. Put the images "
-            "into one folder per class, or give the parent folder."
+            "into one folder per class, give the parent folder, or put a table beside them with a "
+            "row for each image: labels.csv with the columns file and label."
         )
     first = next((file.path for file in listed if not file.problem and file.num_bytes), None)
     if first is not None and opened.read(first, 0, len(_SQLITE)) == _SQLITE:

@@ -116,7 +116,7 @@ def to_wire(values: pa.Array, feature: CellFeature, kind: pa.DataType) -> pa.Arr
     if isinstance(feature, ClassLabel):
         return pc.index_in(values, pa.array(feature.names, pa.large_string())).cast(kind)
     if isinstance(feature, Timestamp):
-        return _timestamps(values, feature.unit).cast(kind)
+        return to_timestamps(values, feature.unit).cast(kind)
     if isinstance(feature, Text):
         return values.cast(kind)
     if feature.dtype == "float64":
@@ -198,7 +198,7 @@ def _narrowed(values: pa.Array, dtype: str) -> pa.Array:
     return pa.array(rounded.astype(np.float32), mask=missing)
 
 
-def _timestamps(texts: pa.Array, unit: str) -> pa.Array:
+def to_timestamps(texts: pa.Array, unit: str) -> pa.Array:
     """ISO 8601 texts as int64[n] since 1970; null if a text is not a time in the unit."""
     trimmed = pc.ascii_trim(texts, " \t")
     fits = _mask(pc.match_substring_regex(trimmed, _TIMESTAMP).fill_null(False))

@@ -85,7 +85,7 @@ class AudioFolder(MediaFolder):
             RecipeError: if class folders are named like splits.
             DataError: if no file has labels, or the table is not valid.
         """
-        beside = self._labels.infer(files, opened)
+        beside = self.infer_labels(files, opened)
         return {"audio": _sound_of(read_headers(files, opened)), **beside}
 
     def _kind(self, features: Features) -> MediaKind[SoundHeader]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ....schemas.errors import Reject
-from ....schemas.features import Features
+from ....schemas.features import Feature, Features
 from ....schemas.recipe import OpenSource
 from ...payloads import with_bytes
 from ...runs.files import wire_schema
@@ -105,6 +105,15 @@ class MediaFolder(abc.ABC):
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """None: each file is one record."""
         return ()
+
+    def infer_labels(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
+        """The features besides the files' content. Reads at most a table.
+
+        Raises:
+            RecipeError: if class folders are named like splits, or the table has no such label.
+            DataError: if no file has labels, or the table is not valid.
+        """
+        return self._labels.infer(files, opened)
 
     def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
         """The number of table rows without a file."""

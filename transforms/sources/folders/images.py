@@ -85,7 +85,7 @@ class ImageFolder(MediaFolder):
             RecipeError: if class folders are named like splits.
             DataError: if no file has labels, or the table is not valid.
         """
-        return {"image": Image(storage="encoded"), **self._labels.infer(files, opened)}
+        return {"image": Image(storage="encoded"), **self.infer_labels(files, opened)}
 
     def _kind(self, features: Features) -> MediaKind[ImageHeader]:
         return MediaKind(

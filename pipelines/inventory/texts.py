@@ -1,0 +1,290 @@
+"""What the texts of string columns are: nearly numbers, times, or a few that repeat.
+
+Inference makes a column a string as soon as one cell is not a number, and always if its cells are
+dates. This looks at such columns again, for suggestions and for the explanations of errors. It
+decides nothing: no feature of a build depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...schemas.blocks import Block, FileRange, RawBatch, SourceFile
+from ...schemas.errors import SnapshardError
+from ...schemas.features import Dtype, Features, Scalar
+from ...schemas.manifest import MAX_LABELS
+from ...schemas.recipe import Source
+from ...schemas.written import written
+from ...transforms.sources.csv.cells import to_timestamps, unfit_texts
+from ...transforms.sources.csv.source import Csv
+from ...transforms.sources.csv.types import is_wide
+from ...transforms.sources.json.source import JsonLines
+from ...transforms.storage.opened_source import OpenedSource
+
+MAX_BYTES = 256 << 20
+"""Maximum total size of the files that are read."""
+
+_NEARLY = 0.9
+"""A column is nearly of a kind if at least this share of its cells is."""
+_ENOUGH = 1000
+"""After this many cells, a kind that not half of them are of is not looked for any more."""
+_MAX_ODD = 3
+"""Maximum number of texts that are shown of those that are not of the kind."""
+_MAX_SHOWN_CHARS = 40
+_LIKE_TIME = re.compile(r"[ \t]*[0-9]{4}-")
+_KINDS = {
+    "integer": "integers",
+    "number": "numbers",
+    "time s": "ISO 8601 times",
+    "time ms": "ISO 8601 times",
+    "time us": "ISO 8601 times",
+    "time ns": "ISO 8601 times",
+}
+"""Kind of a cell -> what its cells are called. Narrow kinds come first."""
+
+
+@dataclasses.dataclass
+class _Kind:
+    """The cells that are of a kind, and the first ones that are not."""
+
+    num: int = 0
+    odd: list[str] = dataclasses.field(default_factory=list)
+    """Different texts that are not of this kind, at most one more than are shown."""
+    first_odd: str = ""
+    """Where the first of them is."""
+
+
+@dataclasses.dataclass
+class TextColumn:
+    """The cells of a string column, apart from missing values."""
+
+    num_cells: int = 0
+    complete: bool = True
+    """Whether all of the files were read."""
+    texts: Counter[str] | None = dataclasses.field(default_factory=Counter)
+    """How often each text occurs; None if there are more than ``MAX_LABELS``."""
+    wide: bool = False
+    """Whether a number among the cells loses digits as a float32."""
+    _kinds: dict[str, _Kind] = dataclasses.field(
+        default_factory=lambda: {name: _Kind() for name in _KINDS}
+    )
+
+    @property
+    def kind(self) -> str | None:
+        """The kind that most cells are of: ``integer``, ``number`` or ``time`` and a unit."""
+        name = max(self._kinds, key=lambda name: self._kinds[name].num)
+        enough = self.num_cells and self._kinds[name].num >= _NEARLY * self.num_cells
+        return name if enough else None
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all cells are of the kind."""
+        return self.kind is not None and self._kinds[self.kind].num == self.num_cells
+
+    @property
+    def odd(self) -> tuple[str, ...]:
+        """Different texts that are not of the kind; () if there are too many to show."""
+        found = self._kinds[self.kind].odd if self.kind is not None else []
+        return tuple(found) if len(found) <= _MAX_ODD else ()
+
+    @property
+    def dtype(self) -> Dtype:
+        """The dtype of a column that is nearly of numbers."""
+        return "int64" if self.kind == "integer" else "float64" if self.wide else "float32"
+
+    def explain(self) -> str:
+        """``999 of 1,000 cells are integers; row 17 holds 'n.a.'``; empty if no kind is near."""
+        if self.kind is None or self.is_uniform:
+            return ""
+        found = self._kinds[self.kind]
+        num_odd = self.num_cells - found.num
+        shown = ", ".join(map(_shown, found.odd[:_MAX_ODD]))
+        more = ", …" if len(found.odd) > _MAX_ODD else ""
+        where = f"{found.first_odd} holds {shown}"
+        if num_odd > 1:
+            where = f"{num_odd:,} hold {shown}{more} (the first in {found.first_odd})"
+        among = "" if self.complete else "of those read, "
+        return f"{among}{found.num:,} of {self.num_cells:,} cells are {_KINDS[self.kind]}; {where}"
+
+    def add(self, cells: pa.Array, places: _Places) -> None:
+        """Adds the cells of consecutive records; ``places`` says where each is."""
+        coded = cells.cast(pa.large_binary()).dictionary_encode()
+        codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        counts = np.bincount(codes[codes >= 0], minlength=len(coded.dictionary))
+        texts = [text.decode(errors="backslashreplace") for text in coded.dictionary.to_pylist()]
+        before = self.num_cells
+        self.num_cells += int(counts.sum())
+        if self.texts is not None:
+            for text, count in zip(texts, counts.tolist(), strict=True):
+                self.texts[text] += count
+            if len(self.texts) > MAX_LABELS:
+                self.texts = None
+        for name, found in self._kinds.items():
+            if before >= _ENOUGH and found.num < before / 2:
+                continue  # Regular expressions on texts that are only texts take long.
+            fits = _fits(coded.dictionary, texts, name)
+            found.num += int(counts[fits].sum())
+            odd = np.flatnonzero(~fits)
+            if len(odd) and not found.odd:
+                found.first_odd = places.name(int(np.flatnonzero(np.isin(codes, odd))[0]))
+            new = (texts[index] for index in odd if texts[index] not in found.odd)
+            while len(found.odd) <= _MAX_ODD and (text := next(new, None)) is not None:
+                found.odd.append(text)
+            if name == "number" and not self.wide and fits.any():
+                with contextlib.suppress(ValueError):  # nan(1)
+                    numbers = [float(texts[index]) for index in np.flatnonzero(fits)]
+                    self.wide = is_wide(pa.array(numbers, pa.float64()))
+
+    def forget_numbers(self, num: int) -> None:
+        """Keeps only times among the kinds if not exactly this many cells are numbers."""
+        if self.kind in ("integer", "number") and self._kinds[self.kind].num != num:
+            del self._kinds["integer"], self._kinds["number"]
+
+    def null_values(self) -> str:
+        """The setting of a CSV source that reads the odd texts as missing; empty if too many."""
+        added = "".join(f", {written(text)}" for text in self.odd)
+        return added and f"null_values=(*ss.Csv.null_values{added})"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Where the records of a batch are: in which row of which file."""
+
+    batch: RawBatch
+    num_before: int
+    noun: str
+    file: str
+    """``" of b.csv"``, or nothing if there is only one file."""
+
+    def name(self, index: int) -> str:
+        """``row 17``, counted from 1, for a record of the batch; rejected rows count."""
+        own = int(self.batch.ids[index].rpartition("#")[2])
+        before = sum((reject.position or 0) < own for reject in self.batch.rejects)
+        return f"{self.noun} {self.num_before + before + index + 1:,}{self.file}"
+
+
+def read_texts(
+    source: Source, files: Sequence[SourceFile], opened: OpenedSource, features: Features
+) -> dict[str, TextColumn]:
+    """What the string columns among features hold, read from at most 256 MiB of files.
+
+    Args:
+        source: A source of tables.
+        files: Its files.
+        opened: Its root.
+        features: Its features.
+    """
+    names = [n for n, f in features.items() if isinstance(f, Scalar) and f.dtype == "string"]
+    found = {name: TextColumn() for name in names}
+    wanted: Features = {name: Scalar("string", optional=True) for name in names}
+    ranges, complete = _first_ranges(source, files, opened) if names else ([], True)
+    noun = "line" if isinstance(source, JsonLines) else "row"
+    for part in ranges:
+        file, num_before = f" of {part.path}" if len(ranges) > 1 else "", 0
+        for batch in source.read(Block((part,)), features=wanted, opened=opened, ordered=[0]):
+            places = _Places(batch, num_before, noun, file)
+            for name, column in found.items():
+                column.add(batch.columns.column(name), places)
+            num_before += len(batch.ids) + len(batch.rejects)
+    for name, column in found.items():
+        column.complete = complete
+        if isinstance(source, JsonLines) and column.explain():
+            column.forget_numbers(_num_numbers(source, ranges, opened, name, column.dtype))
+    return found
+
+
+def _num_numbers(
+    source: Source, ranges: Sequence[FileRange], opened: OpenedSource, name: str, dtype: Dtype
+) -> int:
+    """How many values of a JSON key are numbers, not texts that look like numbers."""
+    wanted: Features = {name: Scalar(dtype, optional=True)}
+    return sum(
+        len(batch.ids) - batch.columns.column(name).null_count
+        for part in ranges
+        for batch in source.read(Block((part,)), features=wanted, opened=opened, ordered=[0])
+    )
+
+
+def explain_strings(
+    error: SnapshardError,
+    source: Source,
+    files: Sequence[SourceFile],
+    opened: OpenedSource,
+    features: Features,
+) -> str:
+    """An error's message, and why columns of CSV or JSON Lines that it names are strings."""
+    message = str(error)
+    named = {name: features[name] for name in features if repr(name) in message}
+    if not isinstance(source, Csv | JsonLines) or not named:
+        return message
+    try:
+        columns = read_texts(source, files, opened, named)
+    except SnapshardError:
+        return message
+    for name, column in columns.items():
+        if explained := column.explain():
+            message += f" {name!r} was inferred as a string: {explained}."
+            if isinstance(source, Csv) and (setting := column.null_values()):
+                message += f" If that means a missing value, add {setting} to the source."
+    return message
+
+
+def read_integers(
+    source: Source, files: Sequence[SourceFile], opened: OpenedSource, name: str
+) -> Counter[int] | None:
+    """How often each integer of a column occurs; None if there are many, or much to read."""
+    ranges, complete = _first_ranges(source, files, opened)
+    if not complete:
+        return None
+    found: Counter[int] = Counter()
+    wanted: Features = {name: Scalar("int64", optional=True)}
+    for part in ranges:
+        for batch in source.read(Block((part,)), features=wanted, opened=opened, ordered=[0]):
+            counted = batch.columns.column(name).drop_null().value_counts()
+            found.update({one["values"].as_py(): one["counts"].as_py() for one in counted})
+            if len(found) > MAX_LABELS:
+                return None
+    return found
+
+
+def _first_ranges(
+    source: Source, files: Sequence[SourceFile], opened: OpenedSource
+) -> tuple[list[FileRange], bool]:
+    """The first files, or the beginning of a large one, and whether that is all."""
+    ranges: list[FileRange] = []
+    left = MAX_BYTES
+    readable = [file for file in files if not file.problem and file.num_bytes]
+    for file in readable:
+        stop = file.num_bytes
+        if stop > left and not ranges:
+            stop = next(iter(source.cuts(file, opened)), stop)
+        elif stop > left:
+            return ranges, False
+        ranges.append(FileRange(path=file.path, sha256=file.sha256, start=0, stop=stop))
+        left -= stop
+        if stop < file.num_bytes:
+            return ranges, False
+    return ranges, True
+
+
+def _fits(cells: pa.Array, texts: Sequence[str], kind: str) -> npt.NDArray[np.bool_]:
+    """Which cells are of a kind."""
+    if not kind.startswith("time"):
+        return ~unfit_texts(cells, pa.int64() if kind == "integer" else pa.float64())
+    if not any(_LIKE_TIME.match(text) for text in texts):
+        return np.zeros(len(texts), bool)
+    times = to_timestamps(pa.array(texts, pa.large_string()), kind.removeprefix("time "))
+    fits: npt.NDArray[np.bool_] = times.is_valid().to_numpy(zero_copy_only=False)
+    return fits
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…")
