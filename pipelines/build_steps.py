@@ -29,6 +29,7 @@ from .endings import END_ELSEWHERE_S, END_S, ending_within
 from .inventory.fingerprint_details import fingerprint_details, list_inputs
 from .inventory.resolve import with_image_facts
 from .inventory.survey import Survey, survey
+from .inventory.texts import explaining_strings
 from .operate.repair import withdraw_damaged
 from .plan.ranges import empty_splits, refuse_empty_splits
 from .plan.split_leakage import find_leaks
@@ -166,7 +167,10 @@ class BuildSteps:
         if found.graph is None and self._recipe.preprocessing_fn is None:
             return None
         self._progress.start("analyze", total=None, unit="graph")
-        with self._timed("analyze"):
+        explaining = explaining_strings(
+            found.recipe.files, found.inventory.selected, found.opened, found.inferred.features
+        )
+        with self._timed("analyze"), explaining:
             url, reused = ensure_graph(
                 found,
                 staged,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...schemas.errors import RecipeError, SchemaError
 from ...schemas.features import Features, features_to_json
 from ...schemas.fingerprint import FingerprintParts, digest, fingerprint, library_versions
 from ...schemas.manifest import FORMAT_VERSION
@@ -37,7 +36,7 @@ from .artifact import StoredInventory
 from .inference_cache import Findings, Inferred, infer_features
 from .resolve import ResolvedFeatures, resolve_features
 from .step import Inventory, count_unused_rows, take_inventory
-from .texts import explain_strings
+from .texts import explaining_strings
 
 RUN_FORMAT = 6
 """Increased when the same input and code would give other runs."""
@@ -133,13 +132,8 @@ def survey(
         inventory = count_unused_rows(inventory, source, opened)
     else:
         inferred = stored.inferred
-    try:
+    with explaining_strings(source, inventory.selected, opened, inferred.features):
         features = resolve_features(recipe, inferred)
-    except (RecipeError, SchemaError) as error:
-        if stored is not None:
-            raise
-        found = explain_strings(error, source, inventory.selected, opened, inferred.features)
-        raise type(error)(found) from error
     refuse_undeclared(functions_in(recipe), held.paths, folder=recipe.folder)
     held.check()
     if stored is None and write:

@@ -11,14 +11,14 @@ import contextlib
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, SourceFile
-from ...schemas.errors import SnapshardError
+from ...schemas.errors import RecipeError, SchemaError, SnapshardError
 from ...schemas.features import Dtype, Features, Scalar
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import Source
@@ -213,17 +213,37 @@ def _num_numbers(
     )
 
 
-def explain_strings(
-    error: SnapshardError,
+@contextlib.contextmanager
+def explaining_strings(
+    source: Source, files: Sequence[SourceFile], opened: OpenedSource, features: Features
+) -> Iterator[None]:
+    """Adds to errors of recipes why columns of CSV or JSON Lines that they name are strings.
+
+    TensorFlow's errors about strings name no column: these are about every such column.
+    """
+    try:
+        yield
+    except (RecipeError, SchemaError) as error:
+        message = _explained(str(error), source, files, opened, features)
+        if message == str(error):
+            raise
+        raise type(error)(message) from error
+
+
+def _explained(
+    message: str,
     source: Source,
     files: Sequence[SourceFile],
     opened: OpenedSource,
     features: Features,
 ) -> str:
-    """An error's message, and why columns of CSV or JSON Lines that it names are strings."""
-    message = str(error)
-    named = {name: features[name] for name in features if repr(name) in message}
-    if not isinstance(source, Csv | JsonLines) or not named:
+    named = {
+        name: feature
+        for name, feature in features.items()
+        if repr(name) in message or "tf.string" in message
+    }
+    # With a stored inventory, the source is not accessed.
+    if not isinstance(source, Csv | JsonLines) or not named or not opened.root:
         return message
     try:
         columns = read_texts(source, files, opened, named)
@@ -231,6 +251,7 @@ def explain_strings(
         return message
     for name, column in columns.items():
         if explained := column.explain():
+            message += "" if message.endswith((".", "!", "?")) else "."
             message += f" {name!r} was inferred as a string: {explained}."
             if isinstance(source, Csv) and (setting := column.null_values()):
                 message += f" If that means a missing value, add {setting} to the source."

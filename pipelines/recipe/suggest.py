@@ -210,7 +210,8 @@ def _look_again(
     unit: Any = kind.removeprefix("time ")
     if unit != kind and column.is_uniform and isinstance(table, Csv | JsonLines):
         return Timestamp(unit, optional=optional), None
-    if found := column.explain():
+    # Other sources do not read numbers in texts.
+    if isinstance(table, Csv | JsonLines) and (found := column.explain()):
         if isinstance(source, Csv) and (setting := column.null_values()):
             fix, optional = f"If that means a missing value, add {setting} to the source, and", True
         else:
@@ -347,11 +348,10 @@ def recipe_text(
     by_folder = ".by_folder" * (recipe.splits.rule is not None)
     source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
     url = recipe.files.url
-    bare = (
-        source
-        if storage.is_local(url)
-        else source.replace(written(url), written(storage.redact(url)))
-    )
+    bare = source
+    for place in (url, getattr(recipe.source, "table", None)):
+        if place is not None and not storage.is_local(place):
+            bare = bare.replace(written(place), written(storage.redact(place)))
     lines = [
         f"name={written(recipe.name)},",
         bare,
@@ -516,8 +516,9 @@ def _find_labelled_files(
     if min(depths) > (splits is not None) and num_classes > 1:
         return None  # class folders
     root = url.rstrip("/") or url
+    near = [f.path for f in listed if f.path in tables and _is_moderate(f)][:_MAX_TABLES]
     inner = "" if splits else os.path.commonpath([os.path.dirname(path) for path in paths])
-    urls = [f"{root}/{path}" for path in tables if path.count("/") <= 1] + _tables_beside(root)
+    urls = [f"{root}/{path}" for path in near] + _tables_beside(root)
     for below in dict.fromkeys((inner, "")):
         place = f"{root}/{below}" if below else url
         names = [path.removeprefix(f"{below}/") for path in paths]
@@ -538,6 +539,11 @@ def _find_labelled_files(
 
 def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
     return file.path.lower().endswith(suffixes) and not is_hidden(file.path)
+
+
+def _is_moderate(file: SourceFile) -> bool:
+    """Whether a table is small enough to look at, and in the folder or one below it."""
+    return file.path.count("/") <= 1 and file.num_bytes <= _MAX_TABLE_BYTES
 
 
 def _tables_beside(root: str) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tensorflow_transform as tft
 from PIL import Image as PillowImage
 
 import snapshard as ss
@@ -21,7 +22,7 @@ from snapshard.pipelines import startup_noise
 from snapshard.pipelines.inspect.forecast import forecast
 from snapshard.pipelines.inventory import texts
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recipe.suggest import describe_suggestion, write_suggestion
+from snapshard.pipelines.recipe.suggest import describe_suggestion, recipe_text, write_suggestion
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent
 
@@ -521,3 +522,30 @@ def test_errors_explain_why_a_column_is_a_string(
         fixed = ss.Csv(str(tmp_path / "t.csv"), null_values=(*ss.Csv.null_values, "n.a."))
         recipe = ss.Recipe(name="t", source=fixed, prepare=[ss.tables.fill("y", 0)])
         assert num_rejects(recipe) == 0
+
+
+def scaled(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {"y": tft.scale_to_z_score(inputs["y"])}
+
+
+def test_errors_of_a_preprocessing_fn_explain_it_too(tmp_path: Path) -> None:
+    Path("t.csv").write_text("x,y,z\n" + "1,2,a b\n" * 60 + "3,n.a.,c d\n")
+    source = ss.Csv(str(tmp_path / "t.csv"))
+    with pytest.raises(RecipeError) as caught:
+        ss.build(ss.Recipe(name="t", source=source, preprocessing_fn=scaled), "out")
+    explained = "'y' was inferred as a string: 60 of 61 cells are integers; row 61 holds 'n.a.'."
+    assert f". {explained} If that means a missing value, add" in str(caught.value)
+    assert "'z'" not in str(caught.value)
+
+
+def test_no_numbers_are_suggested_where_none_can_be_read() -> None:
+    pq.write_table(pa.table({"y": ["1"] * 50 + ["n.a."]}), "t.parquet")
+    assert "cells are" not in describe_suggestion("t.parquet")
+
+
+def test_credentials_are_left_out_of_the_place_of_a_table() -> None:
+    source = ss.ImageFolder("ftp://ann:pass9@h/d", table="ftp://ann:pass9@h/d/labels.csv")
+    text = recipe_text(ss.Recipe(name="t", source=source))
+    assert "pass9" not in text
+    assert "labels.csv" in text
+    assert "Credentials are left out" in text
