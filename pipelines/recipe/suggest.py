@@ -507,7 +507,7 @@ def _find_labelled_files(
         AudioFolder: [f.path for f in listed if _is_file_of(_SOUNDS, f)],
     }
     make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
-    tables = [f.path for f in listed if is_table(f.path) and not is_hidden(f.path)]
+    tables = [file for file in listed if is_table(file.path) and not is_hidden(file.path)]
     if len(paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
         return None
     splits = Splits.by_folder() if looks_like_splits(paths) else None
@@ -516,7 +516,7 @@ def _find_labelled_files(
     if min(depths) > (splits is not None) and num_classes > 1:
         return None  # class folders
     root = url.rstrip("/") or url
-    near = [f.path for f in listed if f.path in tables and _is_moderate(f)][:_MAX_TABLES]
+    near = [file.path for file in tables if _is_moderate(file)][:_MAX_TABLES]
     inner = "" if splits else os.path.commonpath([os.path.dirname(path) for path in paths])
     urls = [f"{root}/{path}" for path in near] + _tables_beside(root)
     for below in dict.fromkeys((inner, "")):
@@ -529,7 +529,8 @@ def _find_labelled_files(
         ]
         if found:
             table, columns = found[0]
-            only = next(iter(columns)) if len(columns) == 1 else None
+            plain = [n for n, f in columns.items() if isinstance(f, Scalar | ClassLabel)]
+            only = plain[0] if len(plain) == len(columns) == 1 else None
             chosen = label or (LABEL if LABEL in columns else only)
             split_folders = True if splits else None
             source = make(place, table=table, label=chosen, split_folders=split_folders)
