@@ -406,12 +406,20 @@ class BoundingBoxes(TensorFeature):
     A box is (ymin, xmin, ymax, xmax) as fractions of the image's height and width, 0 to 1, as in
     TensorFlow's ``tf.image``. ``image`` names the image feature that the boxes belong to: steps
     that change its geometry transform the boxes too. ``labels`` names a Sequence of one value per
-    box, such as its class: if a box is cropped away, its value is removed too.
+    box, such as its class, or several of them: if a box is cropped away, its values are removed
+    too.
     """
 
     image: str = "image"
-    labels: str | None = None
+    labels: str | tuple[str, ...] | None = None
     kind: Literal["bounding_boxes"] = "bounding_boxes"
+
+    @property
+    def per_box(self) -> tuple[str, ...]:
+        """The names in ``labels``."""
+        if self.labels is None:
+            return ()
+        return (self.labels,) if isinstance(self.labels, str) else self.labels
 
     @property
     def form(self) -> TensorForm:

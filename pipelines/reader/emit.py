@@ -12,7 +12,8 @@ import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...schemas.features import ClassLabel, Features, Tensor
+from ...schemas.features import BoundingBoxes, ClassLabel, Feature, Features, Tensor
+from ...schemas.features import Sequence as SequenceFeature
 from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import READER_FACTS, reader_file
 from ...transforms.examples.sizing import varying_lists
@@ -105,11 +106,12 @@ def facts_text(facts: ReaderFacts) -> str:
 
 def _assignments(facts: ReaderFacts) -> Iterator[str]:
     label = None if facts.label is None else facts.features[facts.label]
-    names = label.names if isinstance(label, ClassLabel | Tensor) else None
+    named = _box_classes(facts.features) if facts.label is None else facts.label
+    names = None if named is None else _names(facts.features[named])
     class_names = None if names is None else list(names)
     features = describe(facts.features)
-    if facts.label is not None and class_names is not None:
-        features[facts.label]["names"] = _Name("CLASS_NAMES")
+    if named is not None and class_names is not None:
+        features[named]["names"] = _Name("CLASS_NAMES")
     num_classes = len(label.names) if isinstance(label, ClassLabel) else 0
     shares, weights = _class_shares(facts.class_counts, num_classes)
     varying = varying_lists(facts.features)
@@ -138,6 +140,20 @@ def _assignments(facts: ReaderFacts) -> Iterator[str]:
     }
     for target, value in constants.items():
         yield from _assign(target, value)
+
+
+def _names(feature: Feature) -> Sequence[str] | None:
+    """The names of a feature's classes, or of the values of a vector."""
+    feature = feature.of if isinstance(feature, SequenceFeature) else feature
+    return feature.names if isinstance(feature, ClassLabel | Tensor) else None
+
+
+def _box_classes(features: Features) -> str | None:
+    """The feature with the classes of bounding boxes; None if there are several or none."""
+    boxes = [feature for feature in features.values() if isinstance(feature, BoundingBoxes)]
+    found = {name for one in boxes for name in one.per_box if name in features}
+    classes = [name for name in sorted(found) if _names(features[name]) is not None]
+    return classes[0] if len(classes) == 1 else None
 
 
 def _class_shares(counts: Sequence[int], num: int) -> tuple[list[float], list[float]]:

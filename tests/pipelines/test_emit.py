@@ -487,6 +487,34 @@ class TestClasses:
         values = constants(emitted(LABEL))
         assert values["CLASS_WEIGHTS"] == values["CLASS_SHARES"] == [0.0, 0.0]
 
+    @pytest.mark.parametrize(
+        ("label", "labels", "expected"),
+        [
+            (None, "kinds", ["cat", "dog"]),
+            (None, ("crowd", "kinds"), ["cat", "dog"]),
+            ("kinds", "kinds", ["cat", "dog"]),
+            ("scene", "kinds", ["day", "night"]),
+            (None, ("kinds", "parts"), None),
+            (None, "crowd", None),
+            (None, None, None),
+        ],
+    )
+    def test_of_boxes_where_no_label_has_them(
+        self, label: str | None, labels: Any, expected: Any
+    ) -> None:
+        features: Features = {
+            "boxes": BoundingBoxes(labels=labels),
+            "kinds": Sequence(ClassLabel(("cat", "dog"))),
+            "crowd": Sequence(Scalar("bool")),
+            "parts": Sequence(ClassLabel(("head",))),
+            "scene": ClassLabel(("day", "night")),
+        }
+        values = constants(emitted(features, label=label))
+        assert (values["LABEL"], values["CLASS_NAMES"]) == (label, expected)
+        assert values["FEATURES"]["kinds"]["names"] == ["cat", "dog"]
+        if label != "scene":
+            assert values["CLASS_WEIGHTS"] == values["CLASS_SHARES"] == []
+
     @pytest.mark.parametrize("label", [None, "x"])
     def test_none_where_the_label_is_no_class(self, label: str | None) -> None:
         features: Features = {"x": Scalar(dtype="int64"), "other": ClassLabel(names=("a",))}

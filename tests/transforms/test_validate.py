@@ -286,6 +286,15 @@ def test_each_box_has_its_label() -> None:
     (problem,) = Validator(features).problems(batch)
     assert problem.row == 2
     assert "'kinds' has 1 values for 2 boxes in 'boxes'" in problem.message
+    features = {
+        **features,
+        "boxes": ss.BoundingBoxes(labels=("kinds", "crowd", "absent")),
+        "crowd": ss.Sequence(ss.Scalar("bool")),
+    }
+    batch = columns(features, boxes=[box, box], kinds=[[1], [1]], crowd=[[0], []])
+    (problem,) = Validator(features).problems(batch)
+    assert problem.row == 1
+    assert "'crowd' has 0 values for 1 boxes in 'boxes'" in problem.message
 
 
 def test_images_of_declared_and_of_any_size() -> None:

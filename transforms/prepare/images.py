@@ -7,7 +7,7 @@ is, without :func:`encode`.
 
 A feature ``BoundingBoxes(image=name)`` belongs to the image. Boxes are fractions of the upright
 picture, so stretching and rotating do not change them. Padding and cropping do: boxes are clipped
-at the border, and a box that becomes empty is dropped, together with its value in the sequence
+at the border, and a box that becomes empty is dropped, together with its values in the sequences
 named by ``BoundingBoxes(labels=…)``.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
@@ -513,20 +514,20 @@ def _follow(
     """The record with the boxes of an image adjusted to the new picture."""
     for boxes, feature in features.items():
         if isinstance(feature, BoundingBoxes) and feature.image == name:
-            labels = feature.labels if feature.labels in features else None
+            labels = [name for name in feature.per_box if name in features]
             record = record | move_boxes(record, boxes, labels=labels, window=window)
     return record
 
 
 def move_boxes(
-    record: dict[str, Any], name: str, *, labels: str | None, window: Window
+    record: dict[str, Any], name: str, *, labels: Iterable[str], window: Window
 ) -> dict[str, Any]:
     """Converts boxes ``float32[num_boxes, 4]`` to fractions of a window; drops those outside.
 
     Args:
         record: A record of tensors.
         name: The boxes feature.
-        labels: The sequence with one value per box, if there is one.
+        labels: The sequences with one value per box.
         window: The part of the old picture that becomes the new one.
 
     Returns:
@@ -540,13 +541,13 @@ def move_boxes(
     corners = tf.clip_by_value(corners, 0.0, 1.0)
     kept = tf.reduce_all(corners[:, 1] > corners[:, 0], axis=1)
     found = {name: tf.boolean_mask(tf.reshape(corners, [-1, 4]), kept)}
-    if labels is not None:
-        values = record[labels]
+    for label in labels:
+        values = record[label]
         alike = tf.debugging.Assert(
             tf.shape(values)[0] == tf.shape(boxes)[0], ["the image has not one label for each box"]
         )
         with tf.control_dependencies([alike]):
-            found[labels] = tf.boolean_mask(values, kept)
+            found[label] = tf.boolean_mask(values, kept)
     return found
 
 

@@ -174,7 +174,10 @@ class Rename:
 
     def _following(self, boxes: BoundingBoxes) -> BoundingBoxes:
         """Boxes that refer to their image and labels by the new names."""
-        labels = None if boxes.labels is None else self.names.get(boxes.labels, boxes.labels)
+        labels = boxes.labels
+        if labels is not None:
+            renamed = tuple(self.names.get(name, name) for name in boxes.per_box)
+            labels = renamed[0] if isinstance(labels, str) else renamed
         image = self.names.get(boxes.image, boxes.image)
         return dataclasses.replace(boxes, image=image, labels=labels)
 

@@ -370,6 +370,17 @@ def test_one_label_too_few_is_a_reject() -> None:
     assert "one label for each box" in reject.message
 
 
+def test_all_values_of_a_box_follow_it() -> None:
+    several = BoundingBoxes(image="image", labels=("box_labels", "scores", "absent"))
+    features = {**BOXED, "boxes": several, "scores": Sequence(Scalar("float32"))}
+    boxes = [(0, 0, 0.2, 1), (0.4, 0.4, 0.6, 0.6), (0.9, 0.9, 1, 1), (0.5, 0, 1, 1)]
+    row = boxed_row(noise(40, 40), boxes, [0, 1, 2, 0]) | {"scores": [0.0, 0.25, 0.5, 0.75]}
+    runner = StepRunner([images.center_crop("image", (20, 20))], features)
+    columns = runner.prepare(raw_batch(features, [row])).columns
+    assert columns.column("box_labels")[0].as_py() == [1, 0]
+    assert columns.column("scores")[0].as_py() == [0.25, 0.75]
+
+
 def test_boxes_without_labels_follow_too() -> None:
     features = {name: BOXED[name] for name in ("image", "boxes")}
     runner = StepRunner([images.resize("image", (20, 10), keep_ratio=True)], features)

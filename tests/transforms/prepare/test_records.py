@@ -165,6 +165,8 @@ def test_boxes_whose_image_and_labels_are_renamed_are_cut_as_before(pictures: An
     rename = ss.records.rename({"image": "photo", "kinds": "names", "boxes": "frames"})
     renamed = rename.features(boxed)
     assert renamed["frames"] == BoundingBoxes("photo", labels="names")
+    several = {**boxed, "boxes": BoundingBoxes("image", labels=("kinds", "scores"))}
+    assert rename.features(several)["frames"] == BoundingBoxes("photo", labels=("names", "scores"))
     unlabelled = rename.features({**boxed, "boxes": BoundingBoxes("image")})
     assert unlabelled["frames"] == BoundingBoxes("photo")
 

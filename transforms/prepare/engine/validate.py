@@ -49,10 +49,12 @@ class Validator:
             check for name, feature in features.items() for check in _checks(name, feature)
         ]
         for name, feature in features.items():
-            labels = feature.labels if isinstance(feature, BoundingBoxes) else None
-            form = tensor_form(features[labels]) if labels and labels in features else None
-            if isinstance(feature, BoundingBoxes) and labels is not None and form is not None:
-                self._checks.append(_label_check(name, feature, labels, form))
+            if not isinstance(feature, BoundingBoxes):
+                continue
+            for labels in feature.per_box:
+                form = tensor_form(features[labels]) if labels in features else None
+                if form is not None:
+                    self._checks.append(_label_check(name, feature, labels, form))
 
     def problems(self, columns: pa.RecordBatch) -> list[Problem]:
         """The invalid rows, each with its first problem.
