@@ -207,6 +207,89 @@ class TestPad:
             found = ids(reader.dataset("train", 2, seed=1, bucket=name, pad=True))
             assert sorted(flat(found)) == list(range(5))
 
+    @pytest.mark.parametrize("bucket", [False, "words"])
+    @pytest.mark.parametrize("as_supervised", [False, ("words", "tags")])
+    def test_with_numbers_that_are_no_values(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot, bucket: Any, as_supervised: Any
+    ) -> None:
+        features: Features = {
+            "words": Sequence(Scalar(dtype="int64")),
+            "tags": Sequence(ClassLabel(names=("noun", "verb"))),
+            "scores": Sequence(Scalar(dtype="float32")),
+            "flags": Sequence(Scalar(dtype="bool")),
+            "texts": Sequence(Text()),
+        }
+        records = [
+            {
+                "words": [7] * n,
+                "tags": [0] * n,
+                "scores": [0.5] * n,
+                "flags": [1] * n,
+                "texts": [b"a"] * n,
+            }
+            for n in (0, 3, 1)
+        ]
+        told = {"label": None, "lengths": {"words": [3], "tags": [3]}}
+        reader = write_snapshot(tmp_path, features, {"train": [records]}, **told)
+        options = {"shuffle": False, "bucket": bucket, "as_supervised": as_supervised}
+        order = [0, 2, 1] if bucket else [0, 1, 2]
+
+        def read(pad: Any) -> dict[str, list[Any]]:
+            (batch,) = reader.dataset("train", 3, pad=pad, **options)
+            found = dict(zip(as_supervised, batch, strict=True)) if as_supervised else batch
+            return {
+                name: value.numpy()[np.argsort(order)].tolist() for name, value in found.items()
+            }
+
+        def padded(value: Any, fill: Any) -> list[list[Any]]:
+            return [[value] * n + [fill] * (3 - n) for n in (0, 3, 1)]
+
+        zeros = {
+            "words": padded(7, 0),
+            "tags": padded(0, 0),
+            "scores": padded(0.5, 0),
+            "flags": padded(True, False),
+            "texts": padded(b"a", b""),
+        }
+        numbers = {"words": padded(7, -1), "tags": padded(0, -1), "scores": padded(0.5, -1)}
+        kept = set(as_supervised or features)
+
+        def some(values: dict[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in values.items() if name in kept}
+
+        assert read(True) == read(0) == some(zeros)
+        assert read(-1) == some(zeros | numbers)
+        assert read({"tags": -100}) == some(zeros | {"tags": padded(0, -100)})
+
+    def test_refuses_what_a_list_cannot_hold(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        features: Features = {
+            "id": Scalar(dtype="int64"),
+            "bytes": Sequence(Scalar(dtype="uint8")),
+            "tags": Sequence(ClassLabel(names=("noun", "verb"))),
+            "texts": Sequence(Text()),
+        }
+        values = {"id": 1, "bytes": np.uint8([1]), "tags": [1], "texts": [b"a"]}
+        reader = write_snapshot(tmp_path, features, {"train": [[values]]}, label=None)
+        for pad, message in {
+            "-1": r"pad='-1' must be True \(zeros\), a number, or {feature: number}",
+            -1: r"pad: 'bytes' is uint8, which cannot hold -1. Choose .* pad={feature: number}",
+            0.5: "pad: 'bytes' is uint8, which cannot hold 0.5",
+        }.items():
+            for call in (reader.dataset, reader.steps):
+                with pytest.raises(ValueError, match=message):
+                    call("train", 1, pad=pad)
+        for name in ("id", "texts", "missing"):
+            with pytest.raises(ValueError, match=f"{name!r} is not a list .* of bytes, tags"):
+                reader.dataset("train", 1, pad={name: 1})
+        with pytest.raises(ValueError, match="must be True"):
+            reader.dataset("train", 1, pad={"tags": True})
+        (batch,) = reader.dataset("train", 1, pad=-1, columns=["tags", "texts"])
+        assert batch["tags"].numpy().tolist() == [[1]]
+        with pytest.raises(ValueError, match="batch_size=None and pad= exclude"):
+            reader.dataset("train", None, pad=0)
+
     @pytest.mark.parametrize("bucket", [False, "x"])
     def test_what_is_empty_keeps_its_dimensions(
         self, tmp_path: Path, write_snapshot: WriteSnapshot, bucket: bool | str

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from .options import Options, Stages
+from .options import Options, Padding, Stages
 from .pipeline import read
 from .plan import plan_reading
 from .shards import list_shards
@@ -40,7 +40,7 @@ def dataset(
     equal_steps: bool = False,
     start_step: int | Stages = 0,
     balance: str | Mapping[str | int, float] | None = None,
-    pad: bool = False,
+    pad: Padding = False,
     bucket: bool | str = False,
     windows: tuple[int, int] | None = None,
     pack: int | None = None,
@@ -95,7 +95,9 @@ def dataset(
         balance: "uniform", or {class: weight}: the mix of classes in an epoch of the same length,
             exact to one record; rare classes are repeated, evenly. Reads each record by its
             position: for local disks.
-        pad: Pad lists with zeros to the longest of the batch, instead of ``tf.RaggedTensor``.
+        pad: Pad lists to the longest of the batch, instead of ``tf.RaggedTensor``: True with zeros;
+            a number with it, such as -1, which is no class; {feature: number} these with theirs,
+            others with zeros. Strings are always padded with "", bools with False.
         bucket: Batch examples of similar length (of the named feature, if there are several), by
             sorting 32 batches at a time; with ``pad``, pad to the next of ``LENGTHS``.
         windows: (length, step): cut lists into windows, each an example. The number of batches is

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
@@ -19,6 +20,8 @@ BUFFER_BYTES = 16 << 20
 BUFFER_RECORDS = 16_384
 """Maximum number of records in the default shuffle buffer."""
 
+Padding: TypeAlias = "bool | float | Mapping[str, float]"
+"""What ``pad`` takes: True (zeros), a number for all lists, or numbers by feature."""
 Stages = list[tuple[int, int, int]]
 """(steps, batch size, workers) of each stage of an interrupted epoch."""
 
@@ -40,7 +43,7 @@ class Options:
     image_size: tuple[int, int] | None = None
     dtype: str | None = None
     scale: float | None = None
-    pad: bool = False
+    pad: Padding = False
     with_id: bool = False
     # Which records come when: changes interleave_records, shuffle_records and batch_records.
     shuffle: bool | int | None = None
@@ -80,13 +83,14 @@ class Options:
             _check_integer("epochs", self.epochs, least=1, end=2**31)
         if self.seed is not None:
             _check_integer("seed", self.seed, least=-(2**63), end=2**63)
-        for name in ("pad", "drop_remainder", "equal_steps", "debug", "with_id"):
+        for name in ("drop_remainder", "equal_steps", "debug", "with_id"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
         for name, least in (("parallelism", 1), ("prefetch", 0)):
             if getattr(self, name) is not None:
                 _check_integer(name, getattr(self, name), least=least, end=2**31)
         targets_of(self.as_supervised)
+        _check_padding(self.pad)
         _check_buffer(self.shuffle)
         _check_parts(self)
         _check_stages(self.start_step)
@@ -147,6 +151,11 @@ class Options:
         return self.augments or self.with_id
 
     @property
+    def pads(self) -> bool:
+        """Whether lists are padded, with zeros or another number."""
+        return self.pad is not False
+
+    @property
     def num_parallel_calls(self) -> int:
         """Calls of a stage that run at the same time; -1 lets tf.data decide."""
         return int(tf.data.AUTOTUNE) if self.parallelism is None else int(self.parallelism)
@@ -170,6 +179,16 @@ def _check_integer(name: str, value: Any, *, least: int, end: int) -> None:
     is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
     if not is_integer or not least <= value < end:
         raise ValueError(f"{name}={value!r} must be an integer from {least} to {end - 1}.")
+
+
+def _check_padding(pad: Any) -> None:
+    values = pad.values() if isinstance(pad, Mapping) else [pad]
+    if not isinstance(pad, bool) and not all(map(_is_number, values)):
+        raise ValueError(f"pad={pad!r} must be True (zeros), a number, or {{feature: number}}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _check_buffer(shuffle: Any) -> None:
@@ -292,7 +311,9 @@ def _check_together(options: Options) -> None:
     given = {
         field.name
         for field in dataclasses.fields(options)
-        if (value := getattr(options, field.name)) or (field.name == "seed" and value is not None)
+        if (value := getattr(options, field.name))
+        or (field.name == "seed" and value is not None)
+        or (field.name == "pad" and value is not False)
     }
     exclude = dict(_EXCLUDE)
     if options.cache == "decoded":

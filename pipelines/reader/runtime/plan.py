@@ -57,7 +57,7 @@ def plan_reading(options: Options) -> Plan:
         from .balance import balance_classes
 
         plan = balance_classes(plan)
-    if options.pad and options.service is None and options.filter is None:
+    if options.pads and options.service is None and options.filter is None:
         from .sequences import pad_lists
 
         plan = pad_lists(plan)
@@ -92,7 +92,7 @@ def plan_reading(options: Options) -> Plan:
         from .filtering import filter_examples
 
         plan = filter_examples(plan)
-    if options.pad and (options.service is not None or options.filter is not None):
+    if options.pads and (options.service is not None or options.filter is not None):
         from .sequences import pad_lists
 
         plan = pad_lists(plan)
@@ -322,6 +322,10 @@ def steps_of(options: Options) -> int:
         from .sequences import lengths_of
 
         lengths_of(options.bucket)
+    if options.pads:
+        from .sequences import paddings
+
+        paddings(options)
     if options.windows is not None:
         from .sequences import check_windows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -83,12 +83,12 @@ def _named(values: Any, name: str = "") -> list[tuple[str, Any]]:
 
 
 def pad_lists(plan: Plan) -> Plan:
-    """Converts ragged tensors to dense ones, padded with zeros to the longest list of the batch.
+    """Converts ragged tensors to dense ones, padded to the longest list of the batch.
 
     With ``bucket=``, the width is rounded up to the next of ``LENGTHS``.
     """
     parse, options = plan.parse_batch, plan.options
-    targets = targets_of(options.as_supervised)
+    targets, values = targets_of(options.as_supervised), paddings(options)
     ends = facts.LENGTHS if options.bucket else {}
 
     def dense(value: Any, name: str) -> Any:
@@ -97,14 +97,15 @@ def pad_lists(plan: Plan) -> Plan:
             return {key: dense(one, f"{dot}{key}") for key, one in value.items()}
         if not isinstance(value, tf.RaggedTensor):
             return value
+        fill = tf.constant(values[name], value.dtype) if name in values else None
         if not ends.get(name):  # an explicit shape, since an empty batch has none
-            return value.to_tensor(shape=value.shape)
+            return value.to_tensor(fill, shape=value.shape)
         longest, end = tf.reduce_max(value.row_lengths()), tf.constant(ends[name], tf.int64)
         next_end = tf.reduce_min(tf.where(end >= longest, end, end[-1]))
         most = tf.maximum(longest, next_end)
         shape = [-1, most, *(dim or -1 for dim in value.shape[2:])]
         return tf.ensure_shape(
-            value.to_tensor(shape=tf.stack([tf.cast(size, tf.int64) for size in shape])),
+            value.to_tensor(fill, shape=tf.stack([tf.cast(size, tf.int64) for size in shape])),
             [None, None, *value.shape[2:]],
         )
 
@@ -120,6 +121,45 @@ def pad_lists(plan: Plan) -> Plan:
         return *pair, *found[2:]
 
     return dataclasses.replace(plan, parse_batch=padded)
+
+
+def paddings(options: Options) -> dict[str, float]:
+    """The numbers that ``pad`` names, by feature; all other lists are padded with zeros.
+
+    Raises:
+        ValueError: if a feature is not a list of numbers, or its dtype cannot hold the number.
+    """
+    pad, features = options.pad, facts.FEATURES
+    lists = [name for name in features if _is_numeric_list(name)]
+    if isinstance(pad, Mapping):
+        for name in pad:
+            if name not in lists:
+                raise ValueError(
+                    f"pad: {name!r} is not a list of numbers; expected one of "
+                    f"{', '.join(lists) or 'none, since there are none'}."
+                )
+        values = dict(pad)
+    elif isinstance(pad, bool):
+        return {}
+    else:
+        targets = targets_of(options.as_supervised)
+        wanted = {*features} if options.columns is None else {*options.columns}
+        wanted = wanted if targets is None else targets.wanted(options.columns)
+        values = {name: pad for name in lists if name in wanted}
+    for name, value in values.items():
+        kind = tf.float32 if features[name]["kind"] == "audio" else features[name]["dtype"]
+        kind = tf.as_dtype(kind)
+        if kind.is_integer and not (value == value // 1 and kind.min <= value <= kind.max):
+            raise ValueError(
+                f"pad: {name!r} is {kind.name}, which cannot hold {value}. Choose another number, "
+                "or name the features to pad with it, pad={feature: number}."
+            )
+    return values
+
+
+def _is_numeric_list(name: str) -> bool:
+    feature = facts.FEATURES[name]
+    return None in feature.get("shape", []) and feature["dtype"] not in ("string", "bool")
 
 
 def cut_windows(plan: Plan) -> Plan:

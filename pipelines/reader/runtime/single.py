@@ -55,7 +55,7 @@ def _options_of(arguments: Mapping[str, Any]) -> tuple[Options, int]:
     With ``equal_steps``, batches have one example each: workers then have equally many examples.
     """
     for name, why in _REFUSED.items():
-        if arguments.get(name):
+        if arguments.get(name) is not None and arguments[name] is not False:
             raise ValueError(
                 f"batch_size=None and {name}= exclude each other ({why}): leave one out."
             )
