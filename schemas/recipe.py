@@ -57,6 +57,9 @@ class OpenSource(Protocol):
     def read_side(self, url: str) -> bytes:
         """Reads a complete side file: one of the source's ``side_urls``."""
 
+    def side_digest(self, url: str) -> str:
+        """The sha256 of a side file, hex; where it is known, the file is not read."""
+
     def side(self, url: str) -> tuple[OpenSource, str]:
         """Opens one of the source's ``side_urls``; returns its root, and its path there."""
 

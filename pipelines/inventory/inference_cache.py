@@ -122,5 +122,5 @@ def _content(source: Source, files: Sequence[SourceFile], opened: OpenSource) ->
         return ""
     if not all(file.sha256 or file.problem for file in files):
         return ""
-    sides = [hashlib.sha256(opened.read_side(url)).hexdigest() for url in source.side_urls]
+    sides = [opened.side_digest(url) for url in source.side_urls]
     return digest([input_digest(files), *sides])

@@ -280,12 +280,14 @@ class OpenedSource:
         return side, side.single
 
     def side_digest(self, url: str) -> str:
-        """The sha256 of a file next to the source, in hex.
+        """The sha256 of a file next to the source, in hex; it is read only if that is unknown.
 
         Raises:
             RecipeError: if there is no such file.
             StorageError: if it cannot be read.
         """
+        if self.sides.get(url):
+            return self.sides[url]
         side, path = self.side(url)
         digest = hashlib.sha256()
         for chunk in side.chunks(path, chunk_bytes=4 << 20):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ class Opened:
 
     def read_side(self, url: str) -> bytes:
         return self.sides[url]
+
+    def side_digest(self, url: str) -> str:
+        return hashlib.sha256(self.sides[url]).hexdigest()
 
 
 def files(*paths: str) -> list[SourceFile]:

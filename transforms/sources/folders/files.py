@@ -190,6 +190,11 @@ def _read_chunk(
             reason: str = error.reason  # type: ignore[attr-defined]
             pending.reject(path, error, stage="read", reason=reason, data=data)
             continue
+        try:
+            labels.check(label, header)
+        except UnlabelledError as error:
+            pending.reject(path, error, stage="validate", reason=error.reason, data=data)
+            continue
         weight = kind.weigh(header)
         if pending.weight and pending.weight + weight > kind.max_weight:
             yield pending.batch()

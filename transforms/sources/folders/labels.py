@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -48,6 +49,14 @@ class LabelReader(Protocol):
         Raises:
             UnlabelledError: if the file must be rejected.
         """
+
+    def check(self, found: Any, header: Any) -> None:
+        """Compares the result of :meth:`find` with the file's header, if it says anything of it.
+
+        Raises:
+            UnlabelledError: if the file must be rejected.
+        """
+        return
 
     def columns(self, found: Sequence[Any]) -> Mapping[str, pa.Array]:
         """The wire columns of files' features, from the results of :meth:`find`."""
@@ -91,9 +100,11 @@ class FileLabels:
                 )
         if self.label not in (None, LABEL):
             self._check_label(self.label)
-        if self.table is not None and not is_table(self.table):
+        of_images = self.content == "image"
+        if self.table is not None and not is_table(self.table, of_images=of_images):
+            coco = ", or COCO's .json" if of_images else ""
             raise ValueError(
-                f"table={self.table!r}, expected a file with the suffix .csv, .tsv or .jsonl"
+                f"table={self.table!r}, expected a file with the suffix .csv, .tsv or .jsonl{coco}"
             )
 
     def _check_label(self, name: str | None) -> None:
@@ -183,8 +194,13 @@ class FileLabels:
     def _table(self, opened: OpenSource) -> LabelTable:
         assert self.table is not None
         image = self.content if self.content == "image" else None
-        data = opened.read_side(self.table)
-        return LabelTable(name=_file_name(self.table), data=data, image=image, label=self.label)
+        return LabelTable(
+            name=_file_name(self.table),
+            data=functools.partial(opened.read_side, self.table),
+            sha256=opened.side_digest(self.table),
+            image=image,
+            label=self.label,
+        )
 
     def _names(self, path: str) -> tuple[str, ...]:
         """The names that a table may use for a file."""
@@ -251,7 +267,7 @@ def looks_like_splits(paths: Iterable[str]) -> bool:
     return len(folders) > 1 and folders <= _SPLIT_WORDS
 
 
-class _FolderReader:
+class _FolderReader(LabelReader):
     def __init__(
         self, below: Callable[[str], str], features: Features, *, split_folders: bool
     ) -> None:
@@ -283,7 +299,7 @@ class _FolderReader:
         return {LABEL: pa.array(found, pa.int64())} if self._features else {}
 
 
-class _PatternReader:
+class _PatternReader(LabelReader):
     def __init__(self, below: Callable[[str], str], pattern: str, features: Features) -> None:
         self._below, self._pattern, self._features = below, pattern, features
         self._expression = _compile(pattern)
@@ -318,12 +334,16 @@ class _PatternReader:
         return columns
 
 
-class _TableReader:
+class _TableReader(LabelReader):
     def __init__(self, names: Callable[[str], tuple[str, ...]], rows: TableRows) -> None:
         self._names, self._rows = names, rows
 
     def find(self, path: str) -> int:
         return self._rows.find(self._names(path))
+
+    def check(self, found: int, header: Any) -> None:
+        if self._rows.sizes is not None:
+            self._rows.check_size(found, header.height, header.width)
 
     def columns(self, found: Sequence[int]) -> Mapping[str, pa.Array]:
         return self._rows.take(found)

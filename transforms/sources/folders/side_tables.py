@@ -1,4 +1,4 @@
-"""Side tables: features of files, from a CSV, TSV or JSON Lines file.
+"""Side tables: features of files, from a CSV, TSV or JSON Lines file, or COCO's JSON (``coco``).
 
 The first existing column of ``file``, ``file_name``, ``filename``, ``path`` and ``image``, else the
 first column, names the file of a row: by its path below the source's root or by its bare name, with
@@ -16,7 +16,8 @@ list of one of these             Sequence; null or missing: none
 object                           its fields, such as ``camera.iso``
 ``boxes`` of an image            BoundingBoxes: a list of [ymin, xmin, ymax, xmax], or of objects
                                  ``{"bbox": [ymin, xmin, ymax, xmax], "label": "cat"}``, whose
-                                 labels become ``box_labels``, a Sequence of a ClassLabel
+                                 labels become ``box_labels``, a Sequence of a ClassLabel; with
+                                 ``"crowd": true``, also ``box_crowd``, a Sequence of bools
 ================================ ===============================================================
 
 Boxes are fractions of the image's height and width, 0 to 1. Pixel coordinates would depend on
@@ -28,13 +29,16 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import hashlib
 import io
 import json
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ....schemas.blocks import Block, FileRange, SourceFile
@@ -57,17 +61,16 @@ from ...runs.files import wire_schema
 from ..csv.source import Csv
 from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
+from .coco import BOX_CROWD, BOX_LABELS, BOXES, Instances, boxes_with, read_instances
 
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
 """Names of the column that names the file."""
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = ".jsonl"
+_COCO = ".json"
 
-BOXES = "boxes"
-BOX_LABELS = "box_labels"
-
-_BOX_KEYS = frozenset({"bbox", "label"})
+_BOX_KEYS = frozenset({"bbox", "label", "crowd"})
 _ROUNDING = 1e-6
 _FORM = (
     "expected [ymin, xmin, ymax, xmax] as fractions of the image's height and width, 0 to 1. "
@@ -83,26 +86,38 @@ class UnlabelledError(ValueError):
         self.reason = reason
 
 
-def is_table(url: str) -> bool:
-    """Whether a URL has the suffix of a supported table."""
-    return _suffix(url.partition("::")[0].partition("?")[0]) in (*_DELIMITERS, _JSON_LINES)
+def is_table(url: str, *, of_images: bool = False) -> bool:
+    """Whether a URL has the suffix of a supported table; COCO's are for images."""
+    suffixes = (*_DELIMITERS, _JSON_LINES, *([_COCO] if of_images else []))
+    return _suffix(url.partition("::")[0].partition("?")[0]) in suffixes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelTable:
-    """The content of a side table.
+    """A side table, which is parsed once for all blocks of a process.
 
     Attributes:
         name: The file's name, whose suffix determines the format.
-        data: Its bytes.
+        data: Its bytes, or a function that returns them.
+        sha256: Of its bytes, hex; computed if it is not given.
         image: The image feature of a JSON Lines column ``boxes``, if any.
         label: The column whose strings are classes, if any.
     """
 
     name: str
-    data: bytes = dataclasses.field(repr=False)
+    data: bytes | Callable[[], bytes] = dataclasses.field(repr=False, compare=False)
+    sha256: str = ""
     image: str | None = None
     label: str | None = "label"
+
+    def __post_init__(self) -> None:
+        """Computes the digest."""
+        if not self.sha256:
+            object.__setattr__(self, "sha256", hashlib.sha256(self.load()).hexdigest())
+
+    def load(self) -> bytes:
+        """Its bytes."""
+        return self.data if isinstance(self.data, bytes) else self.data()
 
     def infer(self, paths: Many[tuple[str, ...]]) -> dict[str, Feature]:
         """The features of the table's columns.
@@ -143,7 +158,7 @@ class LabelTable:
         Raises:
             SchemaError: if a feature is not a column of the table, or has an unsupported type.
         """
-        return _read(self.name, self.data, json.dumps(features_to_json(features)))
+        return _read(self, json.dumps(features_to_json(features)))
 
     def num_unused(self, paths: Many[tuple[str, ...]]) -> int:
         """The number of names that match none of the files; ``paths`` as in :meth:`infer`.
@@ -152,7 +167,8 @@ class LabelTable:
             SchemaError: if it is not a valid table.
         """
         rows = self.read(_features_of(self))
-        return len((rows.keys.keys() | rows.unfit.keys()) - {rows.key(names) for names in paths})
+        named = {rows.key(names) for names in paths}
+        return len((rows.keys.keys() | rows.unfit.keys()) - named) + rows.num_others
 
     def features(self) -> dict[str, Feature]:
         """The features of its columns.
@@ -160,16 +176,20 @@ class LabelTable:
         Raises:
             SchemaError: if it is not a valid table.
         """
+        if _suffix(self.name) == _COCO:
+            assert self.image is not None
+            return _instances(self).features(self.image)
+        data = self.load()
         if _suffix(self.name) == _JSON_LINES:
             return infer_columns(
-                self.name, self.data, image=self.image, keys=KEY_COLUMNS, label=self.label
+                self.name, data, image=self.image, keys=KEY_COLUMNS, label=self.label
             )
-        found = self._infer_csv(Csv(self.name, delimiter=_DELIMITERS[_suffix(self.name)]))
+        found = self._infer_csv(Csv(self.name, delimiter=_DELIMITERS[_suffix(self.name)]), data)
         name = self.label
         label = None if name is None else found.get(name)
         if name is not None and isinstance(label, Scalar) and label.dtype in ("string", "bool"):
             delimiter = _DELIMITERS[_suffix(self.name)]
-            found = self._infer_csv(Csv(self.name, delimiter=delimiter, label=name))
+            found = self._infer_csv(Csv(self.name, delimiter=delimiter, label=name), data)
             named = found[name]
             if label.optional and isinstance(named, ClassLabel):
                 found[name] = dataclasses.replace(named, optional=True)
@@ -178,9 +198,9 @@ class LabelTable:
             raise SchemaError(f"The table {self.name} has no columns besides the file names.")
         return found
 
-    def _infer_csv(self, source: Csv) -> dict[str, Feature]:
-        file = SourceFile(path=self.name, num_bytes=len(self.data), stamp="")
-        return dict(source.infer([file], _Content(self.data)))
+    def _infer_csv(self, source: Csv, data: bytes) -> dict[str, Feature]:
+        file = SourceFile(path=self.name, num_bytes=len(data), stamp="")
+        return dict(source.infer([file], _Content(data)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,6 +216,10 @@ class TableRows:
     num_lost: int
     """Number of unreadable rows."""
     first_lost: str
+    num_others: int = 0
+    """Number of files that it refers to without a row for them."""
+    sizes: npt.NDArray[np.int64] | None = None
+    """Height and width of each row's image, if the table has them."""
 
     def key(self, names: Many[str]) -> str | None:
         """The name in the table of a file with these paths; None if it has no row."""
@@ -230,6 +254,22 @@ class TableRows:
             )
         return row
 
+    def check_size(self, row: int, height: int, width: int) -> None:
+        """Checks the size of a row's image, as displayed.
+
+        Raises:
+            UnlabelledError: if the table has another.
+        """
+        if self.sizes is None or (self.sizes[row] == (height, width)).all():
+            return
+        stated = "×".join(map(str, self.sizes[row].tolist()))
+        raise UnlabelledError(
+            "not the size in the table",
+            f"the image is {height}×{width} (height × width, upright), and {self.name} has "
+            f"{stated}: its boxes are for another image, or for one whose EXIF orientation was "
+            "ignored. Correct the image or the table",
+        )
+
     def take(self, rows: Many[int]) -> dict[str, pa.Array]:
         """The wire columns of rows."""
         taken = self.columns.take(pa.array(rows, pa.int64()))
@@ -241,12 +281,33 @@ def _features_of(table: LabelTable) -> Mapping[str, Feature]:
     return table.features()
 
 
+@functools.lru_cache(maxsize=2)
+def _instances(table: LabelTable) -> Instances:
+    return read_instances(table.name, table.load())
+
+
 @functools.lru_cache(maxsize=4)
-def _read(name: str, data: bytes, features_json: str) -> TableRows:
-    """Reads a table once for all blocks of a process."""
+def _read(table: LabelTable, features_json: str) -> TableRows:
     features = features_from_json(json.loads(features_json))
-    read = _read_json if _suffix(name) == _JSON_LINES else _read_csv
-    return read(name, data, features)
+    if _suffix(table.name) == _COCO:
+        return _read_coco(_instances(table), features)
+    read = _read_json if _suffix(table.name) == _JSON_LINES else _read_csv
+    return read(table.name, table.load(), features)
+
+
+def _read_coco(found: Instances, features: Features) -> TableRows:
+    columns, unfit = found.columns(features)
+    schema = wire_schema(features)
+    return TableRows(
+        name=found.name,
+        keys=_rows_by_name(found.file_names),
+        columns=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema),
+        unfit={_normal(found.file_names[image]): message for image, message in unfit.items()},
+        num_lost=0,
+        first_lost="",
+        num_others=found.num_unknown,
+        sizes=found.sizes,
+    )
 
 
 def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
@@ -359,6 +420,10 @@ class _Content:
         """Raises FileNotFoundError: a table has no side files."""
         raise FileNotFoundError(url)
 
+    def side_digest(self, url: str) -> str:
+        """Raises FileNotFoundError: a table has no side files."""
+        raise FileNotFoundError(url)
+
 
 def parse_lines(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of a table, with nested objects flattened, and why other lines are invalid."""
@@ -468,6 +533,7 @@ def _column_feature(
 def _box_features(name: str, values: list[Any], image: str) -> dict[str, Feature]:
     labels: set[str] = set()
     num_labelled = num_boxes = 0
+    has_crowd = False
     for value in values:
         for box in value if isinstance(value, list) else ():
             num_boxes += 1
@@ -476,16 +542,19 @@ def _box_features(name: str, values: list[Any], image: str) -> dict[str, Feature
                 if unknown:
                     raise SchemaError(
                         f"The table {name}: a box has {unknown[0]!r}; expected "
-                        f"{{'bbox': [ymin, xmin, ymax, xmax], 'label': 'name'}}. Leave it out, or "
-                        "move it to a separate column."
+                        f"{{'bbox': [ymin, xmin, ymax, xmax], 'label': 'name', 'crowd': false}}. "
+                        "Leave it out, or move it to a separate column."
                     )
+                has_crowd = has_crowd or "crowd" in box
                 if isinstance(box.get("label"), str):
                     num_labelled += 1
                     labels.add(box["label"])
-    if not num_labelled:
-        return {BOXES: BoundingBoxes(image=image)}
-    of = ClassLabel(tuple(sorted(labels)))
-    return {BOXES: BoundingBoxes(image=image, labels=BOX_LABELS), BOX_LABELS: Sequence(of)}
+    per_box: dict[str, Feature] = {}
+    if num_labelled:
+        per_box[BOX_LABELS] = Sequence(ClassLabel(tuple(sorted(labels))))
+    if has_crowd:
+        per_box[BOX_CROWD] = Sequence(Scalar("bool"))
+    return boxes_with(per_box, image)
 
 
 def _boxes(value: Any, features: Features) -> dict[str, Any]:
@@ -494,19 +563,20 @@ def _boxes(value: Any, features: Features) -> dict[str, Any]:
     Raises:
         SchemaError: if they are not valid boxes.
     """
-    boxes, labels = [], []
+    boxes, labels, crowd = [], [], []
     if value is not None and not isinstance(value, list):
         raise SchemaError(f"boxes is {reprlib.repr(value)}, {_FORM}.")
     for box in value or ():
         corners = box.get("bbox") if isinstance(box, dict) else box
         boxes.append(_corners(corners))
         labels.append(box.get("label") if isinstance(box, dict) else None)
+        crowd.append(box.get("crowd", False) if isinstance(box, dict) else False)
     if BOX_LABELS not in features:
-        return {BOXES: boxes}
+        return {BOXES: boxes, BOX_CROWD: crowd}
     missing = [number for number, label in enumerate(labels) if not isinstance(label, str)]
     if missing:
         raise SchemaError(f"box {missing[0]} has no label, but other boxes have.")
-    return {BOXES: boxes, BOX_LABELS: labels}
+    return {BOXES: boxes, BOX_LABELS: labels, BOX_CROWD: crowd}
 
 
 def _corners(value: Any) -> list[float]:
