@@ -218,6 +218,27 @@ def label_json(names: Sequence[str], seed: int) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
+def coco(names: Sequence[str], seed: int) -> bytes:
+    """Boxes of images of 7 × 5 pixels, as ``image`` makes them."""
+    rng = random.Random(seed)
+    images = [
+        {"id": 3 * i, "file_name": name, "height": 7, "width": 5} for i, name in enumerate(names)
+    ]
+    boxes = [
+        {
+            "image_id": rng.choice(images)["id"],
+            "category_id": rng.choice((2, 5)),
+            "bbox": [rng.random(), rng.random(), 1 + rng.random(), 2.5],
+            "segmentation": [[0.5] * 6],
+            "iscrowd": rng.randrange(2),
+        }
+        for _ in range(9)
+    ]
+    categories = [{"id": 5, "name": "dog"}, {"id": 2, "name": "cat"}]
+    content = {"images": images, "annotations": boxes, "categories": categories}
+    return json.dumps(content).encode()
+
+
 Layer = tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]
 """How to open what checksums protect, and how to close it again with checksums that are right."""
 

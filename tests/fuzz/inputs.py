@@ -392,7 +392,7 @@ def _label_table(suffix: str) -> Callable[[Path], InputTarget]:
         (folder / "images").mkdir()
         for number, name in enumerate(names):
             (folder / "images" / name).write_bytes(made.image("PNG", number))
-        make = made.label_csv if suffix == ".csv" else made.label_json
+        make = {".csv": made.label_csv, ".jsonl": made.label_json, ".json": made.coco}[suffix]
         table = f"labels{suffix}"
         return InputTarget(
             folder,
@@ -400,7 +400,7 @@ def _label_table(suffix: str) -> Callable[[Path], InputTarget]:
             table,
             make(names, 1),
             [make(names[:3], 2), make(names[3:], 3)],
-            json=suffix == ".jsonl",
+            json=suffix != ".csv",
             tokens=(b"0.png", b"file", b"label", b",", b"yes"),
             holds_records=False,
         )
@@ -553,6 +553,7 @@ KINDS = (
     Kind("WAV", _sounds, loads="tensorflow"),
     Kind("label table, CSV", _label_table(".csv")),
     Kind("label table, JSON", _label_table(".jsonl")),
+    Kind("label table, COCO", _label_table(".json")),
     Kind(
         "WebDataset tar",
         _files(ss.WebDataset, ".tar", made.samples, layers=(made.TAR,)),

@@ -1,13 +1,9 @@
 """The label: any feature of the examples, by default the source's, under its last name."""
 
-import ast
 import contextlib
 import dataclasses
 import json
-import linecache
-import re
 import sqlite3
-import types
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,8 @@ import snapshard as ss
 from snapshard.pipelines.inspect.forecast import forecast
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent
+
+from .documented import run_examples
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "labels.md"
 NUM = 60
@@ -49,45 +47,8 @@ def patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def examples(page: Path) -> str:
-    """The Python blocks of a page as one module, its other lines empty."""
-    lines, is_code = [], False
-    for line in page.read_text().splitlines():
-        is_fence = line.startswith("```")
-        lines.append(line if is_code and not is_fence else "")
-        is_code = line == "```python" if is_fence else is_code
-    return "\n".join(lines) + "\n"
-
-
-def test_the_examples_of_the_page_run(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = patients / "page.py"
-    path.write_text(examples(PAGE))
-    source = path.read_text()
-    module = types.ModuleType("page")
-    module.__file__ = str(path)
-    linecache.checkcache(str(path))
-    num_checked = 0
-
-    def check(number: int, value: Any) -> None:
-        nonlocal num_checked
-        found = re.search(r"  # (.*)$", source.splitlines()[number - 1])
-        if found is not None:
-            start, dots, _ = found[1].partition("…")
-            shown = " ".join(repr(value).split())
-            assert (shown[: len(start)] if dots else shown) == start, f"{PAGE.name}:{number}"
-            num_checked += 1
-
-    class Checked(ast.NodeTransformer):
-        def visit_Expr(self, node: ast.Expr) -> ast.AST:
-            number = ast.Constant(node.end_lineno)
-            call = ast.Call(ast.Name("__check__", ast.Load()), [number, node.value], [])
-            return ast.copy_location(ast.Expr(call), node)
-
-    module.__dict__["__check__"] = check
-    tree = ast.fix_missing_locations(Checked().visit(ast.parse(source)))
-    exec(compile(tree, str(path), "exec"), module.__dict__)
-    num_comments = len(re.findall(r"^[^#\n]*\S  # ", source, flags=re.MULTILINE))
-    assert num_checked == num_comments > 5
+def test_the_examples_of_the_page_run(patients: Path) -> None:
+    assert run_examples(PAGE, patients) > 5
 
 
 def csv(label: str | None = None) -> ss.Csv:

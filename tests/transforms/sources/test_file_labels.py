@@ -342,6 +342,27 @@ def test_boxes_with_labels() -> None:
     assert c == {"boxes": [], "box_labels": []}
 
 
+def test_boxes_of_groups() -> None:
+    alone = {"bbox": [0, 0, 1, 1], "label": "dog"}
+    table = jsonl(
+        {"file": "a.jpg", "boxes": [alone, {**alone, "crowd": True}]},
+        {"file": "b.jpg", "boxes": [{**alone, "crowd": "yes"}]},
+        {"file": "c.jpg", "boxes": []},
+    )
+    made = labels(table="boxes.jsonl")
+    paths = ["a.jpg", "b.jpg", "c.jpg"]
+    features = infer(made, *paths, table=table)
+    assert features == {
+        "boxes": BoundingBoxes(image="image", labels=("box_labels", "box_crowd")),
+        "box_labels": Sequence(ClassLabel(("dog",))),
+        "box_crowd": Sequence(Scalar("bool")),
+    }
+    a, b, c = read(made, features, *paths, table=table)
+    assert (a["box_labels"], a["box_crowd"]) == ([0, 0], [0, 1])
+    assert b["reason"] == "unfit row in the table"
+    assert c["box_crowd"] == []
+
+
 def test_a_table_is_read_from_beside_the_source(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.jpg").write_bytes(b"x")

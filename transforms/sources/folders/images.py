@@ -55,7 +55,9 @@ class ImageFolder(MediaFolder):
         table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each image, named in a column
             ``file``, ``file_name``, ``filename``, ``path`` or ``image``, else in the first column.
             Other columns are features: the label a ClassLabel, ``boxes`` of JSON Lines bounding
-            boxes. An image without a row is rejected. Relative paths are resolved like ``url``.
+            boxes. Or COCO's instances, ``.json``: ``image_id``, ``boxes``, ``box_labels``, and
+            ``box_crowd`` if any annotation has ``iscrowd``. An image without a row is rejected, and
+            one whose size is not the one in COCO's file. Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict; None for none. Its
