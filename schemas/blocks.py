@@ -64,11 +64,15 @@ class Block:
     """A deterministic unit of input work: some files, or a range of one file."""
 
     ranges: tuple[FileRange, ...]
+    rows: str = ""
+    """Hash of the rows of a side table that belong to its files; empty if there is no table."""
 
     @functools.cached_property
     def block_id(self) -> str:
         """Hash of what the block reads: 32 hex digits."""
-        parts = [[p.path, p.sha256, p.start, p.stop, p.problem] for p in self.ranges]
+        parts: object = [[p.path, p.sha256, p.start, p.stop, p.problem] for p in self.ranges]
+        if self.rows:
+            parts = {"ranges": parts, "rows": self.rows}
         content = json.dumps(parts, separators=(",", ":")).encode("ascii")
         return hashlib.sha256(content).hexdigest()[:32]
 
@@ -87,18 +91,22 @@ class Block:
 
     def to_line(self) -> bytes:
         """The block as one line of ASCII JSON; :meth:`from_line` is the inverse."""
-        parts = [
+        parts: object = [
             [p.path, p.sha256, p.start, p.stop, p.problem, p.stamp, p.whole_sha256]
             for p in self.ranges
         ]
+        if self.rows:
+            parts = {"ranges": parts, "rows": self.rows}
         return json.dumps(parts, separators=(",", ":")).encode("ascii")
 
     @classmethod
     def from_line(cls, line: bytes) -> Block:
         """Reads the output of :meth:`to_line`."""
         names = [field.name for field in dataclasses.fields(FileRange)]
-        parts = json.loads(line)
-        return cls(tuple(FileRange(**dict(zip(names, part, strict=True))) for part in parts))
+        parts, rows = json.loads(line), ""
+        if isinstance(parts, dict):
+            parts, rows = parts["ranges"], parts["rows"]
+        return cls(tuple(FileRange(**dict(zip(names, part, strict=True))) for part in parts), rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +142,7 @@ WorkUnit = Block | KeySpan
 
 def unit_from_line(line: bytes) -> WorkUnit:
     """Reads the output of ``to_line`` of a block or a range."""
-    return KeySpan.from_line(line) if line.startswith(b"{") else Block.from_line(line)
+    return KeySpan.from_line(line) if line.startswith(b'{"span"') else Block.from_line(line)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -160,6 +160,20 @@ class CountsRows(Protocol):
 
 
 @runtime_checkable
+class HasRows(Protocol):
+    """A source whose side files, if it has any, are a table with a row for each file.
+
+    A block is then identified by the rows of its files: a changed row changes one block.
+    """
+
+    def rows_digest(self, block: Block, *, features: Features, opened: OpenSource) -> str:
+        """Hash of all that the table says of a block's files, read as ``features``.
+
+        Empty if there is no table.
+        """
+
+
+@runtime_checkable
 class CutsApart(Protocol):
     """A source whose file ranges are independent: no record depends on another range.
 

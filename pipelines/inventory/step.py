@@ -20,9 +20,10 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from ...schemas.blocks import Block, SourceFile, WorkUnit
 from ...schemas.errors import DamagedWorkError, DataError, SourceChangedError, StorageError
+from ...schemas.features import Features
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
-from ...schemas.recipe import CountsRows, CutsApart, Source
+from ...schemas.recipe import CountsRows, CutsApart, HasRows, Source
 from ...transforms import storage
 from ...transforms.activity import reading, working_on
 from ...transforms.sources.blocks import MIN_CUT_BYTES, group_blocks
@@ -162,6 +163,24 @@ def count_unused_rows(inventory: Inventory, source: Source, opened: OpenedSource
         return inventory
     num_skipped = {**inventory.num_skipped, "row of the table without a file": num_unused}
     return dataclasses.replace(inventory, num_skipped=num_skipped)
+
+
+def with_rows(
+    inventory: Inventory, source: Source, opened: OpenedSource, *, features: Features
+) -> Inventory:
+    """The inventory, with blocks identified by the rows that a side table has for their files.
+
+    Raises:
+        SchemaError: if the table does not have these features.
+        StorageError: if it cannot be read.
+    """
+    if not isinstance(source, HasRows):
+        return inventory
+    blocks = tuple(
+        dataclasses.replace(block, rows=source.rows_digest(block, features=features, opened=opened))
+        for block in inventory.blocks
+    )
+    return dataclasses.replace(inventory, blocks=blocks)
 
 
 def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:

@@ -13,7 +13,7 @@ from ...schemas.fingerprint import FingerprintParts, digest, fingerprint, librar
 from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
-from ...schemas.recipe import Recipe, Source
+from ...schemas.recipe import HasRows, Recipe, Source
 from ...transforms.code.dependencies import Dependencies, HeldFiles, functions_in, read_dependencies
 from ...transforms.code.digest import code_digest, source_settings, step_digest
 from ...transforms.code.user_reads import refuse_undeclared
@@ -35,7 +35,7 @@ from ..watchdog import expected_to_advance
 from .artifact import StoredInventory
 from .inference_cache import Findings, Inferred, infer_features
 from .resolve import ResolvedFeatures, resolve_features
-from .step import Inventory, count_unused_rows, take_inventory
+from .step import Inventory, count_unused_rows, take_inventory, with_rows
 from .texts import explaining_strings
 
 RUN_FORMAT = 6
@@ -134,6 +134,8 @@ def survey(
         inferred = stored.inferred
     with explaining_strings(source, inventory.selected, opened, inferred.features):
         features = resolve_features(recipe, inferred)
+    if stored is None:
+        inventory = with_rows(inventory, source, opened, features=features.raw)
     refuse_undeclared(functions_in(recipe), held.paths, folder=recipe.folder)
     held.check()
     if stored is None and write:
@@ -248,7 +250,9 @@ def _stage_digests(
     base: Mapping[str, object],
 ) -> tuple[str, ...]:
     """For each stage, a hash of all that shapes its runs: nothing that only later stages use."""
-    names = ("depends_on", "format", "raw", "seed", "sides", "source", "versions")
+    names = ["depends_on", "format", "raw", "seed", "source", "versions"]
+    if not (isinstance(recipe.files, HasRows) and recipe.files.side_urls):
+        names.append("sides")  # else each block has its rows
     shared = {name: base[name] for name in names if name in base}
     before = digest(shared)
     digests = []

@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import snapshard as ss
-from snapshard.schemas.blocks import BatchInfo, Block, FileRange, ImageFacts, RunInfo, ShardInfo
+from snapshard.schemas.blocks import (
+    BatchInfo,
+    Block,
+    FileRange,
+    ImageFacts,
+    RunInfo,
+    ShardInfo,
+    unit_from_line,
+)
 from snapshard.schemas.errors import Reject
 from snapshard.schemas.manifest import FileEntry, Manifest, ShardEntry, SplitEntry, read_manifest
 from snapshard.schemas.naming import stays_inside
@@ -213,11 +221,12 @@ _ODD_PATHS = st.binary(min_size=1, max_size=20).map(
             FileRange, path=_ODD_PATHS, sha256=HASHES, start=NUMBERS, stop=NUMBERS, problem=NAMES
         ),
         max_size=3,
-    )
+    ),
+    st.sampled_from(["", "0" * 64]),
 )
-def test_blocks_read_back(ranges: list[FileRange]) -> None:
-    block = Block(tuple(ranges))
-    assert Block.from_line(block.to_line()) == block
+def test_blocks_read_back(ranges: list[FileRange], rows: str) -> None:
+    block = Block(tuple(ranges), rows=rows)
+    assert Block.from_line(block.to_line()) == unit_from_line(block.to_line()) == block
     assert b"\n" not in block.to_line()
 
 

@@ -1,4 +1,4 @@
-"""Runs the examples of a page, and compares the values in their comments with what came out."""
+"""Runs the Python examples of a page of the documentation."""
 
 import ast
 import linecache
@@ -19,10 +19,14 @@ def examples(page: Path) -> str:
 
 
 def run_examples(page: Path, folder: Path) -> int:
-    """Runs a page's examples in a folder; returns the number of values that were compared.
+    """Runs the examples of a page, and compares values with the comments that show them.
 
-    The comment of an expression is the ``repr`` of its value, or its start, followed by "…". The
-    comment of any other line says something else.
+    Args:
+        page: The page.
+        folder: The folder with the page's data, which is the current one.
+
+    Returns:
+        The number of values that were compared.
     """
     path = folder / "page.py"
     path.write_text(examples(page))
@@ -38,8 +42,7 @@ def run_examples(page: Path, folder: Path) -> int:
         if found is not None:
             start, dots, _ = found[1].partition("…")
             shown = " ".join(repr(value).split())
-            where = f"{page.name}:{number} gives {shown}"
-            assert (shown[: len(start)] if dots else shown) == start, where
+            assert (shown[: len(start)] if dots else shown) == start, f"{page.name}:{number}"
             num_checked += 1
 
     class Checked(ast.NodeTransformer):
@@ -51,4 +54,6 @@ def run_examples(page: Path, folder: Path) -> int:
     module.__dict__["__check__"] = check
     tree = ast.fix_missing_locations(Checked().visit(ast.parse(source)))
     exec(compile(tree, str(path), "exec"), module.__dict__)
+    num_comments = len(re.findall(r"^[^#\n]*\S  # ", source, flags=re.MULTILINE))
+    assert num_checked == num_comments
     return num_checked

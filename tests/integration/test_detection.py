@@ -1,5 +1,6 @@
 """Object detection: from COCO's files and JSON Lines to padded batches."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
+from snapshard.pipelines.inventory import step as inventory
+from snapshard.transforms.sources.blocks import group_blocks
 
 from .documented import run_examples
+from .snapshots_left import file_hashes
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "detection.md"
 SIZE = (80, 120)
@@ -121,6 +125,61 @@ def test_faults_are_counted(coco: Any, tmp_path: Path, lab: Any) -> None:
     assert f"annotations[{at - 2}]: the box [100.0, 0.0, 100.0" in rejects["000000000003.jpg"][1]
     skipped = lab.build_facts(snapshot)["input"]["skipped"]
     assert skipped == {"row of the table without a file": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["coco", "jsonl"])
+def test_a_changed_annotation_prepares_its_block_again(
+    coco: Any, tmp_path: Path, lab: Any, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    grouping = functools.partial(group_blocks, block_bytes=40_000)
+    monkeypatch.setattr(inventory, "group_blocks", grouping)
+
+    def built(content: Any, out: str = "out") -> tuple[ss.Snapshot, dict[str, int]]:
+        table = tmp_path / f"table.{'json' if form == 'coco' else form}"
+        table.write_text(json.dumps(content) if form == "coco" else "\n".join(as_lines(content)))
+        source = ss.ImageFolder(str(tmp_path / "train2017"), table=str(table))
+        steps = [ss.images.decode("image")]
+        recipe = ss.Recipe(name="coco", source=source, prepare=steps, max_rejects=5)
+        snapshot = ss.build(recipe, tmp_path / out)
+        return snapshot, lab.build_facts(snapshot)["blocks"]
+
+    _, all_blocks = built(coco)
+    assert all_blocks["prepared"] == all_blocks["total"] > 4
+    moved = json.loads(json.dumps(coco))
+    moved["annotations"][7]["bbox"][0] += 1
+    changed, blocks = built(moved)
+    assert blocks == {"prepared": 1, "total": all_blocks["total"]}
+    anew, blocks = built(moved, "anew")
+    assert blocks["prepared"] == all_blocks["total"]
+    assert file_hashes(Path(changed.path)) == file_hashes(Path(anew.path))
+    lost = json.loads(json.dumps(moved))
+    lost["images"][3]["file_name"] = "gone.jpg"
+    if form == "jsonl":
+        del lost["images"][3]
+    _, blocks = built(lost)
+    assert blocks["prepared"] == 1
+    # The order of images says nothing, nor do annotations of others.
+    lost["images"].reverse()
+    changed, blocks = built(lost)
+    assert blocks["prepared"] == 0
+    reject = next(row for row in lab.rejects(changed))
+    assert (reject["id"], reject["reason"]) == ("000000000003.jpg", "no row in the table")
+
+
+def as_lines(content: Any) -> list[str]:
+    """The lines of the same table as JSON Lines."""
+    boxes: dict[int, list[Any]] = {image["id"]: [] for image in content["images"]}
+    for one in content["annotations"]:
+        x, y, w, h = one["bbox"]
+        corners = [y / SIZE[0], x / SIZE[1], (y + h) / SIZE[0], (x + w) / SIZE[1]]
+        if one["image_id"] in boxes:
+            label = CATEGORIES[one["category_id"]]
+            boxes[one["image_id"]].append({"bbox": corners, "label": label})
+    return [
+        json.dumps({"file": image["file_name"], "boxes": boxes[image["id"]]})
+        for image in content["images"]
+    ]
 
 
 def test_lists_of_classes_have_no_balance(coco: Any, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_examples_of_the_page_run(patients: Path) -> None:
+def test_the_examples_of_the_page_run(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_examples(PAGE, patients) > 5
 
 

@@ -342,6 +342,28 @@ def test_boxes_with_labels() -> None:
     assert c == {"boxes": [], "box_labels": []}
 
 
+def test_rows_of_files_have_one_hash_wherever_they_are() -> None:
+    made = labels(table="labels.csv")
+    features = infer(made, "a.jpg", table=CSV)
+
+    def digest(table: bytes, *paths: str) -> str:
+        return made.rows_digest(paths, features, _opened(made, table=table))
+
+    head, *rows = CSV.splitlines(keepends=True)
+    assert len(digest(CSV, "a.jpg", "sub/b.jpg")) == 64
+    turned = b"".join([head, *reversed(rows)])
+    for paths in (["a.jpg"], ["sub/b.jpg", "a.jpg"], ["a.jpg", "none.jpg"], []):
+        assert digest(CSV, *paths) == digest(turned, *paths)
+    more = CSV + b"other.jpg,cat,9\n"
+    assert digest(CSV, "a.jpg") == digest(more, "a.jpg")
+    assert digest(CSV, "other.jpg") != digest(more, "other.jpg")
+    double = CSV + rows[0]
+    assert digest(CSV, "a.jpg") != digest(double, "a.jpg"), "the file is rejected"
+    different = {digest(CSV, *paths) for paths in ([], ["a.jpg"], ["b.jpg"], ["a.jpg", "b.jpg"])}
+    assert len(different) == 4
+    assert labels().rows_digest(["a/b.jpg"], {}, _opened(labels())) == ""
+
+
 def test_boxes_of_groups() -> None:
     alone = {"bbox": [0, 0, 1, 1], "label": "dog"}
     table = jsonl(

@@ -119,6 +119,10 @@ class MediaFolder(abc.ABC):
         """The number of table rows without a file."""
         return self._labels.num_unused_rows(files, opened)
 
+    def rows_digest(self, block: Block, *, features: Features, opened: OpenSource) -> str:
+        """Hash of what the table says of a block's files; empty if there is no table."""
+        return self._labels.rows_digest([part.path for part in block.ranges], features, opened)
+
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:

@@ -177,6 +177,18 @@ class FileLabels:
             return 0
         return self._table(opened).num_unused([self._names(file.path) for file in files])
 
+    def rows_digest(self, paths: Sequence[str], features: Features, opened: OpenSource) -> str:
+        """Hash of what the table says of files, read as these features; empty without a table.
+
+        Raises:
+            SchemaError: if a declared feature is missing, or has an unsupported type.
+            StorageError: if the table cannot be read, or has changed.
+        """
+        if self.table is None:
+            return ""
+        wanted = {name: feature for name, feature in features.items() if name != self.content}
+        return self._table(opened).read(wanted).digest(list(map(self._names, paths)))
+
     def reader(self, features: Features, opened: OpenSource) -> LabelReader:
         """A reader of these features, except the content.
 

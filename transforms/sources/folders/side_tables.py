@@ -270,6 +270,22 @@ class TableRows:
             "ignored. Correct the image or the table",
         )
 
+    def digest(self, files: Many[Many[str]]) -> str:
+        """Hash of all that it says of files with these paths, in their order; 64 hex digits."""
+        found, rows = hashlib.sha256(), []
+        for names in files:
+            try:
+                rows.append(self.find(names))
+                said = [names[-1]]
+            except UnlabelledError as error:
+                said = [names[-1], error.reason, str(error)]
+            found.update(json.dumps(said).encode("ascii") + b"\n")
+        taken = self.columns.take(pa.array(rows, pa.int64()))
+        found.update(taken.serialize())
+        if self.sizes is not None:
+            found.update(self.sizes[rows].tobytes())
+        return found.hexdigest()
+
     def take(self, rows: Many[int]) -> dict[str, pa.Array]:
         """The wire columns of rows."""
         taken = self.columns.take(pa.array(rows, pa.int64()))
