@@ -507,7 +507,12 @@ def _find_labelled_files(
         AudioFolder: [f.path for f in listed if _is_file_of(_SOUNDS, f)],
     }
     make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
-    tables = [file for file in listed if is_table(file.path) and not is_hidden(file.path)]
+    of_images = make is ImageFolder
+    tables = [
+        file
+        for file in listed
+        if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
+    ]
     if len(paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
         return None
     splits = Splits.by_folder() if looks_like_splits(paths) else None
@@ -518,7 +523,7 @@ def _find_labelled_files(
     root = url.rstrip("/") or url
     near = [file.path for file in tables if _is_moderate(file)][:_MAX_TABLES]
     inner = "" if splits else os.path.commonpath([os.path.dirname(path) for path in paths])
-    urls = [f"{root}/{path}" for path in near] + _tables_beside(root)
+    urls = [f"{root}/{path}" for path in near] + _tables_beside(root, of_images=of_images)
     for below in dict.fromkeys((inner, "")):
         place = f"{root}/{below}" if below else url
         names = [path.removeprefix(f"{below}/") for path in paths]
@@ -547,7 +552,7 @@ def _is_moderate(file: SourceFile) -> bool:
     return file.path.count("/") <= 1 and file.num_bytes <= _MAX_TABLE_BYTES
 
 
-def _tables_beside(root: str) -> list[str]:
+def _tables_beside(root: str, *, of_images: bool) -> list[str]:
     """The tables of moderate size next to a local folder."""
     if not storage.is_local(root) or "://" in root:
         return []
@@ -561,7 +566,7 @@ def _tables_beside(root: str) -> list[str]:
     found = [
         os.path.normpath(os.path.join(outer, name))
         for name in names
-        if is_table(name) and not is_hidden(name)
+        if is_table(name, of_images=of_images) and not is_hidden(name)
     ]
     return [path for path in found if os.path.getsize(path) <= _MAX_TABLE_BYTES][:_MAX_TABLES]
 

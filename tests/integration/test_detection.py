@@ -11,6 +11,7 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.pipelines.inventory import step as inventory
+from snapshard.pipelines.recipe.suggest import suggest_recipe
 from snapshard.transforms.sources.blocks import group_blocks
 
 from .documented import run_examples
@@ -180,6 +181,19 @@ def as_lines(content: Any) -> list[str]:
         json.dumps({"file": image["file_name"], "boxes": boxes[image["id"]]})
         for image in content["images"]
     ]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_init_finds_the_instances_of_a_folder(coco: Any, tmp_path: Path, beside: bool) -> None:
+    table = tmp_path / "instances_train2017.json"
+    if not beside:
+        (tmp_path / "annotations").mkdir()
+        table = table.rename(tmp_path / "annotations" / table.name)
+    (tmp_path / "licences.json").write_text("[]")
+    found = suggest_recipe(str(tmp_path / "train2017" if beside else tmp_path)).source
+    assert isinstance(found, ss.ImageFolder)
+    assert found.url == str(tmp_path / "train2017")
+    assert found.side_urls == (str(table),)
 
 
 def test_lists_of_classes_have_no_balance(coco: Any, tmp_path: Path) -> None:
