@@ -31,7 +31,6 @@ Wire format: https://protobuf.dev/programming-guides/encoding/
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -50,6 +49,7 @@ from .varint import (
     scatter,
     store_varints,
     through_table,
+    varint,
     varint_sizes,
 )
 
@@ -108,19 +108,26 @@ class _Framing:
         """Bytes of the complete feature: int64[n] for payloads of int64[n] bytes."""
         return through_table(self._sizes, payload)
 
-    def heads(self, payload: Sizes, *, spare: int = 0) -> Matrix:
-        """The heads of payloads whose heads have equal length: uint8[n, width + spare].
+    def heads(self, payload: Sizes) -> Matrix:
+        """The heads of payloads whose heads have equal length: uint8[n, width].
 
         Every length grows with the payload, so heads of equal width have varints of equal
         widths, and so do those of all payload sizes in between.
         """
-        return through_table(lambda sizes: self._heads(sizes, spare), payload)
+        return through_table(self._heads, payload)
+
+    def number_head(self, width: int) -> bytes:
+        """The bytes before one packed number of this many bytes."""
+        content = b"\x0a" + varint(width)
+        feature = self.tag + varint(len(content) + width) + content
+        entry = self.key + b"\x12" + varint(len(feature) + width) + feature
+        return b"\x0a" + varint(len(entry) + width) + entry
 
     def _sizes(self, payload: Sizes) -> Sizes:
         entry, _, _ = self._lengths(payload)
         return entry + (1 + varint_sizes(entry))
 
-    def _heads(self, payload: Sizes, spare: int) -> Matrix:
+    def _heads(self, payload: Sizes) -> Matrix:
         entry, feature, content = self._lengths(payload)
         fields: list[bytes | Sizes] = [
             b"\x0a",
@@ -132,7 +139,7 @@ class _Framing:
         ]
         if self.packing == "single" or (self.packing == "packed" and payload[0]):
             fields += [b"\x0a", payload]
-        return lay_beside(fields, len(payload), spare)
+        return lay_beside(fields, len(payload))
 
 
 def encode_examples(batch: pa.RecordBatch) -> pa.LargeBinaryArray:
@@ -194,8 +201,7 @@ def _measure_column(name: str, column: pa.Array) -> _Feature:
     )
     kind = _list_kind(name, column.type.value_type if is_list else column.type)
     encoded = name.encode()
-    length = np.array([len(encoded)])
-    key = lay_beside([b"\x0a", length], 1).tobytes() + encoded
+    key = b"\x0a" + varint(len(encoded)) + encoded
     present = None
     if column.null_count:
         present = pc.is_valid(column).to_numpy(zero_copy_only=False)
@@ -244,13 +250,17 @@ def _number_feature(
     widths = np.full(len(values), 4, np.uint8) if is_float else varint_sizes(values)
     if present is not None:
         widths *= present
-    sizes_by_width, heads = _number_heads(framing)
+    heads = {width: framing.number_head(width) for width, _ in equal_widths(widths)}
+    sizes_by_width = np.zeros(11, np.int64)
+    for width, head in heads.items():
+        sizes_by_width[width] = len(head) + width
 
     def build(tile: slice) -> Iterator[tuple[Rows, Matrix]]:
         tile_values = values[tile]
         for width, rows in equal_widths(widths[tile]):
             chosen = tile_values[rows]
-            chunk = np.repeat(heads[width], len(chosen), axis=0)
+            item = np.frombuffer(heads[width] + bytes(width), np.uint8)
+            chunk = np.repeat(item[np.newaxis], len(chosen), axis=0)
             if is_float:
                 place = chunk.shape[1] - width
                 np.ndarray(len(chosen), np.float32, chunk, place, chunk.strides[:1])[:] = chosen
@@ -260,17 +270,6 @@ def _number_feature(
 
     sizes = sizes_by_width[widths]
     return _Feature(sizes, Piece(sizes, build), None)
-
-
-@functools.lru_cache(maxsize=4096)
-def _number_heads(framing: _Framing) -> tuple[Sizes, list[Matrix]]:
-    """By the width of a number: the feature's size, and its head with room for the number.
-
-    Cached: computing the heads of twenty features takes longer than encoding 4,096 rows of them.
-    """
-    sizes = framing.sizes(np.arange(11))
-    sizes[0] = 0
-    return sizes, [framing.heads(np.array([width]), spare=width) for width in range(11)]
 
 
 def _payload_feature(

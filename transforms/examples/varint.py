@@ -135,14 +135,13 @@ def equal_widths(widths: npt.NDArray[Any]) -> Iterator[tuple[int, Rows]]:
             yield width, np.flatnonzero(widths == width)
 
 
-def lay_beside(fields: Sequence[bytes | npt.NDArray[Any]], num_rows: int, spare: int = 0) -> Matrix:
+def lay_beside(fields: Sequence[bytes | npt.NDArray[Any]], num_rows: int) -> Matrix:
     """Concatenates constants and varints in each row.
 
     Args:
         fields: Constant bytes, or int64[num_rows] to write as varints, which must have the same
             width in all rows.
         num_rows: Rows of the matrix.
-        spare: Uninitialised bytes at the end of each row.
 
     Returns:
         uint8[num_rows, width], contiguous.
@@ -151,7 +150,7 @@ def lay_beside(fields: Sequence[bytes | npt.NDArray[Any]], num_rows: int, spare:
         len(field) if isinstance(field, bytes) else int(varint_sizes(field[:1])[0])
         for field in fields
     ]
-    out = np.empty((num_rows, sum(widths) + spare), np.uint8)
+    out = np.empty((num_rows, sum(widths)), np.uint8)
     start = 0
     for field, width in zip(fields, widths, strict=True):
         place = out[:, start : start + width]

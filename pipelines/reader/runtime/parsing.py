@@ -156,16 +156,26 @@ def _by_proto(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
     """Parses a batch with ``tf.io.parse_example``; images stay bytes."""
     columns: dict[str, Any] = {}
     fills: dict[str, tuple[str, Any]] = {}
+    defaults: dict[Any, Any] = {}
+
+    def default_of(dtype: Any, value: Any) -> Any:
+        """One constant for all features that share it: one for each would take thousands of ops."""
+        key = (dtype, repr(value))
+        if key not in defaults:  # an empty one means that the feature is required
+            defaults[key] = tf.constant([] if value is None else value, dtype)
+        return defaults[key]
+
     for name, feature in features.items():
         shape = feature.get("shape", [])
         is_ragged = None in shape and not feature.get("packed")
         if is_ragged or ("present" in feature and None not in shape):
             columns[name] = tf.io.RaggedFeature(_stored(feature), row_splits_dtype=tf.int64)
         elif feature.get("packed"):
-            default = b"" if feature.get("optional") else None
+            default = default_of(tf.string, b"" if feature.get("optional") else None)
             columns[name] = tf.io.FixedLenFeature([], tf.string, default)
         else:
-            columns[name] = tf.io.FixedLenFeature(shape, _stored(feature), _default(feature))
+            default = default_of(_stored(feature), _default(feature))
+            columns[name] = tf.io.FixedLenFeature(shape, _stored(feature), default)
         if "present" in feature and None not in shape:  # the list's length says if there is a value
             fills[feature["present"]] = (name, _default(feature))
         if shape.count(None) > 1:

@@ -263,14 +263,15 @@ class CellReader:
 
     def __init__(self, table: Table, features: Features) -> None:
         """Looks up the position of each feature; absent ones are beyond the last column."""
-        absent = [name for name in features if name not in table.header]
-        header = (*table.header, *absent)
+        known = set(table.header)
+        absent = [name for name in features if name not in known]
+        indices = {name: index for index, name in enumerate((*table.header, *absent))}
         self._table = table
         self._columns: list[_Column] = []
         for name, feature in features.items():
             if not isinstance(feature, CellFeature):
                 raise TypeError(f"feature {name!r} is {feature}, which a CSV column cannot be")
-            index, kind = header.index(name), parse_type(feature)
+            index, kind = indices[name], parse_type(feature)
             self._columns.append(_Column(name, feature, index, kind, expected(feature)))
         self._columns.sort(key=lambda column: column.index)
         self._schema = wire_schema(features)

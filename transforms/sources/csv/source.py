@@ -8,6 +8,7 @@ documents the valid texts of a cell, ``types`` how column types are inferred.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
@@ -142,8 +143,8 @@ class Csv:
         names = dict.fromkeys(name for each in tables for name in each.table.header)
         check_columns("Csv", names, label=self.label, types=self.types, hint=hint)
         seen = ColumnTypes.of(names)
-        for position, name in enumerate(names):
-            seen.optional[position] = any(name not in each.table.header for each in tables)
+        num_tables = Counter(name for each in tables for name in each.table.header)
+        seen.optional = [num_tables[name] < len(tables) for name in names]
         num_bytes = sum(each.file.num_bytes for each in tables)
         for types in found.types(tables, sample=num_bytes > INFER_ALL_BYTES):
             seen.merge(types)
@@ -215,13 +216,14 @@ class Csv:
         )
 
     def _check_features(self, table: Table, features: Features) -> None:
+        num_columns = Counter(table.header)
         for name, feature in features.items():
             if not isinstance(feature, CellFeature):
                 raise SchemaError(
                     f"features= declares {name!r} as {feature}; a CSV column can be a Scalar, "
                     "ClassLabel, Text or Timestamp."
                 )
-            found = table.header.count(name)
+            found = num_columns[name]
             if found != 1 and not (found == 0 and self.columns == UNION):
                 raise SchemaError(
                     f"{table.path} has {found or 'no'} columns named {name!r}, expected one. Its "

@@ -170,11 +170,12 @@ class ColumnTypes:
     def merge(self, value: Mapping[str, Any]) -> None:
         """Adds what another instance has seen of the same columns, or some, in any order."""
         self.num_rows += value["num_rows"]
+        others = {name: other for other, name in enumerate(value["names"])}
         for position, name in enumerate(self.names):
-            if name not in value["names"]:
+            other = others.get(name)
+            if other is None:
                 self.optional[position] = True
                 continue
-            other = value["names"].index(name)
             self.kinds[position] = join(self.kinds[position], value["kinds"][other])
             self.optional[position] |= value["optional"][other]
             self.wide[position] |= value["wide"][other]
@@ -192,8 +193,9 @@ class ColumnTypes:
                 return
             parsed = table.parse(rows, zero_one=False)
         self.num_rows += len(parsed)
+        indices = {name: index for index, name in enumerate(table.header)}
         for position, name in enumerate(self.names):
-            index = table.header.index(name)
+            index = indices[name]
             column = parsed.column(index).combine_chunks()
             kind = kind_of(column.type)
             if kind in ("int64", "float"):
