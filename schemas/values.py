@@ -310,7 +310,8 @@ class Tensor(_Bounded):
     ``unit`` makes integers times, durations or times of day, in s, ms, us or ns; times count from
     1970-01-01T00:00:00 UTC.
 
-    ``names`` names the values of a vector, such as the classes of ``ss.tables.multi_hot``.
+    ``names`` names the values of a vector, such as the classes of ``ss.tables.multi_hot`` and the
+    columns of ``ss.tables.stack``.
     """
 
     dtype: DtypeField

@@ -66,6 +66,7 @@ BASES: dict[str, dict[str, Any]] = {
     "tables.clip": {"min": 1},
     "tables.hash": {"num_buckets": 3},
     "tables.missing": {"to": "b"},
+    "tables.stack": {"to": "x"},
     "text.tokenize": {"vocabulary": ["a"]},
 }
 
@@ -147,6 +148,7 @@ def test_what_is_not_utf8_is_refused_as_a_setting(
 SETS: dict[str, Callable[[Any], Any]] = {
     "records.select": ss.records.select,
     "records.drop": ss.records.drop,
+    "tables.stack": lambda names: ss.tables.stack(names, to="x"),
     "text.tokenize": lambda names: ss.text.tokenize("t", vocabulary=names),
     "Csv(columns=)": lambda names: ss.Csv("t.csv", columns=names),
     "ClassLabel": lambda names: ss.ClassLabel(names=names),

@@ -22,6 +22,7 @@ from ...schemas.splits import KEY_SPACE, Splits
 from ...transforms.prepare.engine.chain import output_features, stored_features
 from ...transforms.prepare.engine.step_files import with_files
 from ...transforms.prepare.records import Rename
+from ...transforms.prepare.tables import Stack
 from ...transforms.runs.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from ...transforms.runs.keys import order_by_key
 from ...transforms.runs.partitions import check_rule
@@ -123,11 +124,19 @@ def label_of(recipe: Recipe, features: Features) -> str | None:
 
     It is the one that the recipe names, else the last one that a step makes, else the source's.
     The latter two are followed through steps that rename features.
+
+    Raises:
+        RecipeError: if a step stacks the source's label, and the recipe names no other.
     """
     names = [recipe.source.label]
     for step in recipe.prepare:
         if isinstance(step, Rename):
             names = [None if name is None else step.names.get(name, name) for name in names]
+        elif isinstance(step, Stack) and recipe.label is None and step.takes(names[-1]):
+            raise RecipeError(
+                f"prepare: {step!r} would stack the label, {names[-1]!r}. Name the other columns "
+                "only, or another feature by Recipe(label=)."
+            )
         names.insert(0, getattr(step, "label", None))
     # A function may make the source's label again, after a step that renamed it.
     names = [recipe.label, *names, recipe.source.label]

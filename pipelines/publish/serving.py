@@ -1,7 +1,8 @@
 """Exports a snapshot's preparation as a SavedModel for serving, as far as its steps allow it.
 
 A step that runs Python or works across records cannot be exported. Everything after the last such
-step can: the model's inputs are then the features after that step.
+step can: the model's inputs are then the features after that step. Likewise, where columns are
+stacked first, a request passes the vector: thousands of inputs would take a minute to export.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ...transforms.analysis.autograph_files import keep_autograph_files
 from ...transforms.examples.shards import ShardSettings
 from ...transforms.prepare.engine.chain import Step, closing_steps, describe, output_features
 from ...transforms.prepare.engine.step_files import with_files
+from ...transforms.prepare.tables import Stack
 from ..inventory.survey import Survey
 
 _CROSS = "it looks across records"
@@ -94,7 +96,9 @@ def plan_serving(recipe: Recipe, raw: Features) -> ServingPlan:
         (ready,) = with_files([step], recipe)
         traits = StepTraits.of(ready)
         current = output_features([ready], current)
-        if traits.export_obstacle:
+        if isinstance(ready, Stack) and not steps:
+            begins = current
+        elif traits.export_obstacle:
             obstacles.append(f"{describe(step)}: {traits.export_obstacle}")
             steps, begins = [], current
         elif not traits.filters:

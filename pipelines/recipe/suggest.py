@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fnmatch
+import glob
+import itertools
 import os
 import re
 import textwrap
@@ -14,14 +18,25 @@ from typing import Any
 from ...schemas.blocks import SourceFile
 from ...schemas.config import is_unicode
 from ...schemas.errors import DataError, RecipeError, SnapshardError
-from ...schemas.features import ClassLabel, Feature, Features, Scalar, Struct, Timestamp
+from ...schemas.features import (
+    ClassLabel,
+    Feature,
+    Features,
+    Scalar,
+    Struct,
+    Tensor,
+    Timestamp,
+    is_optional,
+)
 from ...schemas.nested import nest
 from ...schemas.progress import Silent
 from ...schemas.recipe import PrepareStep, Recipe, Source
 from ...schemas.splits import FOLDERS, Splits
+from ...schemas.wire import FLOATS
 from ...schemas.written import call, written
 from ...transforms import storage
 from ...transforms.prepare import audio
+from ...transforms.prepare.tables import Stack
 from ...transforms.sources.arrow.hugging_face import HuggingFace
 from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
@@ -58,6 +73,8 @@ _NUM_LINES = 5
 _NUM_PROBED = 64
 _SEPARATORS = ("_", "-", " ")
 _MAX_FIELDS = 6
+_MANY_COLUMNS = 50
+"""From so many numbered columns of one dtype, ``init`` suggests to stack them."""
 _FALLBACK_RATE = 16_000
 """If no rate has a majority: the rate that most speech models expect."""
 _MIN_FILES_PER_CLASS = 10
@@ -140,6 +157,10 @@ def describe_suggestion(url: str, *, label: str | None = None, folder: str = "."
     feature = features.get(name or "")
     if isinstance(feature, ClassLabel) and not _is_tiny(feature, files, media=recipe.files.media):
         recipe = _changed(recipe, splits=_stratified(recipe.splits, name))
+    stacks = _stacks(features, label=name)
+    for stack in stacks:
+        features = dict(stack.features(features))
+    recipe = _changed(recipe, prepare=(*recipe.prepare, *stacks))
     if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
         recipe = _with_splits_that_fill(recipe)
     return recipe_text(_seen_from(recipe, folder), features, resolved.structs, hints=hints)
@@ -318,6 +339,26 @@ def _with_splits_that_fill(recipe: Recipe) -> Recipe:
     return _changed(recipe, splits=_ONE_SPLIT)
 
 
+def _stacks(features: Features, *, label: str | None) -> list[Stack]:
+    """Steps that stack many columns of one dtype whose names differ in a number alone."""
+    numbered = (re.fullmatch(r"(.*?)\d+", name) for name in features)
+    prefixes = Counter(found[1] for found in numbered if found)
+    free = (name for n in itertools.count(1) if (name := f"x{n}" if n > 1 else "x") not in features)
+    stacks: list[Stack] = []
+    for prefix, num in prefixes.items():
+        pattern = f"{glob.escape(prefix)}[0-9]*"
+        if num < _MANY_COLUMNS or (label is not None and fnmatch.fnmatchcase(label, pattern)):
+            continue
+        of = [feature for name, feature in features.items() if fnmatch.fnmatchcase(name, pattern)]
+        is_float = all(isinstance(one, Scalar) and one.dtype in FLOATS for one in of)
+        fill = float("nan") if is_float and any(map(is_optional, of)) else None
+        stack = Stack(names=pattern, to=next(free), fill=fill)
+        with contextlib.suppress(RecipeError):  # columns of several dtypes, or missing integers
+            stack.features(features)
+            stacks.append(stack)
+    return stacks
+
+
 def _changed(recipe: Recipe, **changes: Any) -> Recipe:
     made = dataclasses.replace(recipe, **changes)
     object.__setattr__(made, "folder", recipe.folder)
@@ -395,14 +436,19 @@ def _declared(
 
 def _declaration(name: str, feature: Feature) -> str:
     line = f"{written(name)}: {written(feature)},"
-    if len(line) <= _WIDTH or not isinstance(feature, ClassLabel) or feature.values:
+    is_class = isinstance(feature, ClassLabel) and not feature.values
+    if len(line) <= _WIDTH or not (is_class or (isinstance(feature, Tensor) and feature.names)):
         return line
+    assert isinstance(feature, ClassLabel | Tensor)
     lines = [""]
-    for text in map(written, feature.names):
+    for text in map(written, feature.names or ()):
         if lines[-1] and len(lines[-1]) + len(text) > _WIDTH - 8:
             lines.append("")
         lines[-1] += f" {text}," if lines[-1] else f"{text},"
     names = textwrap.indent("\n".join(lines), 2 * _INDENT)
+    if isinstance(feature, Tensor):
+        before = f"{_INDENT}{written(feature.dtype)},\n{_INDENT}{feature.shape},\n{_INDENT}names=("
+        return f"{written(name)}: ss.Tensor(\n{before}\n{names}\n{_INDENT}),\n),"
     optional = f",\n{_INDENT}optional=True," if feature.optional else ""
     return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT}){optional}\n),"
 

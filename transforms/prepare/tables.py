@@ -1,4 +1,4 @@
-"""Steps on table values: fill, missing, cast, clip, hash, one_hot, multi_hot; those of ``times``.
+"""Steps on table values: fill, missing, cast, clip, stack, hash, one_hot, multi_hot; ``times``.
 
 All are exact and elementwise, so they run on batches. A missing value stays missing until
 :func:`fill` makes the feature required. Casts never change a value silently: one that is out of
@@ -9,7 +9,9 @@ quantiles) belongs in a ``preprocessing_fn``.
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import math
+import re
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from typing import Annotated, Any
@@ -24,6 +26,7 @@ from ...schemas.features import (
     Scalar,
     Sequence,
     Tensor,
+    is_optional,
     presence_name,
     tensor_form,
 )
@@ -51,6 +54,7 @@ __all__ = [
     "MultiHot",
     "OneHot",
     "ParseTime",
+    "Stack",
     "cast",
     "clip",
     "fill",
@@ -59,6 +63,7 @@ __all__ = [
     "multi_hot",
     "one_hot",
     "parse_time",
+    "stack",
 ]
 
 INTEGERS = {
@@ -284,6 +289,137 @@ class Clip:
         return compute(record, self.name, clip, after=features[self.name])
 
 
+@config_class
+class Stack:
+    """See :func:`stack`."""
+
+    names: str | tuple[str, ...]
+    to: str
+    fill: int | float | None = None
+    batched = True
+    sees_features = True
+
+    def __post_init__(self) -> None:
+        """Checks the names."""
+        if not self.names:
+            raise ValueError("names: expected a pattern, or at least one name")
+        if isinstance(self.names, tuple) and len({*self.names}) < len(self.names):
+            raise ValueError("names: expected different names")
+
+    def __repr__(self) -> str:
+        """The step as written in a recipe."""
+        names = self.names if isinstance(self.names, str) else list(self.names)
+        return call_text("ss.tables.stack", names, to=self.to, fill=self.fill)
+
+    def settings(self) -> dict[str, object]:
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
+        return {
+            "step": "tables.stack",
+            "names": self.names if isinstance(self.names, str) else list(self.names),
+            "to": self.to,
+            "fill": _plain(self.fill),
+        }
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there are no such columns, they are not numbers of one dtype, they may
+                be missing and there is no ``fill``, or ``to`` is the name of another feature.
+        """
+        names = self._names(features)
+        dtype = self._dtype(names, features)
+        optional = [name for name in names if is_optional(features[name])]
+        if optional and self.fill is None:
+            raise RecipeError(
+                f"prepare: {self!r}: {_some(optional)} of {len(names):,} columns may be missing. "
+                f"Give fill= a number that stands for a missing value, such as fill="
+                + ('float("nan").' if dtype in FLOATS else "0.")
+            )
+        if self.fill is not None and not _is_value(self.fill, dtype):
+            raise RecipeError(f"prepare: {self!r}: fill={self.fill!r} is not a valid {dtype}.")
+        stacked = {*names}
+        others = {name: feature for name, feature in features.items() if name not in stacked}
+        if self.to in others:
+            raise RecipeError(
+                f"prepare: {self!r}: there is already a feature {self.to!r}. Choose another name."
+            )
+        return {**others, self.to: Tensor(dtype, (len(names),), names=names)}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Stacks the columns along a new last dimension."""
+        import tensorflow as tf
+
+        names = self._names(features)
+        stacked = tf.stack([record[name] for name in names], axis=-1)
+        masks = [presence_name(name) for name in names]
+        if any(mask in record for mask in masks):
+            assert self.fill is not None
+            every = tf.ones_like(record[names[0]], tf.bool)
+            present = tf.stack([record.get(mask, every) for mask in masks], axis=-1)
+            stacked = tf.where(present, stacked, tf.constant(self.fill, stacked.dtype))
+        gone = {*names, *masks}
+        return {part: v for part, v in record.items() if part not in gone} | {self.to: stacked}
+
+    def takes(self, name: str | None) -> bool:
+        """Whether a feature of this name would be stacked."""
+        if isinstance(self.names, tuple):
+            return name in self.names
+        return name is not None and fnmatch.fnmatchcase(name, self.names)
+
+    def _names(self, features: Features) -> tuple[str, ...]:
+        """The columns in the order of the vector."""
+        if isinstance(self.names, tuple):
+            names, known = self.names, {*features}
+            absent = [name for name in names if name not in known]
+            what = f"{_some(absent)} of {len(names):,} names are not features"
+        else:
+            names = tuple(sorted(filter(self.takes, features), key=natural_order))
+            absent = [] if names else [self.names]
+            what = f"no feature matches {self.names!r}"
+        if absent:
+            raise RecipeError(f"prepare: {self!r}: {what}, expected some of {_some([*features])}.")
+        return names
+
+    def _dtype(self, names: Many[str], features: Features) -> Any:
+        """The dtype of all columns."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            feature = features[name]
+            dtype = written(feature)
+            if isinstance(feature, Scalar) and feature.unit is None:
+                dtype = feature.dtype
+            found.setdefault(dtype, []).append(name)
+        dtypes = sorted(found, key=lambda dtype: -len(found[dtype]))
+        if len(dtypes) == 1 and dtypes[0] in _NUMBERS:
+            return dtypes[0]
+        shown = ", ".join(f"{dtype}: {_some(found[dtype])}" for dtype in dtypes[:4])
+        raise RecipeError(
+            f"prepare: {self!r}: expected numbers of one dtype, found {shown}. Name only such "
+            "columns, give the others this dtype by types= of the source or ss.tables.cast, or "
+            "stack each dtype on its own."
+        )
+
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural_order(name: str) -> list[Any]:
+    """A sort key that compares digits as numbers.
+
+    >>> sorted(["c10", "c9", "c1", "b"], key=natural_order)
+    ['b', 'c1', 'c9', 'c10']
+    """
+    parts = _DIGITS.split(name)
+    return [int(part) if index % 2 else part for index, part in enumerate(parts)] + [name]
+
+
+def _some(names: Many[str]) -> str:
+    """A few names, and how many there are."""
+    shown = ", ".join(map(repr, names[:3]))
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3:,} more"
+
+
 def fill(name: str, value: Plain, *, nan: bool = False) -> Fill:
     """Replaces missing values by a constant; the feature becomes required.
 
@@ -344,6 +480,27 @@ def clip(name: str, min: int | float | None = None, max: int | float | None = No
     return Clip(name=name, min=min, max=max)
 
 
+def stack(names: str | Iterable[str], to: str, *, fill: int | float | None = None) -> Stack:
+    """Joins columns of numbers into one vector, ``dtype[num_columns]``; the columns are removed.
+
+    Thousands of columns then cost as little as one: shards have one feature, and a batch is
+    ``dtype[batch, num_columns]``. The columns' names are the ``names`` of the new feature.
+
+    Args:
+        names: A pattern with ``*``, ``?`` and ``[…]``, such as ``"pixel*"``; case matters. The
+            columns that match are in the order of their names, in which digits count as numbers
+            (``c2`` before ``c10``), whatever their order in the files. Or the names, in the order
+            of the vector.
+        to: The name of the vector.
+        fill: The number that stands for a missing value. None means that the columns must be
+            required.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
+    return Stack(names=as_tuple(names), to=to, fill=fill)
+
+
 def _plain(value: object) -> object:
     """A value as JSON that distinguishes 1, 1.0 and True, and can hold NaN."""
     shown = value.hex() if isinstance(value, float) else value
@@ -364,19 +521,21 @@ def _as_stored(step: Fill, feature: Value, value: Plain) -> Plain:
         fits = isinstance(value, str)
     elif dtype == "bool":
         fits = isinstance(value, bool)
-    elif dtype in FLOATS:
-        fits = number
+    elif isinstance(feature, ClassLabel):
+        fits = number and isinstance(value, int) and 0 <= value < len(feature.names)
     else:
-        start, stop = INTEGERS[dtype]
-        if isinstance(feature, ClassLabel):
-            start, stop = 0, len(feature.names)
-        fits = number and isinstance(value, int) and start <= value < stop
+        fits = number and _is_value(value, dtype)
     if not fits:
         raise RecipeError(
             f"prepare: {step!r}: {value!r} is not a valid value of {step.name!r}, which is "
             f"{written(feature)}."
         )
     return value
+
+
+def _is_value(number: object, dtype: str) -> bool:
+    start, stop = INTEGERS.get(dtype, (-math.inf, math.inf))
+    return dtype in FLOATS or (isinstance(number, int) and start <= number < stop)
 
 
 @config_class

@@ -344,10 +344,11 @@ def to_records(wire: dict[str, Any], features: Features) -> dict[str, Any]:
     Anything that is not in ``wire``, or cannot be batched, is an empty tensor that no step reads.
     """
     records: dict[str, Any] = {}
+    empty = tf.zeros([0])
     for name, feature in features.items():
         form = tensor_form(feature)
         for part in (name, *side_names(name, feature)):
-            records[part] = wire.get(part, tf.zeros([0]))
+            records[part] = wire.get(part, empty)
         if name in wire and form is not None and can_batch(feature):
             records[name] = _tensors(wire[name], form)
     return records
@@ -358,7 +359,10 @@ def _tensors(values: Any, form: TensorForm) -> Any:
         flat = tf.reshape(from_wire_dtype(values.flat_values, form), [-1, *form.shape[1:]])
         lengths = values.row_lengths() // size_of(form.shape[1:])
         return tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
-    return tf.reshape(from_wire_dtype(values, form), [-1, *form.shape])
+    value = from_wire_dtype(values, form)
+    if value.shape.rank == 1 + len(form.shape):
+        return value
+    return tf.reshape(value, [-1, *form.shape])
 
 
 def from_records(name: str, feature: Feature, records: dict[str, Any], like: Any) -> dict[str, Any]:
