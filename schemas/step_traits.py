@@ -22,6 +22,10 @@ class StepTraits:
     moves_only: bool = False
     """The step only selects and renames features and reads no values: it needs no TensorFlow, and
     ``apply()`` works on any objects."""
+    on_columns: Callable[..., Any] | None = None
+    """``on_columns(columns, features)`` gives the wire columns of the step's new features, by name,
+    from a batch of wire columns: what ``apply()`` gives, without TensorFlow. The step passes on the
+    other features as they are, or removes them."""
     sees_features: bool = False
     """``apply()`` takes the record's features as its second argument."""
     filters: bool = False

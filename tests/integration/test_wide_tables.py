@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.pipelines.recipe.suggest import describe_suggestion
+from snapshard.schemas.features import presence_name, wire_columns
+from snapshard.schemas.wire import FLOATS
+from snapshard.transforms.examples.dtypes import dense_column, dense_values, numpy_dtype
+from snapshard.transforms.prepare.tables import INTEGERS
+from snapshard.transforms.runs.files import wire_schema
 
 from .documented import run_examples
 
@@ -159,6 +165,38 @@ def test_missing_values_need_a_number_that_stands_for_them(
         return
     batch = read(ss.build(recipe, tmp_path / "out", workers=1))
     np.testing.assert_array_equal(batch["x"], [[1.0, fill, 3.0], [fill, 2.0, 4.0]])
+
+
+@pytest.mark.parametrize("fill", [None, 3])
+@pytest.mark.parametrize("dtype", sorted({*INTEGERS, *FLOATS}))
+def test_columns_and_tensors_are_stacked_alike(dtype: Any, fill: int | None) -> None:
+    import tensorflow as tf
+
+    feature = ss.Scalar(dtype, optional=fill is not None)
+    features = {"a10": feature, "a9": feature, "b": feature}
+    step = ss.tables.stack("a*", to="x", fill=fill)
+    values = {"a10": np.arange(4), "a9": np.arange(4, 8), "b": np.arange(4)}
+    present = {
+        name: np.array([True, not fill, not fill or name == "a9", True]) for name in features
+    }
+    arrays, record = [], {}
+    for name, column in wire_columns_by_name(features).items():
+        typed = values[name].astype(numpy_dtype(dtype))
+        dense = dense_column(typed, column)
+        arrays.append(pc.if_else(pa.array(present[name]), dense, pa.scalar(None, dense.type)))
+        record[name] = tf.constant(typed)
+        if fill is not None:
+            record[presence_name(name)] = tf.constant(present[name])
+    columns = pa.RecordBatch.from_arrays(arrays, schema=wire_schema(features))
+    (made,) = step.on_columns(columns.slice(1), features).values()
+    found = dense_values(made, step.features(features)["x"].form)
+    expected = step.apply(record, features)["x"].numpy()
+    assert found.dtype == expected.dtype
+    assert found.tolist() == expected[1:].tolist()
+
+
+def wire_columns_by_name(features: Any) -> dict[str, Any]:
+    return {column.name: column for column in wire_columns(features)}
 
 
 NUMBERS = {

@@ -361,6 +361,27 @@ class Stack:
         gone = {*names, *masks}
         return {part: v for part, v in record.items() if part not in gone} | {self.to: stacked}
 
+    def on_columns(self, columns: Any, features: Features) -> dict[str, Any]:
+        """The wire column of the vector: what ``apply`` gives, without a graph."""
+        import numpy as np
+        import pyarrow as pa
+
+        from ..examples.dtypes import dense_column, dense_values, numpy_dtype, packed_bytes, widened
+
+        names = self._names(features)
+        form = Scalar(self._dtype(names, features)).form
+        (wire,) = form.wire_columns("")
+        values = []
+        for name in names:
+            column = columns.column(name)
+            if column.null_count:
+                fill = np.array([self.fill]).astype(numpy_dtype(form.dtype))
+                stored = packed_bytes(fill) if wire.packed is not None else widened(fill)[0]
+                column = column.fill_null(pa.scalar(stored, column.type))
+            values.append(dense_values(column, form))
+        vector = Tensor(form.dtype, (len(names),)).form.wire_columns("")[0]
+        return {self.to: dense_column(np.stack(values, axis=-1), vector)}
+
     def takes(self, name: str | None) -> bool:
         """Whether a feature of this name would be stacked."""
         if isinstance(self.names, tuple):

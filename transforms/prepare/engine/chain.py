@@ -112,7 +112,8 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
     Raises:
         RecipeError: as :func:`output_features`, and if a step draws random numbers.
     """
-    if all(StepTraits.of(step).moves_only for step in steps):
+    traits = [StepTraits.of(step) for step in steps]
+    if all(trait.moves_only or trait.on_columns for trait in traits):
         return _trace_moves(steps, features)
     import tensorflow as tf
 
@@ -154,18 +155,31 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
 
 
 def _trace_moves(steps: Sequence[Step], features: Features) -> TracedRecord:
-    """Runs steps that read no values on a record of placeholder objects."""
+    """Runs steps that need no TensorFlow on a record of placeholder objects."""
     names = (part for name, feature in features.items() for part in record_names(name, feature))
     given: dict[str, Any] = {part: object() for part in names}
     record, after = given, [dict(features)]
+    read: set[str] = set()
     for step in steps:
         assert isinstance(step, PrepareStep)
-        record = _apply_step(step, record, after[-1])
-        after.append(dict(step.features(after[-1])))
+        before, found = after[-1], dict(step.features(after[-1]))
+        after.append(found)
+        if StepTraits.of(step).on_columns is None:
+            record = _apply_step(step, record, before)
+            continue
+        made = {name: f for name, f in found.items() if f is not before.get(name)}
+        parts = {part: object() for name, f in made.items() for part in record_names(name, f)}
+        record = {
+            part: record[part]
+            for name in found.keys() - made.keys()
+            for part in record_names(name, found[name])
+        } | parts
+        used = before.keys() - (found.keys() - made.keys())
+        read |= {column for name in used for column in columns_of(name, before[name])}
     return TracedRecord(
         features=after[-1],
         record=record,
-        read=frozenset(),
+        read=frozenset(read),
         copied=_copied(record, after[-1], given=given, features=features),
         after=tuple(after[1:]),
         filters=False,

@@ -1,8 +1,9 @@
 """Programs: consecutive prepare steps, compiled into one graph that processes a batch.
 
-A chain of steps is cut after each filter, and then into batched steps at the beginning or end of
-each part and the rest. Batched steps process a batch at once; the rest processes records in a loop
-in the graph, several in parallel. Columns that no step reads never enter a graph.
+A chain of steps is cut after each filter, around each step on columns, and then into batched steps
+at the beginning or end of each part and the rest. A step on columns needs no graph. Batched steps
+process a batch at once; the rest processes records in a loop in the graph, several in parallel.
+Columns that no step reads never enter a graph.
 """
 
 from __future__ import annotations
@@ -117,10 +118,11 @@ def _cuts(steps: Sequence[Step]) -> Iterator[tuple[int, int, bool]]:
         part = batched[start:end]
         lead = part.index(False) if False in part else len(part)
         trail = part[::-1].index(False) if False in part else 0
-        edges = [start, start + lead, end - trail, end]
-        for first, stop in itertools.pairwise(edges):
-            if first < stop:
-                yield first, stop, all(batched[first:stop])
+        edges = {start, start + lead, end - trail, end}
+        for number in range(start, end):
+            edges |= {number, number + 1} if traits[number].on_columns else set()
+        for first, stop in itertools.pairwise(sorted(edges)):
+            yield first, stop, all(batched[first:stop])
         start = end
 
 
@@ -177,12 +179,13 @@ class Program:
         kept = {old for new, old in self._carried.items() if new not in computed}
         self.needed = self._read | kept
         self._filters = traced.filters
+        self._on_columns = _on_columns(stretch, prepared)
         self._function: Any = None
         self._strict: Callable[[], Any] | None = None
         self._alone: Any = None
         self._tables: Tables = {}
         self._lock = threading.Lock()
-        if self._computed or self._read or self._filters:
+        if self._on_columns is None and (self._computed or self._read or self._filters):
             self._compile(stretch, prepared)
 
     def _compile(self, stretch: _Stretch, prepared: Features) -> None:
@@ -294,6 +297,9 @@ class Program:
 
     def _run(self, function: Any, columns: pa.RecordBatch) -> Outcome | Exception:
         computed: dict[str, Any] = {}
+        made: dict[str, pa.Array] = {}
+        if self._on_columns is not None:
+            made = self._on_columns(columns, self._features)
         if function is not None:
             with self._tf.device("/CPU:0"):
                 wire = self._batches.to_batch(columns, self._features, self._read)
@@ -306,6 +312,8 @@ class Program:
         arrays = [
             columns.column(self._carried[name])
             if name not in self._computed
+            else made[name]
+            if name in made
             else self._batches.from_batch(
                 computed[name],
                 self._computed[name],
@@ -323,6 +331,13 @@ class Program:
                 )
         fits = computed[_FIT].numpy() if _FIT in computed else None
         return Outcome(_record_batch(arrays, self._schema, columns.num_rows), keep, fits)
+
+
+def _on_columns(stretch: _Stretch, prepared: Features) -> Callable[..., Any] | None:
+    """The function of a step on columns, if what is kept is stored as the step makes it."""
+    found = stretch.traced.features
+    alike = all(n in found and _stored_alike(f, found[n]) for n, f in prepared.items())
+    return StepTraits.of(stretch.steps[0]).on_columns if alike else None
 
 
 def run_apart(
