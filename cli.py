@@ -418,6 +418,15 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    absent: Annotated[
+        str | None,
+        typer.Option(
+            help="A text file of record ids, one per line: also prove that none of these records "
+            "is in the snapshot. Exit code 3 if one is.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
     lines: Annotated[
         int, typer.Option(min=0, help="Show at most N problems; 0 for all.", metavar="N")
     ] = 50,
@@ -428,18 +437,23 @@ def verify(
     """Check every file of a snapshot against its manifest, and name damaged records."""
     from . import terminal
     from .pipelines.inspect.verify import SampleSize, check_snapshot
+    from .pipelines.inventory.exclusions import read_ids
 
     check_options(
         context,
         # --from names the recipe or raw data: code in a snapshot's folder is never run.
         requires={"--rebuild-shard": "--from", "--from": "--rebuild-shard", "--seed": "--sample"},
-        excludes={"--rebuild-shard": ("--sample", "--lines")},
+        excludes={
+            "--rebuild-shard": ("--sample", "--lines", "--absent"),
+            "--absent": ("--sample",),
+        },
     )
     if shard is not None and source is not None:
         raise typer.Exit(_rebuild(snapshot, shard, source, as_json=as_json))
     size = None if sample is None else SampleSize.parse(sample, seed=seed)
+    ids = None if absent is None else read_ids(absent, os.getcwd(), argument="--absent")
     with terminal.Bars() as bars:
-        report = check_snapshot(snapshot, progress=bars, sample=size)
+        report = check_snapshot(snapshot, progress=bars, sample=size, absent=ids)
     if as_json:
         terminal.say_json(report.to_json())
     else:
@@ -762,6 +776,10 @@ def _show_missing(snapshot: Snapshot) -> None:
 def _show_rejects(snapshot: Snapshot) -> None:
     from . import terminal
 
+    excluded = snapshot.manifest.excluded
+    if excluded is not None:
+        number = human_count(excluded.num_ids, "ids")
+        terminal.say(f"excluded: the records of {number} (sha256 {excluded.sha256[:16]}…)")
     if snapshot.manifest.num_filtered:
         number = human_count(snapshot.manifest.num_filtered, "records")
         terminal.say(f"filtered: {number} dropped by steps")

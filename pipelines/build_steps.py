@@ -20,6 +20,7 @@ from ..schemas.naming import MANIFEST, OutputPaths, ShardName, Workspace, join
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner
+from ..schemas.visible import human_count
 from ..transforms import storage
 from ..transforms.analysis.graph import read_graph_info
 from ..transforms.examples.shards import ShardSettings, missing_shards, shard_name
@@ -65,6 +66,11 @@ T = TypeVar("T")
 def shard_names(layout: Layout, settings: ShardSettings) -> Sequence[ShardName]:
     """The names of all planned shards' files, in order."""
     return [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
+
+
+def num_excluded(found: Survey, prepared: Prepared) -> int:
+    """How many records of the source the recipe excludes."""
+    return found.num_files_excluded + prepared.num_excluded
 
 
 class BuildSteps:
@@ -153,7 +159,21 @@ class BuildSteps:
                 progress=self._progress,
             )
         check_prepared(found, prepared, self._workspace)
+        self._report_excluded(found, prepared)
         return prepared
+
+    def _report_excluded(self, found: Survey, prepared: Prepared) -> None:
+        """Warns of ids to exclude that name no record: mistyped ones, or records that are gone."""
+        if found.excluded is None:
+            return
+        num_ids, num_records = len(found.excluded.ids), num_excluded(found, prepared)
+        if num_records < num_ids:
+            self._progress.warn(
+                f"{num_ids - num_records:,} of {human_count(num_ids, 'ids')} in "
+                f"{storage.redact(str(self._recipe.exclude))} (exclude=) name no record of the "
+                "source. The records may be gone already, or their ids may have changed: rows that "
+                "are inserted into a file change the ids of all rows that follow."
+            )
 
     def analyze(
         self,
@@ -307,7 +327,7 @@ class BuildSteps:
         if num_written is not None:
             blocks |= {"prepared": prepared.num_made}
             shards |= {"by": self._written_by, "written": num_written}
-        facts = {
+        facts: dict[str, object] = {
             "blocks": blocks,
             "damage_met": self._damage_met,
             "fingerprint_details": fingerprint_details(found),
@@ -331,6 +351,9 @@ class BuildSteps:
                 "summary": list(prepared.summaries),
             },
         }
+        if found.excluded is not None:
+            num_ids, num_records = len(found.excluded.ids), num_excluded(found, prepared)
+            facts["excluded"] = {"ids": num_ids, "records": num_records}
         with expected_to_advance("step 'publish'"):
             found.held.check()
             snapshot = publish(

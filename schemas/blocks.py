@@ -66,15 +66,26 @@ class Block:
     ranges: tuple[FileRange, ...]
     rows: str = ""
     """Hash of the rows of a side table that belong to its files; empty if there is no table."""
+    excluded: tuple[str, ...] = ()
+    """Ids of records that the recipe excludes and that may be in the block."""
 
     @functools.cached_property
     def block_id(self) -> str:
         """Hash of what the block reads: 32 hex digits."""
         parts: object = [[p.path, p.sha256, p.start, p.stop, p.problem] for p in self.ranges]
-        if self.rows:
-            parts = {"ranges": parts, "rows": self.rows}
+        if more := self._besides():
+            parts = {"ranges": parts, **more}
         content = json.dumps(parts, separators=(",", ":")).encode("ascii")
         return hashlib.sha256(content).hexdigest()[:32]
+
+    def _besides(self) -> dict[str, object]:
+        """What the block is made of besides its ranges, if anything."""
+        found: dict[str, object] = {}
+        if self.rows:
+            found["rows"] = self.rows
+        if self.excluded:
+            found["excluded"] = list(self.excluded)
+        return found
 
     @property
     def num_bytes(self) -> int:
@@ -95,18 +106,21 @@ class Block:
             [p.path, p.sha256, p.start, p.stop, p.problem, p.stamp, p.whole_sha256]
             for p in self.ranges
         ]
-        if self.rows:
-            parts = {"ranges": parts, "rows": self.rows}
+        if more := self._besides():
+            parts = {"ranges": parts, **more}
         return json.dumps(parts, separators=(",", ":")).encode("ascii")
 
     @classmethod
     def from_line(cls, line: bytes) -> Block:
         """Reads the output of :meth:`to_line`."""
         names = [field.name for field in dataclasses.fields(FileRange)]
-        parts, rows = json.loads(line), ""
-        if isinstance(parts, dict):
-            parts, rows = parts["ranges"], parts["rows"]
-        return cls(tuple(FileRange(**dict(zip(names, part, strict=True))) for part in parts), rows)
+        parts = json.loads(line)
+        more = parts if isinstance(parts, dict) else {"ranges": parts}
+        return cls(
+            tuple(FileRange(**dict(zip(names, part, strict=True))) for part in more["ranges"]),
+            rows=more.get("rows", ""),
+            excluded=tuple(more.get("excluded", ())),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +230,8 @@ class RunInfo:
     """Common properties of the records' images, by feature."""
     num_filtered: int = 0
     """Records that a step dropped on purpose."""
+    num_excluded: int = 0
+    """Records that the recipe excludes."""
     rejects_by_stage: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Number of rejects by stage."""
 

@@ -93,6 +93,8 @@ class FingerprintParts:
     """The recipe's ``label``; None if the source or a step names it, whose settings count."""
     revision: int = 0
     """The recipe's revision; it affects the runs of blocks with rejects."""
+    excluded: object = None
+    """Number and hash of the ids of excluded records; None without ``exclude``."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=lambda: library_versions())
     format_version: int = FORMAT_VERSION
 
@@ -101,8 +103,9 @@ class FingerprintParts:
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.revision == 0:
             del parts["revision"]
-        if self.label is None:
-            del parts["label"]
+        for name in ("label", "excluded"):
+            if parts[name] is None:
+                del parts[name]
         return parts
 
 

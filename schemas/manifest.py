@@ -112,6 +112,17 @@ class ServingEntry(pydantic.BaseModel):
     """Steps that the model does not contain, and why: the caller must perform them first."""
 
 
+class ExcludedEntry(pydantic.BaseModel):
+    """The list of records that the recipe excludes; their ids are not in the snapshot."""
+
+    model_config = _STRICT
+
+    num_ids: _Count
+    """Ids in the list. Those that the source no longer has count too."""
+    sha256: str
+    """SHA-256, hex, of the sorted ids, each followed by a line feed."""
+
+
 class Manifest(pydantic.BaseModel):
     """The snapshot's table of contents."""
 
@@ -131,6 +142,8 @@ class Manifest(pydantic.BaseModel):
     num_rejects: _Count
     num_filtered: _Count = 0
     """Records that a step dropped on purpose."""
+    excluded: ExcludedEntry | None = None
+    """Records that the recipe excludes; absent if it excludes none."""
     serving: ServingEntry | None = None
     """None if records are stored as they are."""
     shared_contents: dict[str, _Count] = {}
@@ -160,6 +173,8 @@ class Manifest(pydantic.BaseModel):
 
     def _as_json(self, *, exclude: set[str] | None = None) -> dict[str, Any]:
         value = self.model_dump(mode="json", exclude=exclude)
+        if value["excluded"] is None:
+            del value["excluded"]
         features: dict[str, Any] = value["features"]
         return value | {"features": {n: without_unset_names(f) for n, f in features.items()}}
 

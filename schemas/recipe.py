@@ -312,6 +312,9 @@ class Recipe:
         limits: Limits on the size of single files, rows and values.
         analyze_on_runner: Runs the analysis on the engine, for data that takes one process too
             long. Means and quantiles may then differ in their last bits between such builds.
+        exclude: A text file of record ids, one per line, whose records are left out for good, such
+            as those of takedown requests; lines that begin with ``# `` are comments. Relative to
+            the recipe's folder, or a URL. See docs/takedown.md.
         transform_from: A snapshot whose transform graph is used instead of an analysis, or the
             folder of a graph in a workspace. Relative paths are resolved against the recipe's
             folder.
@@ -336,6 +339,7 @@ class Recipe:
     seed: int = 0
     revision: int = 0
     max_rejects: Budget = None
+    exclude: str | os.PathLike[str] | None = None
     limits: Limits = dataclasses.field(default_factory=Limits)
     analyze_on_runner: bool = False
     transform_from: str | None = None
@@ -397,6 +401,14 @@ class Recipe:
                     'label="diagnosis".'
                 )
             check_texts("Recipe", {"label": self.label})
+        if self.exclude is not None:
+            if not isinstance(self.exclude, str | os.PathLike) or not os.fspath(self.exclude):
+                raise RecipeError(
+                    f"Recipe: exclude={self.exclude!r} is not the path of a text file with one "
+                    'record id per line. Write for example exclude="ids.txt".'
+                )
+            object.__setattr__(self, "exclude", os.fspath(self.exclude))
+            check_texts("Recipe", {"exclude": self.exclude})
         kinds = (("splits", Splits), ("shards", Shards), ("limits", Limits))
         for argument, kind in kinds:
             if not isinstance(getattr(self, argument), kind):

@@ -62,6 +62,8 @@ class Dropped:
     rejects: list[Reject] = dataclasses.field(default_factory=list)
     """Rejects held in memory: all of them if :attr:`folder` is None."""
     num_filtered: int = 0
+    num_excluded: int = 0
+    """Records that the recipe excludes."""
     folder: str | None = None
     """Folder for rejects beyond what memory should hold."""
     num_rejects: Counter[str] = dataclasses.field(default_factory=Counter)

@@ -36,8 +36,10 @@ from ...schemas.progress import Progress
 from ...transforms import storage
 from ...transforms.examples.index import index_from_bytes, index_sizes
 from ...transforms.examples.tfrecord import FRAME_BYTES, frame_trouble
+from ..inventory.exclusions import IdList
 from ..snapshot import Snapshot, locate, manifest_bytes, reader_file_of
 from ..snapshot_files import FoundFile, SnapshotFiles
+from .verify_absence import find_present
 from .verify_contents import FINGERPRINT, ContentChecker, length_text, read_id
 from .verify_report import Finding, Findings, Report, Sampled
 
@@ -91,7 +93,11 @@ def raise_findings(report: Report, *, lines: int = 0) -> None:
 
 
 def check_snapshot(
-    path: str | os.PathLike[str], *, progress: Progress, sample: SampleSize | None = None
+    path: str | os.PathLike[str],
+    *,
+    progress: Progress,
+    sample: SampleSize | None = None,
+    absent: IdList | None = None,
 ) -> Report:
     """Finds everything in a snapshot that differs from what was written.
 
@@ -99,6 +105,8 @@ def check_snapshot(
         path: A snapshot's folder, or one that holds snapshots: then the latest.
         progress: Receives the number of files checked.
         sample: Checks only this many records, and only the lengths of large files.
+        absent: Ids of records that must not be there: neither in a shard, by its index, nor among
+            the rejects.
 
     Raises:
         RecipeError: if there is no snapshot at this path, or several.
@@ -147,8 +155,12 @@ def check_snapshot(
             checker.check(name, found[name])
         progress.advance(STEP, done=done)
     checker.locate_damage(present)
+    absence = None
+    if absent is not None:
+        absence = find_present(files, manifest, present, absent=absent, findings=findings)
     progress.finish(STEP, reused=False)
-    return _make_report(folder, manifest, findings, limit=limit)
+    report = _make_report(folder, manifest, findings, limit=limit)
+    return dataclasses.replace(report, absence=absence)
 
 
 def _read_manifest(folder: str, findings: Findings) -> Manifest | None:

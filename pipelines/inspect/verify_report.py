@@ -28,6 +28,7 @@ Kind = Literal[
     "unreadable",  # could not be checked
     "edited",  # code of the reader, or build.json: the data does not depend on them
     "link",  # a link that leaves the snapshot
+    "present",  # a record that must be absent
 ]
 
 
@@ -77,6 +78,36 @@ class Sampled:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Absence:
+    """Whether the records of a list of ids are absent."""
+
+    num_ids: int
+    found: Sequence[Finding] = ()
+    """The records that are there."""
+    excluded: bool = False
+    """Whether the snapshot was built without these records: the recipe excludes this very list."""
+
+    def to_json(self) -> dict[str, object]:
+        """As plain JSON."""
+        return {
+            "num_ids": self.num_ids,
+            "excluded": self.excluded,
+            "found": [finding.to_json() for finding in self.found],
+        }
+
+    def line(self) -> str:
+        """What is proved, if no record was found."""
+        ids = human_count(self.num_ids, "ids")
+        if self.excluded:
+            return f"absent: none of {ids} names a record, and the snapshot was built without them"
+        return (
+            f"absent: none of {ids} names a record or a reject. The snapshot was not built with "
+            "this list: where a step combines records (windows, packing), only one of them names "
+            "the result, and the others cannot be found"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
     """What was checked, and what differs from what was written."""
 
@@ -96,6 +127,8 @@ class Report:
     """Options of the command that builds it, as far as the snapshot records them."""
     sampled: Sampled | None = None
     """None if everything was checked."""
+    absence: Absence | None = None
+    """What was looked for and must not be there; None if nothing was."""
 
     @property
     def shown_path(self) -> str:
@@ -104,8 +137,15 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """4 if anything is damaged, 1 if only something could not be checked, else 0."""
-        return 4 if self.damages else 1 if self.unreadable else 0
+        """4 if anything is damaged; else 3 if a record is there that must be absent.
+
+        Else 1 if something could not be checked, or 0.
+        """
+        if self.damages:
+            return 4
+        if self.absence is not None and self.absence.found:
+            return 3
+        return 1 if self.unreadable else 0
 
     def lines(self, limit: int = MAX_LINES) -> list[str]:
         """The findings, one per line, and how to repair them; [] if nothing is wrong.
@@ -114,8 +154,9 @@ class Report:
             limit: Maximum number of findings; 0 for all.
         """
         found = [*self.damages, *self.unreadable]
+        present = self._present_lines(limit)
         if not found:
-            return []
+            return present
         shown = found[:limit] if limit else found
         files = {finding.file for finding in self.damages}
         head = f"{self.shown_path} could not be checked:"
@@ -124,7 +165,24 @@ class Report:
             head = f"{self.shown_path} is damaged: {counted[0]} in {counted[1]}"
         rest = len(found) - len(shown)
         more = [f"  … and {rest:,} more (--lines 0 shows all, --json too)"] if rest else []
-        return [head, *(f"  {finding}" for finding in shown), *more, *self.repair_hints()]
+        lines = [head, *(f"  {finding}" for finding in shown), *more, *self.repair_hints()]
+        return [*lines, *present]
+
+    def _present_lines(self, limit: int) -> list[str]:
+        """The records that must be absent, one per line."""
+        if self.absence is None or not self.absence.found:
+            return []
+        found = self.absence.found
+        shown = found[:limit] if limit else found
+        rest = len(found) - len(shown)
+        more = [f"  … and {rest:,} more (--lines 0 shows all, --json too)"] if rest else []
+        return [
+            f"{self.shown_path} contains {human_count(len(found), 'records')} of "
+            f"{human_count(self.absence.num_ids, 'ids')} that must be absent:",
+            *(f"  {finding}" for finding in shown),
+            *more,
+            "To remove them: name the list in the recipe, exclude=, build, and remove this folder.",
+        ]
 
     def summary(self) -> str:
         """What was checked, if a sample was or nothing is wrong; else empty."""
@@ -139,12 +197,15 @@ class Report:
                 f"{self.shown_path}\nnot checked: the other records, and whether each "
                 "index is intact. Omit --sample to check everything."
             )
-        if self.exit_code:
+        if self.damages or self.unreadable:
             return ""
-        return (
+        intact = (
             f"intact: {human_count(self.num_files, 'files')}, {self.num_bytes:,} bytes, "
             f"{human_count(self.num_examples, 'examples')} in {self.shown_path}"
         )
+        if self.absence is None or self.absence.found:
+            return intact
+        return f"{intact}\n{self.absence.line()}"
 
     def repair_hints(self) -> list[str]:
         """How to repair what was found, one hint per line."""
@@ -189,6 +250,7 @@ class Report:
             "unreadable": [finding.to_json() for finding in self.unreadable],
             "repair": self.repair_hints(),
             "sample": None if self.sampled is None else dataclasses.asdict(self.sampled),
+            "absence": None if self.absence is None else self.absence.to_json(),
         }
 
 

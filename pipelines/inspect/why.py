@@ -50,6 +50,7 @@ _KNOWN = {
     "prepare",
     "revision",
     "label",
+    "excluded",
 }
 _KNOWN_PREPARE = {
     "format",
@@ -389,6 +390,7 @@ def _all_changes(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
     found += _preprocessing(old, new)
     found += _value_changes("seed", "", before.get("seed"), after.get("seed"))
     found += _single("label", first, second)
+    found += _mapping_changes("exclude", _mapping(first, "excluded"), _mapping(second, "excluded"))
     found += _value_changes("revision", "", first.get("revision", 0), second.get("revision", 0))
     found += _splits(_mapping(first, "splits"), _mapping(second, "splits"))
     found += _mapping_changes("shards", _mapping(first, "shards"), _mapping(second, "shards"))

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
-from ...schemas.blocks import Block, SourceFile, WorkUnit
+from ...schemas.blocks import Block, Selection, SourceFile, WorkUnit
 from ...schemas.errors import DamagedWorkError, DataError, SourceChangedError, StorageError
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
@@ -32,12 +32,15 @@ from ...transforms.storage.local_files import NO_PERMISSION
 from ...transforms.storage.opened_source import OpenedSource
 from ...transforms.storage.unchanged import COARSE_NS, settled_ns
 from ..plan.sample import lowest_files
+from .exclusions import IdList, exclude_records, without_excluded
 from .hash_cache import Known, read_memo
 
 CHUNK_BYTES = 4 * 2**20
 """Files are hashed in chunks of this size: memory is bounded by this times the threads."""
 
 STEP = "inventory"
+EXCLUDED = "excluded by the recipe"
+"""The reason why a file that is one excluded record is skipped."""
 
 _BATCH_BYTES = 16 * 2**20
 _BATCH_FILES = 256
@@ -80,6 +83,7 @@ def take_inventory(
     write: bool = True,
     limit: int | None = None,
     seed: int = 0,
+    excluded: IdList | None = None,
 ) -> Inventory:
     """Lists a source's files, hashes their contents and groups them into blocks.
 
@@ -91,6 +95,7 @@ def take_inventory(
         write: False writes nothing: a dry run.
         limit: Takes this many files, those with the lowest keys, and reads no others.
         seed: The recipe's, which the keys depend on.
+        excluded: Ids of the records that are left out.
 
     Raises:
         DataError: if no file holds records.
@@ -99,6 +104,10 @@ def take_inventory(
     listed_ns = time.time_ns()
     listed = opened.list()
     selection = source.select(listed)
+    if excluded is not None and not source.numbered:
+        files = without_excluded(selection.files, excluded)
+        num_skipped = {**selection.num_skipped, EXCLUDED: len(selection.files) - len(files)}
+        selection = Selection(files=files, num_skipped=num_skipped)
     if not selection.files:
         raise DataError(_say_none(source, opened, listed, num_skipped=selection.num_skipped))
     memo = read_memo(workspace.memo, source=opened.url, cuts_by=_cuts_by(source, opened))
@@ -124,15 +133,18 @@ def take_inventory(
     if write:
         memo.write(contents, listed_ns=listed_ns)
     progress.finish(STEP, reused=not unknown)
+    blocks = group_blocks(
+        [_provable(file, hashed_ns=hashed_ns) for file in files],
+        {path: found.cuts for path, found in contents.items()},
+        parts={path: found.parts for path, found in contents.items() if found.parts},
+    )
+    if excluded is not None and source.numbered:
+        blocks = exclude_records(blocks, excluded, source)
     return Inventory(
         files=files,
         num_skipped=dict(selection.num_skipped),
         num_bytes=sum(file.num_bytes for file in files),
-        blocks=group_blocks(
-            [_provable(file, hashed_ns=hashed_ns) for file in files],
-            {path: found.cuts for path, found in contents.items()},
-            parts={path: found.parts for path, found in contents.items() if found.parts},
-        ),
+        blocks=blocks,
         input_digest=input_digest(files),
         num_hashed=len(unknown),
         selected=tuple(taken.get(file.path, file) for file in selection.files),

@@ -33,9 +33,10 @@ from ..prepare.stages import (
 from ..recipe.shipping import altered, refuse_written_secrets
 from ..watchdog import expected_to_advance
 from .artifact import StoredInventory
+from .exclusions import IdList, read_ids
 from .inference_cache import Findings, Inferred, infer_features
 from .resolve import ResolvedFeatures, resolve_features
-from .step import Inventory, count_unused_rows, take_inventory, with_rows
+from .step import EXCLUDED, Inventory, count_unused_rows, take_inventory, with_rows
 from .texts import explaining_strings
 
 RUN_FORMAT = 6
@@ -69,6 +70,13 @@ class Survey:
     """Their files, which must not change until the build has ended."""
     stage_digests: tuple[str, ...]
     """For each stage, a hash of what turns a unit of work into a run, apart from the unit."""
+    excluded: IdList | None
+    """The records that the recipe excludes; None if it excludes none."""
+
+    @property
+    def num_files_excluded(self) -> int:
+        """How many of the excluded records are files of the source, each of them one record."""
+        return self.inventory.num_skipped.get(EXCLUDED, 0)
 
 
 def survey(
@@ -89,6 +97,9 @@ def survey(
         DataError: if the source is empty or its features cannot be inferred.
     """
     read_step_files(recipe)
+    excluded = None
+    if recipe.exclude is not None:
+        excluded = read_ids(str(recipe.exclude), recipe.folder, argument="Recipe: exclude=")
     dependencies = read_dependencies(recipe)
     held = dependencies.hold()
     given = recipe
@@ -105,6 +116,7 @@ def survey(
             write=write,
             limit=None if source.numbered else limit,
             seed=recipe.seed,
+            excluded=excluded,
         )
     else:
         if stored.extracted is not None:
@@ -182,6 +194,7 @@ def survey(
         shards=recipe.shards.to_json(),
         label=recipe.label,
         revision=recipe.revision,
+        excluded=None if excluded is None else excluded.to_json(),
         versions=versions,
         format_version=FORMAT_VERSION,
     )
@@ -199,6 +212,7 @@ def survey(
         stages=between,
         dependencies=dependencies,
         held=held,
+        excluded=excluded,
         stage_digests=_stage_digests(recipe, stages, between, base=prepare),
     )
 

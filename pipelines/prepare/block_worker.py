@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 import pyarrow as pa
@@ -183,7 +183,9 @@ class RunMaker:
             opened=reader.opened if isinstance(reader, SourceReader) else None,
         )
         inputs = self._config.features.inputs
-        for batch in (part for read in reader.read(unit) for part in parts_by_pixels(read, inputs)):
+        excluded = frozenset(unit.excluded) if isinstance(unit, Block) else frozenset()
+        kept = (_without(read, excluded, dropped) for read in reader.read(unit))
+        for batch in (part for read in kept for part in parts_by_pixels(read, inputs)):
             advance()
             prepared = self._validator.validate(self._steps.prepare(batch), numbered=self._numbered)
             rejects = list(prepared.rejects)
@@ -194,6 +196,22 @@ class RunMaker:
         # Before the run is put in place: its contents must match its name.
         refuse_undeclared(self._functions, self._held.paths, folder=self._config.folder)
         self._held.check()
+
+
+def _without(batch: RawBatch, excluded: Set[str], dropped: Dropped) -> RawBatch:
+    """A batch, as read, without the records that the recipe excludes, which are counted."""
+    rows = [row for row, record_id in enumerate(batch.ids) if record_id not in excluded]
+    rejects = tuple(one for one in batch.rejects if one.record_id not in excluded)
+    num_excluded = len(batch.ids) - len(rows) + len(batch.rejects) - len(rejects)
+    if not num_excluded:
+        return batch
+    dropped.num_excluded += num_excluded
+    return dataclasses.replace(
+        batch,
+        ids=[batch.ids[row] for row in rows],
+        columns=batch.columns.take(pa.array(rows, pa.int64())),
+        rejects=rejects,
+    )
 
 
 class SourceReader:

@@ -19,6 +19,7 @@ from ...schemas.errors import DataError, RejectsError
 from ...schemas.naming import Workspace, join
 from ...schemas.recipe import CrossStep
 from ...schemas.reject_budgets import TOTAL, Exceeded, exceeded_budgets
+from ...schemas.visible import human_count
 from ...transforms import storage
 from ...transforms.rejects import RejectWriter, tally_file
 from ...transforms.runs.summary import RunEntry
@@ -120,6 +121,11 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
             f"{share} rejected; nothing was published. max_rejects= allows it, but a snapshot "
             f"needs a record.\n{reasons}\nFix the files. {_try_again(found)} "
             f"{_where_rejects_are(workspace)}"
+        )
+    if num_kept == 0 and prepared.num_excluded:
+        number = human_count(prepared.num_excluded, "records")
+        raise DataError(
+            f"The list in exclude= leaves out all {number} of the source. Nothing was published."
         )
     if num_kept == 0:
         raise DataError("The source contains no records. Nothing was published.")

@@ -136,6 +136,7 @@ class RunFiles:
                 num_rejects=dropped.num_rejects.total(),
                 rejects_by_stage=dict(sorted(dropped.num_rejects.items())),
                 num_filtered=dropped.num_filtered,
+                num_excluded=dropped.num_excluded,
                 rejects_sha256=rejects_sha256,
                 batches=tuple(writer.batches),
                 image_facts=facts,

@@ -113,6 +113,11 @@ class Prepared:
         """Records that steps of all stages dropped on purpose."""
         return self.entries.total("num_filtered")
 
+    @property
+    def num_excluded(self) -> int:
+        """Records that the recipe excludes, in files of many records."""
+        return self.entries.total("num_excluded")
+
 
 def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> PrepareConfig:
     """What the runs of the first stage are made with."""

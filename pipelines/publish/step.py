@@ -17,6 +17,7 @@ from ...schemas.errors import DamagedSnapshotError, StorageError
 from ...schemas.features import ClassLabel
 from ...schemas.manifest import (
     FORMAT_VERSION,
+    ExcludedEntry,
     FileEntry,
     Manifest,
     ServingEntry,
@@ -156,6 +157,7 @@ def publish(
         compression=settings.compression,
         num_rejects=prepared.num_rejects,
         num_filtered=prepared.num_filtered,
+        excluded=None if survey.excluded is None else ExcludedEntry(**survey.excluded.to_json()),
         serving=serving_entry,
         shared_contents=dict(shared_contents),
         num_missing=dict(sorted(num_missing.items())),

@@ -48,6 +48,7 @@ _RUN_COLUMNS = pa.schema(
         ("num_bytes", pa.int64()),
         ("num_rejects", pa.int64()),
         ("num_filtered", pa.int64()),
+        ("num_excluded", pa.int64()),
         ("rejects_sha256", pa.string()),
         # JSON; most runs have the same.
         ("rejects_by_stage", _FACTS),
@@ -59,6 +60,8 @@ _RUN_COLUMNS = pa.schema(
         ("num_key_batches", pa.int64()),
     ]
 )
+_PLAIN = _RUN_COLUMNS.names[: _RUN_COLUMNS.names.index("rejects_by_stage")]
+"""The columns that are fields of a ``RunInfo`` as they are."""
 _BATCH_COLUMNS = pa.schema(
     [
         (field.name, pa.uint64() if field.name == "key" else pa.int64())
@@ -246,7 +249,7 @@ def _find(workspace: Workspace, name: str, part: int, kind: str) -> bytes | None
 
 
 def _what(name: str, part: int, kind: str) -> str:
-    return f"summary-3 {name} {part} {kind}"
+    return f"summary-4 {name} {part} {kind}"
 
 
 def _batches(workspace: Workspace, name: str, part: int) -> bytes:
@@ -288,6 +291,7 @@ def table_to_bytes(entries: Iterable[RunEntry]) -> tuple[bytes, bytes]:
                 "num_bytes": info.num_bytes,
                 "num_rejects": info.num_rejects,
                 "num_filtered": info.num_filtered,
+                "num_excluded": info.num_excluded,
                 "rejects_sha256": info.rejects_sha256,
                 "rejects_by_stage": json.dumps(dict(info.rejects_by_stage), sort_keys=True),
                 "image_facts": _facts_text(info.image_facts),
@@ -339,7 +343,7 @@ class RunPart:
             return held[0]
 
         taken = self.runs.take(pa.array(rows, pa.int64()))
-        plain = [taken.column(name).to_pylist() for name in _RUN_COLUMNS.names[:6]]
+        plain = [taken.column(name).to_pylist() for name in _PLAIN]
         facts = [taken.column(name).indices.to_pylist() for name in self._facts]
         starts = np.concatenate([np.zeros(1, np.int64), self._stop])
         for index, row in enumerate(rows):
@@ -347,10 +351,7 @@ class RunPart:
             found = zip(self._facts.values(), facts, strict=True)
             stages, images = (known[places[index]] for known, places in found)
             info = RunInfo(
-                **{
-                    n: column[index]
-                    for n, column in zip(_RUN_COLUMNS.names[:6], plain, strict=True)
-                },
+                **{n: column[index] for n, column in zip(_PLAIN, plain, strict=True)},
                 batches=Batches(batches, int(starts[row]), middle),
                 rejects_by_stage=stages,
                 image_facts=images,
