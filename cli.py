@@ -32,7 +32,7 @@ from .cli_options import (
     engine_of,
     recipe_of,
 )
-from .schemas.visible import human_count
+from .schemas.visible import human_count, visible
 
 if TYPE_CHECKING:
     from .pipelines.snapshot import Snapshot
@@ -160,6 +160,7 @@ def build(
     _show_missing(snapshot)
     _show_rejects(snapshot)
     _show_leaks(snapshot)
+    _show_near_duplicates(snapshot)
     _show_empty_splits(snapshot, recipe)
     terminal.say(f"{'already built' if snapshot.cached else 'built'}: {snapshot.path}")
 
@@ -382,6 +383,7 @@ def inspect(snapshot: SnapshotPath) -> None:
     _show_missing(found)
     _show_rejects(found)
     _show_leaks(found)
+    _show_near_duplicates(found)
     _show_serving(found)
     terminal.say(found.path)
 
@@ -797,6 +799,23 @@ def _show_leaks(snapshot: Snapshot) -> None:
             f"{contents} in {' and '.join(splits.rsplit(', ', 1))}. A model would be "
             "tested on data that it was trained on: drop them (ss.records.drop_duplicates()), or "
             "keep them together (Splits(…, group_by=…))."
+        )
+
+
+def _show_near_duplicates(snapshot: Snapshot) -> None:
+    from . import terminal
+    from .pipelines.inspect.why import build_facts
+
+    facts = build_facts(snapshot).get("near_duplicates", {})
+    for splits, number in facts.get("counts", {}).items():
+        earlier, _, later = splits.partition(", ")
+        first = next(pair for pair in facts["pairs"] if pair["splits"] == [earlier, later])
+        records = human_count(number, "records")
+        verb = "resembles one" if number == 1 else "resemble records"
+        terminal.show_warning(
+            f"{records} of {later} {verb} of {earlier}, such as {visible(first['ids'][1])} and "
+            f"{visible(first['ids'][0])}: copies with small changes? build.json lists pairs; see "
+            "docs/duplicates.md."
         )
 
 

@@ -278,9 +278,11 @@ class Build(BuildSteps):
         try:
             # Meanwhile, work that needs no shards.
             leaks = meanwhile.submit(self.shared_contents, prepared, layout, stop=stop)
+            near = meanwhile.submit(self.near_duplicates, found, prepared, layout, stop=stop)
             exported = meanwhile.submit(self.serving, found, settings)
             num_written = self.write(found, prepared, layout, settings)
             shared_contents, serving = leaks.result(), exported.result()
+            near_duplicates = near.result()
         finally:
             # After an error, work that has begun ends soon, while the workspace is occupied, and no
             # more begins.
@@ -293,6 +295,7 @@ class Build(BuildSteps):
             prepared=prepared,
             serving=serving,
             shared_contents=shared_contents,
+            near_duplicates=near_duplicates,
             started=started,
             num_written=num_written,
         )

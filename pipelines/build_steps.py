@@ -32,6 +32,7 @@ from .inventory.resolve import with_image_facts
 from .inventory.survey import Survey, survey
 from .inventory.texts import explaining_strings
 from .operate.repair import withdraw_damaged
+from .plan.near_duplicates import NearDuplicates, find_near_duplicates
 from .plan.ranges import empty_splits, refuse_empty_splits
 from .plan.split_leakage import find_leaks
 from .plan.step import Layout, lay_out, made_of
@@ -290,6 +291,31 @@ class BuildSteps:
             stop=stop,
         )
 
+    def near_duplicates(
+        self,
+        found: Survey,
+        prepared: Prepared,
+        layout: Layout,
+        *,
+        stop: threading.Event | None = None,
+    ) -> NearDuplicates:
+        """What resembles something in another split.
+
+        Raises:
+            CancelledError: soon after ``stop`` is set.
+        """
+        features = found.features.prepared
+        return find_near_duplicates(
+            prepared.summary.table,
+            layout.splits,
+            features=features,
+            label=label_of(found.recipe, features),
+            stratify_by=self._recipe.splits.stratify_by,
+            workspace=self._workspace,
+            wanted=self._recipe.near_duplicates,
+            stop=stop,
+        )
+
     def serving(self, found: Survey, settings: ShardSettings) -> Serving:
         """Puts the model for serving into the snapshot's folder."""
         return put_serving(found, settings)
@@ -303,6 +329,7 @@ class BuildSteps:
         prepared: Prepared,
         serving: Serving,
         shared_contents: Mapping[str, int],
+        near_duplicates: NearDuplicates,
         started: float,
         num_written: int | None = None,
     ) -> Snapshot:
@@ -315,6 +342,7 @@ class BuildSteps:
             prepared: What they were made from.
             serving: The model for serving, whose files are in place.
             shared_contents: How many contents are in several splits.
+            near_duplicates: What resembles something in another split.
             started: When the build began, in seconds since 1970.
             num_written: How many shards this process wrote; None if other processes ran the steps
                 before, whose work is not reported here.
@@ -340,6 +368,7 @@ class BuildSteps:
                 "skipped": dict(found.inventory.num_skipped),
                 "source": source_shown(found),
             },
+            "near_duplicates": near_duplicates.to_json(),
             "runner": self._runner.name,
             "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
             "shards": shards,

@@ -261,6 +261,7 @@ class SingleStep(BuildSteps):
             prepared=prepared,
             serving=self.serving(found, settings),
             shared_contents=self.shared_contents(prepared, layout),
+            near_duplicates=self.near_duplicates(found, prepared, layout),
             started=started,
         )
         facts = {

@@ -315,6 +315,9 @@ class Recipe:
         exclude: A text file of record ids, one per line, whose records are left out for good, such
             as those of takedown requests; lines that begin with ``# `` are comments. Relative to
             the recipe's folder, or a URL. See docs/takedown.md.
+        near_duplicates: Whether a build counts images and texts that resemble one in another split:
+            None counts them in data of up to 50,000 prepared records and 128 MiB. Changes no file
+            of the snapshot but ``build.json``. See docs/duplicates.md.
         transform_from: A snapshot whose transform graph is used instead of an analysis, or the
             folder of a graph in a workspace. Relative paths are resolved against the recipe's
             folder.
@@ -340,6 +343,7 @@ class Recipe:
     revision: int = 0
     max_rejects: Budget = None
     exclude: str | os.PathLike[str] | None = None
+    near_duplicates: bool | None = None
     limits: Limits = dataclasses.field(default_factory=Limits)
     analyze_on_runner: bool = False
     transform_from: str | None = None
@@ -409,6 +413,10 @@ class Recipe:
                 )
             object.__setattr__(self, "exclude", os.fspath(self.exclude))
             check_texts("Recipe", {"exclude": self.exclude})
+        if self.near_duplicates is not None and not isinstance(self.near_duplicates, bool):
+            raise RecipeError(
+                f"Recipe: near_duplicates={self.near_duplicates!r}, expected True, False or None."
+            )
         kinds = (("splits", Splits), ("shards", Shards), ("limits", Limits))
         for argument, kind in kinds:
             if not isinstance(getattr(self, argument), kind):

@@ -149,16 +149,35 @@ def _rows_of(batches: Iterable[pa.RecordBatch], plans: Sequence[SplitPlan]) -> I
         rows = np.zeros(batch.num_rows, _ROW)
         rows["content"] = batch.column(CONTENT).to_numpy()
         strata = batch.column(STRATUM)
-        for index, plan in enumerate(plans):
-            inside = select_rows(
-                plan,
-                _whole(plan),
-                partitions=batch.column(PARTITION).to_numpy(),
-                keys=batch.column(KEY).to_numpy(),
-                strata=None if strata.null_count else strata,
-            )
-            rows["split"][inside] = index
-        yield rows
+        rows["split"] = split_of_rows(
+            plans,
+            partitions=batch.column(PARTITION).to_numpy(),
+            keys=batch.column(KEY).to_numpy(),
+            strata=None if strata.null_count else strata,
+        )
+        yield rows[rows["split"] >= 0]
+
+
+def split_of_rows(
+    plans: Sequence[SplitPlan],
+    *,
+    partitions: npt.NDArray[np.int16],
+    keys: npt.NDArray[np.uint64],
+    strata: pa.Array | None,
+) -> npt.NDArray[np.int8]:
+    """The split of each record, an index into ``plans``, or -1 where a limit excludes it: int8[n].
+
+    Args:
+        plans: Splits that have shards.
+        partitions: int16[n].
+        keys: uint64[n].
+        strata: string[n]; required for stratified splits.
+    """
+    found = np.full(len(keys), -1, np.int8)
+    for index, plan in enumerate(plans):
+        inside = select_rows(plan, _whole(plan), partitions=partitions, keys=keys, strata=strata)
+        found[inside] = index
+    return found
 
 
 def _whole(plan: SplitPlan) -> ShardPlan:
