@@ -1,8 +1,8 @@
 """The command line: parses arguments and calls the pipelines; ``terminal`` prints the results.
 
 Exit codes: 0 done, 1 a store, disk, engine or process failed, 2 usage or recipe error, 3 the data
-is refused, 4 a snapshot is damaged, 5 a defect, 130 interrupted. Only 1 and 130 are worth a retry;
-only a defect shows a traceback.
+is refused (or has a record that must be absent), 4 a snapshot is damaged, 5 a defect, 130
+interrupted. Only 1 and 130 are worth a retry; only a defect shows a traceback.
 """
 
 from __future__ import annotations

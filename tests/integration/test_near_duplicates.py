@@ -75,8 +75,10 @@ def test_images_without_content_are_not_compared(value: int) -> None:
     assert similarity.image_sketch(similarity.encoded_image(saved(flat))) is None
 
 
-@pytest.mark.parametrize("data", [b"", b"no image", saved(picture(1))[:-300]])
-def test_a_damaged_image_is_not_compared(data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data", [b"", b"no image", saved(picture(1))[:-300], saved(Image.new("1", (9000, 9000)), "PNG")]
+)
+def test_a_damaged_or_huge_image_is_not_compared(data: bytes) -> None:
     assert similarity.image_sketch(similarity.encoded_image(data)) is None
 
 

@@ -22,10 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import PIL.Image
 
+from ..media.image_header import UnreadableImageError, read_header
+
 MAX_BITS = 6
 """Images are alike if up to this many of the 64 bits of their hashes differ …"""
 MIN_CORRELATION = 0.95
 """… and their thumbnails have at least this correlation."""
+MAX_PIXELS = 1 << 25
 MIN_JACCARD = 0.8
 """Texts are alike if they have at least this estimated share of common shingles."""
 SHINGLE_WORDS = 3
@@ -51,12 +54,16 @@ TEXT_SKETCH = np.dtype([("signature", np.uint32, (NUM_PERMUTATIONS,))])
 
 
 def encoded_image(content: bytes) -> Image | None:
-    """An image file as grey values, a JPEG at the lowest scale that suffices; None if damaged."""
+    """An image file as grey values, a JPEG at the lowest scale that suffices.
+
+    None if it is damaged or has more than 33 million pixels, which would take much memory.
+    """
     try:
+        read_header(content, max_pixels=MAX_PIXELS)
         image = PIL.Image.open(io.BytesIO(content))
         image.draft("L", (4 * _THUMBNAIL, 4 * _THUMBNAIL))
         return image.convert("L")
-    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError):
+    except (UnreadableImageError, OSError, ValueError, SyntaxError):
         return None
 
 
