@@ -145,12 +145,13 @@ def library_versions() -> dict[str, str]:
     that is not installed is ``absent``.
     """
     versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    versions |= {name: _installed_version(name) for name in _LIBRARIES}
+    versions |= {name: installed_version(name) for name in _LIBRARIES}
     return dict(sorted(versions.items()))
 
 
 @functools.cache
-def _installed_version(name: str) -> str:
+def installed_version(name: str) -> str:
+    """The version of a library; ``absent`` if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -35,11 +35,11 @@ _looking_in = 0
 
 _Specs = tuple[frozenset[Any], frozenset[Any]]
 
-_inspect_dofn: Callable[[Any], tuple[set[Any], set[Any]]] = userstate.get_dofn_specs
+inspect_dofn: Callable[[Any], tuple[set[Any], set[Any]]] = userstate.get_dofn_specs
 _known_specs: dict[type, _Specs] = {}
 
 
-def _set_current_tracker(tracker: Any) -> None:
+def set_noted_tracker(tracker: Any) -> None:
     """Calls Beam's own function, and remembers the tracker."""
     global _looking_in
     _note_tracker(tracker)
@@ -63,16 +63,16 @@ def _look() -> None:
             advance()
 
 
-statesampler.set_current_tracker = _set_current_tracker
+statesampler.set_current_tracker = set_noted_tracker
 
 
 def get_dofn_specs(dofn: Any) -> tuple[set[Any], set[Any]]:
     """The state and timer specs of a DoFn, as Beam's own function returns them."""
     if any(isinstance(value, types.MethodType) for value in vars(dofn).values()):
-        return _inspect_dofn(dofn)  # the instance has methods in addition to its class's
+        return inspect_dofn(dofn)  # the instance has methods in addition to its class's
     kind = type(dofn)
     if kind not in _known_specs:
-        found = _inspect_dofn(dofn)
+        found = inspect_dofn(dofn)
         _known_specs[kind] = frozenset(found[0]), frozenset(found[1])
     states, timers = _known_specs[kind]
     return set(states), set(timers)

@@ -127,7 +127,7 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
         unpublished -= {file.path.split("/")[0] for file in files if file not in going}
         if not dry_run:
             places = {join(folder, WORKSPACE), workspace.root}
-            _remove(folder, garbage, unpublished, places=places, alone=bool(held))
+            remove_garbage(folder, garbage, unpublished, places=places, alone=bool(held))
         return GcReport(
             paths=tuple(_url(folder, file) for file in garbage),
             num_bytes=sum(file.num_bytes for file in garbage),
@@ -190,7 +190,7 @@ def _is_published(folder: str, fingerprint: str) -> bool:
     return storage.exists(join(folder, fingerprint, MANIFEST))
 
 
-def _remove(
+def remove_garbage(
     folder: str,
     garbage: Sequence[StoredFile],
     unpublished: Set[str],
@@ -198,6 +198,7 @@ def _remove(
     places: Set[str],
     alone: bool,
 ) -> None:
+    """Removes garbage, unless a build has published its snapshot in the meantime."""
     # Commits go first: killed in between, nothing half removed passes for done.
     published: dict[str, bool] = {}
     for file in sorted(garbage, key=lambda file: (not _is_commit(file.path), file.path)):

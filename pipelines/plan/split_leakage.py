@@ -32,7 +32,7 @@ _MAX_PARTS = 512
 """Maximum number of files open at once: above two billion records, more memory is used."""
 _REQUESTS = 32
 """Key files read concurrently from a store, a few megabytes each."""
-_ROW = np.dtype([("content", np.uint64), ("split", np.int8)])
+ROW = np.dtype([("content", np.uint64), ("split", np.int8)])
 
 Rows = npt.NDArray[np.void]
 _T = TypeVar("_T")
@@ -59,16 +59,16 @@ def find_leaks(
         return {}
     num_records = sum(entry.run.num_records for entry in entries)
     num_parts = min(-(-num_records // _MEMORY_RECORDS), _MAX_PARTS)
-    rows = _rows(entries, used, workspace=workspace, suffix=suffix, stop=stop)
+    rows = read_rows(entries, used, workspace=workspace, suffix=suffix, stop=stop)
     counts: Counter[tuple[int, ...]] = Counter()
     if num_parts <= 1:
         found = list(rows)
         if found:
-            counts = _count(np.concatenate(found))
+            counts = count_rows(np.concatenate(found))
     else:
         with storage.scratch_folder(workspace.root) as scratch:
             for path in _until(stop, _divide(rows, num_parts, scratch)):
-                counts += _count(np.fromfile(path, _ROW))
+                counts += count_rows(np.fromfile(path, ROW))
     names = [plan.name for plan in used]
     return {
         ", ".join(names[split] for split in splits): number
@@ -76,7 +76,7 @@ def find_leaks(
     }
 
 
-def _count(rows: Rows) -> Counter[tuple[int, ...]]:
+def count_rows(rows: Rows) -> Counter[tuple[int, ...]]:
     """The number of contents that occur in each set of two or more splits."""
     contents, splits = rows["content"], rows["split"]
     # Three times as fast as sorting rows of two fields.
@@ -121,7 +121,7 @@ def _until(stop: threading.Event, items: Iterable[_T]) -> Iterator[_T]:
         yield item
 
 
-def _rows(
+def read_rows(
     entries: Sequence[RunEntry],
     plans: Sequence[SplitPlan],
     *,
@@ -146,7 +146,7 @@ def _rows(
 
 def _rows_of(batches: Iterable[pa.RecordBatch], plans: Sequence[SplitPlan]) -> Iterator[Rows]:
     for batch in batches:
-        rows = np.zeros(batch.num_rows, _ROW)
+        rows = np.zeros(batch.num_rows, ROW)
         rows["content"] = batch.column(CONTENT).to_numpy()
         strata = batch.column(STRATUM)
         rows["split"] = split_of_rows(

@@ -170,7 +170,7 @@ def test_a_build_that_starts_in_the_middle_of_garbage_collection(
     wanted = look(out / "table")
     # All of the work is garbage now.
     shutil.rmtree(out / "table" / next(iter(wanted)))
-    remove = gc._remove
+    remove = gc.remove_garbage
     builds: list[Build] = []
 
     def removing(*arguments: object, **options: object) -> None:
@@ -184,7 +184,7 @@ def test_a_build_that_starts_in_the_middle_of_garbage_collection(
         remove(*arguments, **options)
         assert builds[0].poll() is None
 
-    monkeypatch.setattr(gc, "_remove", removing)
+    monkeypatch.setattr(gc, "remove_garbage", removing)
     report = collect_garbage(str(out))
     assert any("/runs/" in path for path in report.paths)
     _, stderr = builds[0].communicate(timeout=200)

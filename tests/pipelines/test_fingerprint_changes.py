@@ -163,8 +163,8 @@ def other_version(library: str) -> Change:
 
         monkeypatch.setattr(importlib.metadata, "version", another)
         # Versions are read once per process.
-        uncached = fingerprint._installed_version.__wrapped__
-        monkeypatch.setattr(fingerprint, "_installed_version", uncached)
+        uncached = fingerprint.installed_version.__wrapped__
+        monkeypatch.setattr(fingerprint, "installed_version", uncached)
 
     return change
 
@@ -354,8 +354,8 @@ def move_times(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def other_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del folder
-    walk = OpenedSource._walk
-    monkeypatch.setattr(OpenedSource, "_walk", lambda self: reversed(list(walk(self))))
+    walk = OpenedSource.walk
+    monkeypatch.setattr(OpenedSource, "walk", lambda self: reversed(list(walk(self))))
 
 
 def many_cores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from snapshard.transforms.runs.files import STRATUM, keys_schema
 @pytest.mark.parametrize("number", [0, 1, 50, 5_000])
 def test_counts_of_contents_in_several_splits(tmp_path: Path, number: int) -> None:
     rng = np.random.default_rng(number)
-    rows = np.zeros(number, leaks._ROW)
+    rows = np.zeros(number, leaks.ROW)
     # Spread over the high bits, which divide them.
     rows["content"] = rng.integers(0, 1 + number // 3, number).astype(np.uint64) << np.uint64(51)
     rows["split"] = rng.integers(0, 3, number)
@@ -29,10 +29,10 @@ def test_counts_of_contents_in_several_splits(tmp_path: Path, number: int) -> No
     for content, split in rows.tolist():
         splits_of[content].add(split)
     expected = Counter(tuple(sorted(one)) for one in splits_of.values() if len(one) > 1)
-    assert leaks._count(rows) == expected
+    assert leaks.count_rows(rows) == expected
     halves = iter([rows[: number // 2], rows[number // 2 :]])
     divided = leaks._divide(halves, 7, str(tmp_path))
-    counts = [leaks._count(np.fromfile(path, leaks._ROW)) for path in divided]
+    counts = [leaks.count_rows(np.fromfile(path, leaks.ROW)) for path in divided]
     assert sum(counts, Counter()) == expected
 
 
@@ -79,9 +79,9 @@ def test_a_search_is_stopped_between_parts(tmp_path: Path, monkeypatch: pytest.M
         stop.set()
         return Counter()
 
-    monkeypatch.setattr(leaks, "_count", count)
+    monkeypatch.setattr(leaks, "count_rows", count)
     monkeypatch.setattr(leaks, "_MEMORY_RECORDS", 1)
-    monkeypatch.setattr(leaks, "_rows", lambda *_, **__: iter(()))
+    monkeypatch.setattr(leaks, "read_rows", lambda *_, **__: iter(()))
     entry: Any = SimpleNamespace(run=SimpleNamespace(num_records=10))
     workspace = Workspace(str(tmp_path))
     with pytest.raises(CancelledError):

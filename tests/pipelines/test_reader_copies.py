@@ -140,8 +140,8 @@ class Throttled:
 
 @pytest.fixture
 def slow(copies: Any, monkeypatch: pytest.MonkeyPatch) -> Throttled:
-    throttled = Throttled(copies._open, 0.02)
-    monkeypatch.setattr(copies, "_open", throttled)
+    throttled = Throttled(copies.open_url, 0.02)
+    monkeypatch.setattr(copies, "open_url", throttled)
     return throttled
 
 
@@ -152,8 +152,8 @@ sys.modules["tensorflow"] = types.ModuleType("tensorflow")
 folder, limit, source = sys.argv[1:]
 sys.path.insert(0, source)
 import reader.local_copy as module
-module._open = lambda url: open(url, "rb")
-copies = module._copies(folder, int(limit) or None)
+module.open_url = lambda url: open(url, "rb")
+copies = module.copies_in(folder, int(limit) or None)
 names = []
 for shard in json.load(open(f"{source}/manifest.json"))["splits"]["train"]["shards"]:
     names.append(f"{source}/{shard['file']}")
@@ -449,13 +449,13 @@ class TestCopying:
         monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path,
     ) -> None:
-        found, stream = [], copies._stream
+        found, stream = [], copies.copy_stream
 
         def garbled(file: Any, target: Any) -> tuple[int, str]:
             found.append(file.url)
             return (1, "") if found.count(file.url) == 1 else stream(file, target)
 
-        monkeypatch.setattr(copies, "_stream", garbled)
+        monkeypatch.setattr(copies, "copy_stream", garbled)
         assert len(ids(reader.dataset("train", 32, local_copy=tmp_path))) == TOTAL
         assert len(found) == 2 * NUM_SHARDS
 
@@ -492,8 +492,8 @@ class TestCopying:
     ) -> None:
         code = CHILD + (
             "made = []\n"
-            "fetch = module._fetch\n"
-            "module._fetch = lambda file, target: (made.append(file.url), fetch(file, target))\n"
+            "fetch = module.fetch\n"
+            "module.fetch = lambda file, target: (made.append(file.url), fetch(file, target))\n"
             "import time; write = module._write\n"
             "module._write = lambda *args: (time.sleep(0.05), write(*args))\n"
             "print('ready', flush=True); input()\n"
@@ -578,7 +578,7 @@ class TestRoom:
         monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path,
     ) -> None:
-        fetch = copies._fetch
+        fetch = copies.fetch
 
         class Full:
             name = "/fast/disk/file.part"
@@ -589,7 +589,7 @@ class TestRoom:
             def write(self, chunk: bytes) -> None:
                 raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(copies, "_fetch", lambda file, target: fetch(file, Full()))
+        monkeypatch.setattr(copies, "fetch", lambda file, target: fetch(file, Full()))
         dataset = reader.dataset("train", 32, local_copy=tmp_path)
         message = "file.part cannot be written: OSError:.*No space left.*local_copy=.folder, bytes"
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -705,9 +705,9 @@ class TestLocalize:
     ) -> None:
         shard = tmp_path / "source" / "test-00000-of-00002.tfrecord"
         content = shard.read_bytes()
-        made = copies._copies(str(tmp_path / "fast"), None)
+        made = copies.copies_in(str(tmp_path / "fast"), None)
         made.add(str(shard), len(content), hashlib.sha256(content).hexdigest())
-        owner, name = (threading.Thread, "start") if where == "start" else (copies, "_fetch")
+        owner, name = (threading.Thread, "start") if where == "start" else (copies, "fetch")
         real = getattr(owner, name)
         failures = [RuntimeError("can't start new thread")] if where == "start" else [MemoryError()]
 

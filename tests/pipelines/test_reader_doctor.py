@@ -49,7 +49,7 @@ def examine(capfd: pytest.CaptureFixture[str]) -> Examine:
         reader = load(folder)
         if by_processor_time:
             basis = ("processor time", lambda timed: timed.cpu_each)
-            vars(part(reader, "doctor"))["_basis"] = lambda whole: basis
+            vars(part(reader, "doctor"))["cost_basis"] = lambda whole: basis
         base = ("doctor", "--json", "--seconds", "0.6", "--batch-size", "8")
         for _ in range(3):
             code = part(reader, "tools").main((*base, *arguments))
@@ -216,14 +216,14 @@ class TestAttribution:
     ) -> None:
         number = doctor.num_processors()
         rounds = [timed(10, busy=busy * number, others=others * number)] * 3
-        assert doctor._basis(doctor.Stage("whole", "", rounds))[0] == by
+        assert doctor.cost_basis(doctor.Stage("whole", "", rounds))[0] == by
 
     def test_processor_time_finds_what_wall_time_hides(self) -> None:
         """Reading seems slow where both processors decode: the cause is the decoding."""
         read = Timed(1_000, 0.050, 0.005, 0)
         decode = Timed(1_000, 0.060, 0.110, 0)
         stages = [doctor.Stage("read", "", [read] * 3), doctor.Stage("decode", "", [decode] * 3)]
-        _, cost = doctor._basis(
+        _, cost = doctor.cost_basis(
             doctor.Stage("whole", "", [Timed(1, 1, 0.9 * doctor.num_processors(), 0)])
         )
         doctor.attribute(stages, cost)
@@ -273,7 +273,7 @@ def test_shards_are_judged_against_the_split(
 def test_less_shuffling(options: dict[str, Any], batch_size: int, advice: str) -> None:
     """Batches above 64 records are not shuffled in larger chunks."""
     source: Any = SimpleNamespace(options=options, batch_size=batch_size)
-    (found,) = doctor._less_shuffling(source)
+    (found,) = doctor.less_shuffling(source)
     assert found.startswith(advice)
 
 

@@ -240,7 +240,7 @@ class TestParser:
     def test_lists_are_what_protobuf_wrote(self, content: dict[str, tuple[str, list[Any]]]) -> None:
         features = {name: feature_of(*values) for name, values in content.items()}
         example = tf.train.Example(features=tf.train.Features(feature=features))
-        found = parser_of(*content)._lists(example.SerializeToString())
+        found = parser_of(*content).lists_of(example.SerializeToString())
         assert set(found) == {name for name, (_, values) in content.items() if values} | set(found)
         for name, (kind, values) in content.items():
             if name not in found:
@@ -267,7 +267,7 @@ class TestParser:
         assert (
             tf.train.Example.FromString(serialized).features.feature["i"].int64_list.value == ints
         )
-        found = parser_of("i", "f")._lists(serialized)
+        found = parser_of("i", "f").lists_of(serialized)
         assert found["i"].tolist() == ints
         assert_same(found["f"], np.array(floats, np.float32), "f")
 
@@ -305,7 +305,7 @@ class TestParser:
         serialized = example.SerializeToString()
         for end in range(1, len(serialized)):
             with pytest.raises((ValueError, IndexError)):
-                parser_of("a", "b")._lists(serialized[:end])
+                parser_of("a", "b").lists_of(serialized[:end])
 
     @pytest.mark.slow
     @given(st.lists(examples_of_few_lengths(), min_size=2, max_size=12), st.booleans())
@@ -315,12 +315,12 @@ class TestParser:
         names = ("a",) if some else ("a", "b")
         parser = parser_of(*names)
         for serialized in examples:
-            found = parser._lists(serialized)
-            wanted = parser_of(*names)._lists(serialized)
+            found = parser.lists_of(serialized)
+            wanted = parser_of(*names).lists_of(serialized)
             assert {name: list(values) for name, values in found.items()} == {
                 name: list(values) for name, values in wanted.items()
             }
-        assert len(parser._layouts) == len(set(map(len, examples)))
+        assert len(parser.layouts) == len(set(map(len, examples)))
 
     @given(st.binary(max_size=1500))
     def test_checksums_by_tables(self, content: bytes) -> None:

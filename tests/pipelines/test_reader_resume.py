@@ -121,7 +121,7 @@ def test_another_batch_costs_little(tmp_path: Path, write_snapshot: WriteSnapsho
     delivered = total // 96 // 2 * 96
     at = resume._Progress(delivered=delivered, options=options)
     started = time.process_time()
-    done = resume._mark(plan, at, total)
+    done = resume.mark_of(plan, at, total)
     assert done.sum() == delivered
     assert time.process_time() - started < 20e-6 * delivered
 

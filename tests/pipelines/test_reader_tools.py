@@ -233,7 +233,7 @@ class TestDoctor:
 
     def test_operations_of_a_pipeline_without_prefetch(self) -> None:
         plain = tf.data.Dataset.range(9).map(lambda i: i + 1).batch(2)
-        used, last = doctor._operations(plain)
+        used, last = doctor.operations_of(plain)
         assert "MapDataset" in used
         assert last.startswith("BatchDataset")
 

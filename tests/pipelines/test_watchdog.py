@@ -235,7 +235,8 @@ def test_a_signal_ends_what_hangs(tmp_path: Path, cause: str, number: signal.Sig
     script = f"""
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
-endings.END_S = endings._seconds = 1.0
+endings.END_S = 1.0
+endings.ending_within(endings.END_S).__enter__()
 endings.take_endings_for_interrupts()
 try:
     with watched_build(600, progress=Told()):
@@ -365,7 +366,8 @@ def test_what_a_process_reports(tmp_path: Path) -> None:
 def test_forks_end_alone_and_with_the_build(tmp_path: Path) -> None:
     """One that is told to end does not end the build; one that goes on does not hold it up."""
     script = """
-endings.END_S = endings._seconds = 0.5
+endings.END_S = 0.5
+endings.ending_within(endings.END_S).__enter__()
 endings.take_endings_for_interrupts()
 with watched_build(600, progress=Told()):
     forks = [os.fork() or time.sleep(300) for _ in range(2)]
@@ -391,7 +393,8 @@ def test_a_signal_to_a_fork_that_begins_does_not_end_the_build(tmp_path: Path) -
     script = """
 early = lambda: os.kill(os.getpid(), signal.SIGTERM)
 os.register_at_fork(after_in_child=early)
-endings.END_S = endings._seconds = 0.5
+endings.END_S = 0.5
+endings.ending_within(endings.END_S).__enter__()
 endings.take_endings_for_interrupts()
 fork = os.fork() or time.sleep(300)
 _, status = os.waitpid(fork, 0)

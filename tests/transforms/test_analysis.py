@@ -127,7 +127,7 @@ def test_z_scores(transformed: dict[str, list[Any]]) -> None:
 
 
 def test_a_vocabulary_with_ties(graph: TransformGraph, transformed: dict[str, list[Any]]) -> None:
-    path = Path(graph._url) / "transform_fn" / "assets" / "names"
+    path = Path(graph.url) / "transform_fn" / "assets" / "names"
     words = path.read_bytes().split()
     assert sorted(words) == [b"name%02d" % i for i in range(10)]
     names = [b"name%02d" % (i % 10) for i in range(NUM_ROWS)]
@@ -152,14 +152,14 @@ def test_what_passes_through(transformed: dict[str, list[Any]]) -> None:
 
 
 def test_the_graph_serves(graph: TransformGraph) -> None:
-    output = tft.TFTransformOutput(graph._url)
+    output = tft.TFTransformOutput(graph.url)
     assert output.vocabulary_size_by_name("names") == 10
     assert set(output.raw_feature_spec()) == set(wire_schema(PREPARED).names)
     assert set(output.transformed_feature_spec()) == set(graph.info.outputs)
 
 
 def test_no_temporary_path_and_no_random_identifier_is_left(graph: TransformGraph) -> None:
-    folder = Path(graph._url)
+    folder = Path(graph.url)
     assert not list(folder.rglob("fingerprint.pb"))
     assert str(folder.parent).encode() not in (folder / "transform_fn/saved_model.pb").read_bytes()
     assert sorted(graph.info.files) == sorted(

@@ -48,10 +48,10 @@ class OfItsOwn(Plain):
 )
 def test_it_is_what_beam_finds(dofn: Any) -> None:
     first = beam_hooks.get_dofn_specs(dofn)
-    assert first == beam_hooks._inspect_dofn(dofn)
+    assert first == beam_hooks.inspect_dofn(dofn)
     for found in first:
         found.clear()
-    assert beam_hooks.get_dofn_specs(dofn) == beam_hooks._inspect_dofn(dofn), "nobody changes it"
+    assert beam_hooks.get_dofn_specs(dofn) == beam_hooks.inspect_dofn(dofn), "nobody changes it"
 
 
 def test_beam_uses_it() -> None:
@@ -68,4 +68,4 @@ def test_all_that_runs_beam_has_the_hooks() -> None:
 
     for module in (job, analyze):
         assert vars(module)["beam_hooks"] is beam_hooks, "imported for its effect alone"
-    assert statesampler.set_current_tracker is beam_hooks._set_current_tracker
+    assert statesampler.set_current_tracker is beam_hooks.set_noted_tracker

@@ -129,9 +129,9 @@ def test_no_altered_batch_is_given(
     """A flipped bit or a lost end in what is read, by scanning or by range; and a lost file."""
     rows = [(0, key, b"x" * (key % 3)) for key in range(30)]
     reader = write_run(rows, 7)
-    path = Path(reader._url)
+    path = Path(reader.url)
     content = bytearray(path.read_bytes())
-    first, last = reader._batches[0], reader._batches[-1]
+    first, last = reader.batches[0], reader.batches[-1]
     start, stop = first.offset, last.offset + last.num_bytes
     place = start + place % (stop - start)
     content[place] ^= 1 << bit

@@ -221,7 +221,7 @@ class TransformGraph:
             DamagedWorkError: if it is missing or damaged.
         """
         info = graph_info(url)
-        self._url = url
+        self.url = url
         self._inputs = wire_schema(info.inputs)
         self._columns = wire_columns(info.outputs)
         self._kept = _kept_columns(info)
@@ -244,7 +244,7 @@ class TransformGraph:
         columns = {name: given.column(source) for name, source in self._kept.items()}
         made = [column for column in self._columns if column.name not in columns]
         if made:
-            adapter, function = _loaded(self._url, self.info.to_bytes())
+            adapter, function = _loaded(self.url, self.info.to_bytes())
             outputs = function(adapter.ToBatchTensors(as_lists(given, self.info.inputs)))
             columns |= {c.name: _to_arrow(outputs[c.name], c, num_rows=len(given)) for c in made}
         return pa.RecordBatch.from_arrays(

@@ -217,7 +217,7 @@ def _install() -> None:
     global _INSTALLED
     with _LOCK:
         if not _INSTALLED:
-            sys.addaudithook(_hook)
+            sys.addaudithook(audit_hook)
             _INSTALLED = True
 
 
@@ -235,7 +235,8 @@ def _reads_of(function: Any) -> _Reads:
         return _READS.setdefault(key, (held, _Reads()))[1]
 
 
-def _hook(event: str, args: tuple[Any, ...]) -> None:
+def audit_hook(event: str, args: tuple[Any, ...]) -> None:
+    """Notes a file that is opened while a function of the recipe runs."""
     # Called for every event of the process: irrelevant events must cost nothing. At exit, Python
     # replaces this module's names with None.
     if not _NOW or event not in _EVENTS:

@@ -183,18 +183,18 @@ class RunReader:
 
     def __init__(self, url: str, batches: Sequence[BatchInfo], schema: pa.Schema) -> None:
         """Stores the run's description; opens nothing."""
-        self._url = url
+        self.url = url
         self._schema = schema
         self._given = batches
 
     @functools.cached_property
-    def _batches(self) -> Sequence[BatchInfo]:
-        # Lazy: of a million runs, most are never read here.
+    def batches(self) -> Sequence[BatchInfo]:
+        """The record batches, in order. Lazy: of a million runs, most are never read here."""
         return list(self._given)
 
     @functools.cached_property
     def _firsts(self) -> list[tuple[int, int]]:
-        return [(batch.partition, batch.key) for batch in self._batches]
+        return [(batch.partition, batch.key) for batch in self.batches]
 
     def _overlap(self, keys: KeyRange) -> tuple[int, int]:
         """Indices [first, stop) of the batches that may hold records of the range."""
@@ -205,13 +205,13 @@ class RunReader:
 
     def batch_starts(self, keys: KeyRange) -> Iterator[tuple[int, int]]:
         """(first key within the range, bytes) of each batch that may overlap it."""
-        for batch in self._batches[slice(*self._overlap(keys))]:
+        for batch in self.batches[slice(*self._overlap(keys))]:
             inside = batch.partition == keys.partition and batch.key > keys.start
             yield (batch.key if inside else keys.start), batch.num_bytes
 
     def scan(self, keys: KeyRange | None = None) -> Iterator[pa.RecordBatch]:
         """All records, or those of a range, batch by batch, in order."""
-        wanted = self._batches if keys is None else self._batches[slice(*self._overlap(keys))]
+        wanted = self.batches if keys is None else self.batches[slice(*self._overlap(keys))]
         for info in wanted:
             (batch,) = self._fetch([info])
             yield batch if keys is None else records_within(batch, keys)
@@ -221,7 +221,7 @@ class RunReader:
         first, stop = self._overlap(keys)
         if first >= stop:
             return []
-        inside = (records_within(batch, keys) for batch in self._fetch(self._batches[first:stop]))
+        inside = (records_within(batch, keys) for batch in self._fetch(self.batches[first:stop]))
         return [batch for batch in inside if batch.num_rows]
 
     def read_all(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
@@ -237,7 +237,7 @@ class RunReader:
         stretch: list[int] = []
         for index in (*of_batch, -1):
             if stretch and index != stretch[-1] + 1:
-                fetched = self._fetch([self._batches[i] for i in stretch])
+                fetched = self._fetch([self.batches[i] for i in stretch])
                 for place, batch in zip(stretch, fetched, strict=True):
                     for keys in of_batch[place]:
                         inside = records_within(batch, keys)
@@ -250,7 +250,7 @@ class RunReader:
         """Fetches consecutive batches in one request, and checks each."""
         origin, stop = wanted[0].offset, wanted[-1].offset + wanted[-1].num_bytes
         try:
-            content = storage.read_bytes(self._url, start=origin, stop=stop)
+            content = storage.read_bytes(self.url, start=origin, stop=stop)
         except StorageError as error:
             if not is_lost(error):
                 raise
@@ -262,7 +262,7 @@ class RunReader:
             message = buffer[start : start + info.num_bytes]
             if message.size != info.num_bytes or google_crc32c.value(message) != info.checksum:
                 raise DamagedWorkError(
-                    f"{storage.redact(self._url)} is damaged: the checksum of {info.num_bytes:,} "
+                    f"{storage.redact(self.url)} is damaged: the checksum of {info.num_bytes:,} "
                     f"bytes at {info.offset:,} is wrong. {_REDONE}"
                 )
             yield pa.ipc.read_record_batch(pa.ipc.read_message(message), self._schema)

@@ -305,7 +305,7 @@ class OpenedSource:
             if not self.local:
                 return _sorted_by_path(self._find())
             with working_on(f"listing {self.shown}"):
-                return _sorted_by_path(self._walk())
+                return _sorted_by_path(self.walk())
 
     def place(self, path: str) -> str:
         """A file's name in messages, without credentials."""
@@ -318,7 +318,8 @@ class OpenedSource:
             return storage.failing_as_storage_error(action, self.full_path(path))
         return storage.failing_as_storage_error(action, self.url, name=path)
 
-    def _walk(self) -> Iterator[SourceFile]:
+    def walk(self) -> Iterator[SourceFile]:
+        """The files of a local folder, in no particular order."""
         if self.single:
             yield inspect_file(self.full_path(self.single), self.single)[0]
             return

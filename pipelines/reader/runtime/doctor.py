@@ -200,7 +200,7 @@ def _measure(
             # An iterator kept alive would fill its buffers while the next one is timed.
             stage.rounds.append(time_batches(dataset, seconds, least=-(-_STEPS // _ROUNDS)))
     stages = [read, *stages]
-    by, cost = _basis(stages[-1])
+    by, cost = cost_basis(stages[-1])
     base = [read] if from_storage else []
     attribute([*base, *stages[1:]], cost)
     doubt = doubt_of([*base, *stages[1:]], cost)
@@ -317,7 +317,7 @@ def _unshuffled(order: Any) -> Any:
     return calm
 
 
-def _basis(whole: Stage) -> tuple[str, Callable[[Timed], float]]:
+def cost_basis(whole: Stage) -> tuple[str, Callable[[Timed], float]]:
     """The measure of cost: processor time if the processors are saturated, else wall time."""
     number = num_processors()
     busy = whole.median(lambda timed: timed.busy)
@@ -530,7 +530,7 @@ def _advice(source: Input, measured: Measured, trained: Trained) -> list[str]:
         found += [] if cache is None else [cache]
         found += [] if shards.advice is None else [f"{shards.fact}: {shards.advice}"]
     elif name == "shuffle":
-        found += _less_shuffling(source)
+        found += less_shuffling(source)
     elif name == "batch":
         found.append("the overhead of each batch dominates: use larger batches (--batch-size)")
     elif name in ("parse", "decode"):
@@ -572,7 +572,7 @@ def _faster_reading(source: Input, measured: Measured) -> list[str]:
     return found
 
 
-def _less_shuffling(source: Input) -> list[str]:
+def less_shuffling(source: Input) -> list[str]:
     """Advice if shuffling is the slowest stage."""
     from .order import CHUNK
 
@@ -765,7 +765,7 @@ def _uneven(source: Input, short: int, *, unequal: bool, jumpy: bool) -> str:
     )
 
 
-def _operations(dataset: Any) -> tuple[set[str], str]:
+def operations_of(dataset: Any) -> tuple[set[str], str]:
     """The names of all ops in a dataset's graph, and the op of its last dataset."""
     tf = load_tensorflow()
     content = tf.raw_ops.DatasetToGraphV2(
@@ -788,7 +788,7 @@ def _checklist(
 ) -> None:
     """Reports the advice known from tuning guides, item by item, with measurements."""
     dataset = source.dataset()
-    used, last = _operations(dataset)
+    used, last = operations_of(dataset)
     pays, ratio, unzipped = _compression(source, measured)
     rows: list[tuple[str, bool, str]] = []
 

@@ -51,7 +51,7 @@ class Parser:
             for name in (feature, f"{feature}/shape", *sides.get(feature, ()))
         ]
         self._wanted = {name.encode(): name for name in names}
-        self._layouts: dict[int, tuple[dict[str, _Spans], list[tuple[int, int, bytes]]]] = {}
+        self.layouts: dict[int, tuple[dict[str, _Spans], list[tuple[int, int, bytes]]]] = {}
 
     def __call__(self, serialized: bytes) -> dict[str, Any]:
         """The values of one record.
@@ -60,7 +60,7 @@ class Parser:
             ValueError: if they do not match ``FEATURES``.
             IndexError: if the message is truncated.
         """
-        lists = self._lists(serialized)
+        lists = self.lists_of(serialized)
         values: dict[str, Any] = {}
         for name, feature in self._features.items():
             if feature["kind"] == "image":
@@ -79,9 +79,9 @@ class Parser:
                 values[name] = {key[len(name) + 1 :]: values.pop(key) for key in fields}
         return values
 
-    def _lists(self, serialized: bytes) -> dict[str, Any]:
+    def lists_of(self, serialized: bytes) -> dict[str, Any]:
         """The lists of an Example by name: bytes, or an array of int64 or float32."""
-        spans, between = self._layouts.get(len(serialized), ({}, [(0, 0, b"?")]))
+        spans, between = self.layouts.get(len(serialized), ({}, [(0, 0, b"?")]))
         for start, stop, content in between:
             if serialized[start:stop] != content:
                 spans = self._spans(serialized)
@@ -113,11 +113,11 @@ class Parser:
             if name in self._wanted and spans != _NO_SPANS
         }
         free = sorted(span for _, items, free in found.values() if free for span in items)
-        if len(free) < _MAX_SPANS and len(self._layouts) < _MAX_LAYOUTS:
+        if len(free) < _MAX_SPANS and len(self.layouts) < _MAX_LAYOUTS:
             starts = [0, *(stop for _, stop in free)]
             stops = [*(start for start, _ in free), len(serialized)]
             between = [(a, b, serialized[a:b]) for a, b in zip(starts, stops, strict=True)]
-            self._layouts[len(serialized)] = (wanted, between)
+            self.layouts[len(serialized)] = (wanted, between)
         return wanted
 
     def _image(self, name: str, feature: dict[str, Any], lists: dict[str, Any]) -> Any:

@@ -95,7 +95,7 @@ def read_copies(plan: Plan) -> Plan:
             num_open=max(1, min(OPEN_SHARDS, (num - ahead) // _PARALLEL)),
         )
     try:
-        copies = _copies(os.path.abspath(folder), limit)
+        copies = copies_in(os.path.abspath(folder), limit)
     except OSError as error:
         raise ValueError(
             f"local_copy={folder!r} cannot be written ({_line(error)}): "
@@ -154,7 +154,7 @@ def read_bytes(url: str) -> bytes:
         ValueError: if it cannot be read; says which package to install if one is missing.
     """
     try:
-        with _open(url) as source:
+        with open_url(url) as source:
             return bytes(source.read())
     except (FileNotFoundError, tf.errors.NotFoundError):
         raise ValueError(f"There is no {url}.") from None
@@ -164,7 +164,7 @@ def read_bytes(url: str) -> bytes:
         raise ValueError(f"{url} cannot be read: {_line(error)}.") from error
 
 
-def _open(url: str) -> Any:
+def open_url(url: str) -> Any:
     """Opens a file with TensorFlow if it supports the protocol, else with fsspec."""
     scheme = url.split("://", 1)[0] if re.match("[a-z][a-z0-9+.-]*://", url) else ""
     if scheme in tf.io.gfile.get_registered_schemes():
@@ -388,7 +388,7 @@ class _Copies:
         self.logged = dict.fromkeys(self.logged, 0)
 
 
-def _copies(folder: str, limit: int | None) -> _Copies:
+def copies_in(folder: str, limit: int | None) -> _Copies:
     """This process's copies in a folder, shared by all its datasets."""
     stem = f"{folder}/{facts.NAME}-{facts.FINGERPRINT}"
     # sys.modules is the one place that outlives this module, which may be loaded several times.
@@ -449,7 +449,7 @@ def _ensure_copied(file: _File) -> int:
             if _is_locked(target, part):
                 if _stamp(file.local) == damaged:
                     with _removed_if_failed(part):
-                        _fetch(file, target)
+                        fetch(file, target)
                         os.replace(part, file.local)
                     return file.num_bytes
                 os.unlink(part)  # another process has copied it meanwhile
@@ -475,11 +475,11 @@ def _removed_if_failed(path: str) -> Iterator[None]:
         raise
 
 
-def _fetch(file: _File, target: Any) -> None:
+def fetch(file: _File, target: Any) -> None:
     """Copies a shard into a file; retries once if it does not match the manifest."""
     for _ in range(2):
         target.truncate(0)
-        num_bytes, sha256 = _stream(file, target)
+        num_bytes, sha256 = copy_stream(file, target)
         if (num_bytes, sha256) == (file.num_bytes, file.sha256):
             target.flush()
             return
@@ -489,12 +489,12 @@ def _fetch(file: _File, target: Any) -> None:
     )
 
 
-def _stream(file: _File, target: Any) -> tuple[int, str]:
+def copy_stream(file: _File, target: Any) -> tuple[int, str]:
     """Copies once, resuming after failed reads; returns the number of bytes and their sha256."""
     digest, num_bytes, num_failed = hashlib.sha256(), 0, 0
     while True:
         try:
-            with _open(file.url) as source:
+            with open_url(file.url) as source:
                 source.seek(num_bytes)
                 while num_bytes <= file.num_bytes and (chunk := source.read(_CHUNK_BYTES)):
                     digest.update(chunk)

@@ -81,7 +81,7 @@ def _progress(plan: Plan) -> _Progress:
             options, batch_size=size, shard=(0, workers), input_context=None, start_step=0
         )
         if at.delivered and not _is_same_order(plan, at, now):
-            at.done = _mark(plan, at, total)
+            at.done = mark_of(plan, at, total)
             at.delivered = 0
         while steps and steps >= (most := _most_batches(plan, now, at)):
             is_fresh = not at.delivered and at.done is None
@@ -135,7 +135,7 @@ def _num_batches(plan: Plan, now: Options, part: tuple[int, int], at: _Progress)
     return num // now.batch_size if now.drop_remainder else -(-num // now.batch_size)
 
 
-def _mark(plan: Plan, at: _Progress, total: int) -> Done:
+def mark_of(plan: Plan, at: _Progress, total: int) -> Done:
     """Marks the records that all workers have read of a dealt epoch."""
     assert at.options is not None
     done = np.zeros(total, bool)

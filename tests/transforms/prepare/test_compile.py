@@ -400,7 +400,7 @@ def test_many_unfit_rows_of_a_batch_are_found_without_taking_it_apart() -> None:
     arrays = [packed, pa.array(lists, schema.field("y").type)]
     columns = pa.RecordBatch.from_arrays(arrays, schema=schema)
     ids = [f"t.csv#{i}" for i in range(300)]
-    (program,) = runner._compiled()
+    (program,) = runner.programs()
     batches = []
     run = program.run
     program.run = lambda part: batches.append(part.num_rows) or run(part)  # type: ignore[method-assign, func-returns-value]

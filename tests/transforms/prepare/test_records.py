@@ -76,7 +76,7 @@ def test_filters_drop_and_count_and_nothing_later_sees_them(filters: Any, number
 
 def test_filtered_before_is_added_up() -> None:
     runner = StepRunner([ss.records.filter(lambda r: r["n"] > 0)], {"n": Scalar("int64")})
-    batch = RawBatch(ids=[], columns=runner._empty(), num_filtered=5)
+    batch = RawBatch(ids=[], columns=runner.empty_batch(), num_filtered=5)
     assert runner.prepare(batch).num_filtered == 5
 
 
@@ -121,7 +121,7 @@ def test_map_batched_is_map_at_once(kitchen: Any) -> None:
     assert runner.features == same.features
     assert found[1]["list"] is None
     assert repr(found) == repr(single)
-    assert runner._programs[0]._function is not None
+    assert runner.programs()[0].function is not None
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_names_are_chosen_and_changed_without_looking_at_a_value(kitchen: Any) -
     assert runner.features == {"list": FEATURES["age"], "age": FEATURES["list"]}
     assert [row["list"] for row in found] == [1.5, None, 2.5]
     assert [row["age"] is None for row in found] == [False, True, False]
-    assert [program._function for program in runner._programs] == [None]
+    assert [program.function for program in runner.programs()] == [None]
 
 
 def test_renamed_images_keep_their_columns_and_boxes(pictures: Any) -> None:

@@ -304,8 +304,8 @@ def test_any_objects_are_rows_and_read_alike_together_and_one_by_one(rows: list[
         # Behind the others' first look at the lines, which may find other types.
         reader = JsonReader("t", features)
         (window,) = _windows(content)
-        reader._find_routes(window)
-        reader._fast = None
+        reader.find_routes(window)
+        reader.fast = None
         got = _outcome(reader, [window.part(line, line + 1)])
         single[0].update(got[0])
         single[1].extend(got[1])

@@ -80,9 +80,9 @@ class StepRunner:
         self._compiling = threading.Lock()
         self._quick = self._quick_check()
         if self._quick is None:
-            self._compiled()
+            self.programs()
 
-    def _compiled(self) -> list[Program]:
+    def programs(self) -> list[Program]:
         """The steps' programs; if there is a quick check, compiled only when it fails."""
         with self._compiling:
             if self._programs is None:
@@ -114,7 +114,7 @@ class StepRunner:
         rejects = list(batch.rejects)
         num_filtered = batch.num_filtered
         rows = np.arange(columns.num_rows)
-        for program in self._compiled():
+        for program in self.programs():
             kept, good = [rows[:0]], []
             for found, outcome in run_apart(program, columns):
                 if isinstance(outcome, Exception):
@@ -134,7 +134,7 @@ class StepRunner:
             columns = good[0] if len(good) == 1 else pa.concat_batches(good)
         return RawBatch(
             ids=[batch.ids[row] for row in rows],
-            columns=columns if len(rows) else self._empty(),
+            columns=columns if len(rows) else self.empty_batch(),
             rejects=tuple(rejects),
             num_filtered=num_filtered,
         )
@@ -154,7 +154,8 @@ class StepRunner:
 
         return JpegCheck(checked)
 
-    def _empty(self) -> pa.RecordBatch:
+    def empty_batch(self) -> pa.RecordBatch:
+        """A prepared batch without records."""
         return pa.RecordBatch.from_pylist([], schema=self._schema)
 
     def _reject(self, record_id: str, single: pa.RecordBatch, error: Exception) -> Reject:

@@ -180,7 +180,7 @@ class Program:
         self.needed = self._read | kept
         self._filters = traced.filters
         self._on_columns = _on_columns(stretch, prepared)
-        self._function: Any = None
+        self.function: Any = None
         self._strict: Callable[[], Any] | None = None
         self._alone: Any = None
         self._tables: Tables = {}
@@ -199,7 +199,7 @@ class Program:
         held = [f for name, f in prepared.items() if name in computed and name in copied]
         batched = stretch.batched and all(map(can_batch, held))
         run = (self._batched if batched else self._looped)(stretch, prepared)
-        self._function = self._traced(run)
+        self.function = self._traced(run)
         if batched:
             self._strict = functools.partial(self._batched, stretch, prepared, strict=True)
         errors = tf.errors
@@ -286,7 +286,7 @@ class Program:
 
     def run(self, columns: pa.RecordBatch) -> Outcome | Exception:
         """Runs a batch; returns the error if a record fails."""
-        return self._run(self._function, columns)
+        return self._run(self.function, columns)
 
     def run_alone(self, single: pa.RecordBatch) -> Outcome | Exception:
         """Runs one record that failed the checks of its batch, to get the error."""

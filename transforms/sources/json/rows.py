@@ -157,7 +157,7 @@ class JsonReader:
         self._features = features
         self._parts = {name: name.split(".") for name in features}
         self._wire = wire_schema(features)
-        self._fast: _Fast | None = None
+        self.fast: _Fast | None = None
         self._types: dict[str, pa.DataType] = {}
         forms = {name: tensor_form(feature) for name, feature in features.items()}
         self._dtypes = {name: form.dtype if form else "" for name, form in forms.items()}
@@ -169,7 +169,7 @@ class JsonReader:
             reject = self._reject(lines, 0, UnfitError("line too long", problem))
             return RawBatch(ids=[], columns=self._nothing(), rejects=(reject,))
         if not self._types:
-            self._find_routes(lines)
+            self.find_routes(lines)
         whole = self._read_fast(lines)
         if whole is not None:
             return whole
@@ -188,7 +188,7 @@ class JsonReader:
     def _nothing(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._wire)
 
-    def _find_routes(self, lines: Lines) -> None:
+    def find_routes(self, lines: Lines) -> None:
         """Finds the paths of the features in the objects, from the first lines that have them."""
         tree: Tree | None = {}
         left = dict(self._parts)
@@ -228,7 +228,7 @@ class JsonReader:
             tree = _planted(tree, steps, type_)
         if tree is not None:
             schema = pa.schema([pa.field(key, _arrow(*node)) for key, node in tree.items()])
-            self._fast = _Fast(
+            self.fast = _Fast(
                 schema=schema,
                 others=_OtherKeys(others),
                 reader=RowReader(schema, self._features, path=self._path, unit="byte"),
@@ -236,7 +236,7 @@ class JsonReader:
 
     def _read_fast(self, lines: Lines) -> RawBatch | None:
         """The records of lines, if pyarrow can parse them all; else None."""
-        fast = self._fast
+        fast = self.fast
         if fast is None or not len(lines) or fast.may_differ(lines.data):
             return None
         table = parse(lines, fast.schema)
