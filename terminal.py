@@ -35,6 +35,7 @@ from .schemas.features import (
     Feature,
     Features,
     Image,
+    Mask,
     Timestamp,
     is_optional,
     mask_name,
@@ -381,7 +382,9 @@ def describe_feature(feature: Feature) -> str:
         return f"class, one of {len(feature.names):,}: {names}"
     if isinstance(feature, Image):
         shape = (feature.height, feature.width, feature.channels)
-        text = f"image, uint8[{', '.join('any' if n is None else str(n) for n in shape)}]"
+        kind = "mask" if isinstance(feature, Mask) else "image"
+        sides = ", ".join("any" if n is None else str(n) for n in shape)
+        text = f"{kind}, {feature.dtype}[{sides}]"
         return text + (", its file's bytes" if feature.storage == "encoded" else "")
     form = tensor_form(feature)
     if form is None:

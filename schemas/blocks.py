@@ -32,6 +32,10 @@ class SourceFile:
     """SHA-256 of the content, hex; empty until known, or if ``problem`` says why it is not."""
     problem: str = ""
     """Why the file cannot be read (dangling symlink, no permission …); it becomes a reject."""
+    of: str = ""
+    """Path of the file whose record this file is part of; empty if it is a record of its own."""
+    unpaired: str = ""
+    """Why the record of this file is incomplete; it becomes a reject, with its content."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,10 @@ class FileRange:
     ``transforms.storage.unchanged``. Equal content makes equal blocks, whatever the stamp."""
     whole_sha256: str = dataclasses.field(default="", compare=False)
     """SHA-256 of the complete file, hex, if ``sha256`` is that of the range."""
+    of: str = dataclasses.field(default="", compare=False)
+    """As in :class:`SourceFile`; that file is in the same block."""
+    unpaired: str = ""
+    """As in :class:`SourceFile`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +80,10 @@ class Block:
     @functools.cached_property
     def block_id(self) -> str:
         """Hash of what the block reads: 32 hex digits."""
-        parts: object = [[p.path, p.sha256, p.start, p.stop, p.problem] for p in self.ranges]
+        parts: object = [
+            [p.path, p.sha256, p.start, p.stop, p.problem] + ([p.unpaired] if p.unpaired else [])
+            for p in self.ranges
+        ]
         if more := self._besides():
             parts = {"ranges": parts, **more}
         content = json.dumps(parts, separators=(",", ":")).encode("ascii")
@@ -104,6 +115,7 @@ class Block:
         """The block as one line of ASCII JSON; :meth:`from_line` is the inverse."""
         parts: object = [
             [p.path, p.sha256, p.start, p.stop, p.problem, p.stamp, p.whole_sha256]
+            + ([p.of, p.unpaired] if p.of or p.unpaired else [])
             for p in self.ranges
         ]
         if more := self._besides():
@@ -117,7 +129,7 @@ class Block:
         parts = json.loads(line)
         more = parts if isinstance(parts, dict) else {"ranges": parts}
         return cls(
-            tuple(FileRange(**dict(zip(names, part, strict=True))) for part in more["ranges"]),
+            tuple(FileRange(**dict(zip(names, part, strict=False))) for part in more["ranges"]),
             rows=more.get("rows", ""),
             excluded=tuple(more.get("excluded", ())),
         )

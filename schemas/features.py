@@ -14,7 +14,7 @@ from typing import Annotated
 import pydantic
 
 from .errors import RecipeError
-from .media import Audio, Image
+from .media import Audio, Image, Mask
 from .nested import Leaf, Sequence, Struct, flatten
 from .values import (
     BoundingBoxes,
@@ -39,6 +39,7 @@ __all__ = [
     "Features",
     "Image",
     "ListKind",
+    "Mask",
     "Scalar",
     "Sequence",
     "Struct",
@@ -176,7 +177,8 @@ def wire_columns(features: Features) -> tuple[WireColumn, ...]:
 def features_to_json(features: Features) -> dict[str, object]:
     """Features as plain JSON, names sorted; :func:`features_from_json` is the inverse.
 
-    Omits limits that are not set, and defaults that are None except a Scalar's.
+    Omits limits that are not set, the usual dtype of images, and defaults that are None except a
+    Scalar's.
     """
     dumped = _ADAPTER.dump_python(dict(features), mode="json")
     return {name: _without_limits(dumped[name]) for name in sorted(dumped, key=str.encode)}
@@ -189,7 +191,8 @@ def _without_limits(value: object) -> object:
         key: _without_limits(item)
         for key, item in value.items()
         if (key not in _LIMITS or item != _LIMITS[key])
-        and not (key == "names" and item is None)
+        and not (key in ("names", "ignore") and item is None)
+        and not (key == "dtype" and item == "uint8" and value.get("kind") in ("image", "mask"))
         and not (key == "default" and item is None and value.get("kind") != "scalar")
     }
 
@@ -202,7 +205,12 @@ def without_unset_names(feature: dict[str, object]) -> dict[str, object]:
     of = feature.get("of")
     found = {**feature, "of": without_unset_names(of)} if isinstance(of, dict) else feature
     unset = {"class_label": "values", "tensor": "names"}.get(str(feature.get("kind")))
-    return {key: item for key, item in found.items() if key != unset or item is not None}
+    usual = {"image": "uint8", "mask": "uint8"}.get(str(feature.get("kind")))
+    return {
+        key: item
+        for key, item in found.items()
+        if (key != unset or item is not None) and (key != "dtype" or item != usual)
+    }
 
 
 def features_from_json(value: object) -> dict[str, Feature]:

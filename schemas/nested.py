@@ -14,7 +14,7 @@ import pydantic
 
 from .config import config_class, is_unicode
 from .errors import SchemaError
-from .media import Audio, Image
+from .media import Audio, Image, Mask
 from .values import (
     BoundingBoxes,
     ClassLabel,
@@ -74,7 +74,18 @@ class Sequence(TensorFeature):
         )
 
 
-Leaf = Image | Audio | ClassLabel | Scalar | Tensor | Text | Timestamp | BoundingBoxes | Sequence
+Leaf = (
+    Image
+    | Mask
+    | Audio
+    | ClassLabel
+    | Scalar
+    | Tensor
+    | Text
+    | Timestamp
+    | BoundingBoxes
+    | Sequence
+)
 
 
 @config_class

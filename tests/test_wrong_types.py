@@ -52,6 +52,7 @@ BASES: dict[str, dict[str, Any]] = {
     "audio.trim_or_pad": {"samples": 8},
     "images.center_crop": {"size": (2, 2)},
     "images.convert": {"to": "rgb"},
+    "images.pad_or_crop": {"size": (2, 2)},
     "images.resize": {"size": (2, 2)},
     "records.filter": {"function": lambda record: record["a"]},
     "records.map": {"function": lambda record: record},

@@ -199,7 +199,7 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
             del dropped.rejects[num_rejects:]
         scale = inventory.num_bytes / max(1, num_read) * (1 + num_behind / max(1, num_records))
     else:
-        readable = sum(not file.problem for file in inventory.files)
+        readable = sum(not file.problem and not file.of for file in inventory.files)
         num_rejects = sum(reject.stage != "inventory" for reject in dropped.rejects)
         scale = readable / max(1, num_records + dropped.num_filtered + num_rejects)
     for _ in found.stages[1:]:
@@ -232,10 +232,12 @@ def _sample_block(found: Survey) -> Block:
     blocks = found.inventory.blocks
     if found.recipe.files.numbered:
         return blocks[0]
-    ranges = [part for block in blocks for part in block.ranges]
+    ranges = [part for block in blocks for part in block.ranges if not part.of]
     keys = record_keys([part.path for part in ranges], found.recipe.seed)
-    lowest = np.argsort(keys)[:_SAMPLE_FILES]
-    return Block(tuple(ranges[index] for index in lowest))
+    lowest = [ranges[index] for index in np.argsort(keys)[:_SAMPLE_FILES]]
+    records = {part.path for part in lowest}
+    partners = [part for block in blocks for part in block.ranges if part.of in records]
+    return Block((*lowest, *partners))
 
 
 def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:

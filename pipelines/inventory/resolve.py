@@ -19,6 +19,7 @@ from ...schemas.features import (
     Feature,
     Features,
     Image,
+    Mask,
     Scalar,
     Sequence,
     Tensor,
@@ -184,6 +185,7 @@ def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]
             raw[name] = dataclasses.replace(wanted, storage="encoded")
         else:
             raw[name] = found if isinstance(found, Image) or is_encoded(found) else wanted
+            raw[name] = _as_declared(found, wanted) or raw[name]
     return raw
 
 
@@ -192,7 +194,8 @@ def _can_be_read_as(found: Feature, wanted: Feature) -> bool:
     forms = tensor_form(found), tensor_form(wanted)
     if forms[0] is None or forms[1] is None:
         holds_bytes = forms[0] is not None and (forms[0].dtype, forms[0].shape) == ("string", ())
-        return holds_bytes or type(found) is type(wanted)
+        is_mask = isinstance(_as_declared(found, wanted), Mask)
+        return holds_bytes or is_mask or type(found) is type(wanted)
     if isinstance(wanted, Audio) and wanted.rate is None and not isinstance(found, Audio):
         return False  # nothing but a sound file says its rate
     if (forms[0].dtype, forms[0].shape) == ("string", ()):
@@ -208,6 +211,9 @@ def _before_steps(inferred: Features, declared: Features) -> dict[str, Feature]:
 
     def choose(name: str, found: Feature) -> Feature:
         wanted = declared.get(name)
+        image = _as_declared(found, wanted)
+        if image is not None:
+            return image
         if wanted is None or type(wanted) is not type(found):
             return found
         if isinstance(wanted, ClassLabel):
@@ -219,6 +225,20 @@ def _before_steps(inferred: Features, declared: Features) -> dict[str, Feature]:
         return found
 
     return {name: choose(name, feature) for name, feature in inferred.items()}
+
+
+def _as_declared(found: Feature, wanted: Feature | None) -> Image | None:
+    """An image that the source reads as the declared mask, or with all its bits; else None."""
+    if not isinstance(wanted, Image) or not isinstance(found, Image):
+        return None
+    if not isinstance(wanted, Mask):
+        deeper = wanted.dtype == "uint16" and found.storage == "encoded"
+        return dataclasses.replace(found, dtype=wanted.dtype) if deeper else None
+    if found.storage == "raw" and found.channels != 1:
+        return None
+    return dataclasses.replace(
+        wanted, height=found.height, width=found.width, storage=found.storage
+    )
 
 
 def _dtype_of(feature: Feature) -> str | None:
@@ -280,7 +300,8 @@ def _fits(found: Feature, wanted: Feature) -> bool:
     """
     if isinstance(found, Image) and isinstance(wanted, Image):
         return (
-            found.storage == wanted.storage
+            isinstance(found, Mask) == isinstance(wanted, Mask)
+            and (found.storage, found.dtype) == (wanted.storage, wanted.dtype)
             and (found.channels == wanted.channels or found.storage == "encoded")
             and (
                 not found.fixed_size or (found.height, found.width) == (wanted.height, wanted.width)

@@ -113,7 +113,10 @@ def take_inventory(
     memo = read_memo(workspace.memo, source=opened.url, cuts_by=_cuts_by(source, opened))
     wanted, stop_key = selection.files, None
     if limit is not None:
-        wanted, stop_key = lowest_files(selection.files, limit=limit, seed=seed)
+        alone = [file for file in selection.files if not file.of]
+        lowest, stop_key = lowest_files(alone, limit=limit, seed=seed)
+        records = {file.path for file in lowest}
+        wanted = tuple(file for file in selection.files if (file.of or file.path) in records)
     readable = [file for file in selection.files if not file.problem]
     known: dict[str, Known | str] = {
         file.path: found for file in readable if (found := memo.find(file)) is not None
@@ -377,9 +380,7 @@ def _hash_part(opened: OpenedSource, path: str, start: int, stop: int, *, head: 
 
 def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:
     if isinstance(found, Known):
-        return SourceFile(
-            path=file.path, num_bytes=file.num_bytes, stamp=file.stamp, sha256=found.sha256
-        )
+        return dataclasses.replace(file, sha256=found.sha256, problem="")
     problem = file.problem or found or "not read"
     return dataclasses.replace(file, num_bytes=0, problem=problem)
 

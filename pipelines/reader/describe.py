@@ -141,7 +141,7 @@ def _fixed_bytes(name: str, features: Features) -> int | None:
         return None  # a side column of a feature whose size varies
     if isinstance(feature, Image):
         fixed = feature.storage == "raw" and feature.fixed_size
-        return (feature.height or 0) * (feature.width or 0) * feature.channels if fixed else None
+        return (feature.height or 0) * (feature.width or 0) * feature.pixel_bytes if fixed else None
     column, form = _column(name, feature)
     if form.optional or None in form.shape:
         return None

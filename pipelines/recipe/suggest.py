@@ -46,6 +46,7 @@ from ...transforms.sources.folders.audio import AudioFolder, read_headers
 from ...transforms.sources.folders.files import MediaFolder
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
+from ...transforms.sources.folders.masks import MASKS, holds_masks
 from ...transforms.sources.folders.side_tables import LabelTable, is_table
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.json.rows import find_lines
@@ -492,11 +493,16 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
             source, splits = _split_arrays(source, listed, opened) or (source, splits)
     elif tables and len(tables) >= num_images:
         source = _table_source(url, tables, opened)
+    elif holds_masks(file.path for file in images.select(listed).files):
+        paired = ImageFolder(url, masks=MASKS).select(listed).files
+        split_folders = _has_split_folders(paired)
+        source = ImageFolder(url, masks=MASKS, split_folders=split_folders or None)
+        steps = infer_image_steps(paired, opened)
+        splits = Splits.by_folder() if split_folders else splits
     elif num_images or read_sizes(pictured[:: 1 + len(pictured) // _NUM_PROBED], opened):
         source = images
         steps = infer_image_steps(images.select(listed).files, opened)
-        paths = [file.path for file in pictured]
-        if looks_like_splits(paths) and all(path.count("/") > 1 for path in paths):
+        if _has_split_folders(pictured):
             source = ImageFolder(url, split_folders=True)
             splits = Splits.by_folder()
     elif 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
@@ -639,6 +645,12 @@ def _columns_for(
         for path in paths
     )
     return columns if named >= _MIN_NAMED * len(paths) else None
+
+
+def _has_split_folders(files: Sequence[SourceFile]) -> bool:
+    """Whether all files are below folders named like splits."""
+    paths = [file.path for file in files]
+    return looks_like_splits(paths) and all(path.count("/") > 1 for path in paths)
 
 
 def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:

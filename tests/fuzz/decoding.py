@@ -23,16 +23,22 @@ class DecodedTarget:
     """A folder of whole files and a damaged one, read and prepared in one batch."""
 
     def __init__(
-        self, folder: Path, source: Any, contents: dict[str, bytes], steps: Sequence[Any]
+        self,
+        folder: Path,
+        source: Any,
+        contents: dict[str, bytes],
+        steps: Sequence[Any],
+        *,
+        declared: Any = None,
     ) -> None:
-        """Prepares the whole files once."""
+        """Prepares the whole files once, of ``declared`` features instead of inferred ones."""
         self._folder, self._source, self._contents = folder, source, contents
         for label in ("cat", "dog"):
             (folder / label).mkdir()
             for name, content in contents.items():
                 (folder / label / name).write_bytes(content)
         self._path = folder / "cat" / "a-damaged"
-        features = infer(source, folder)
+        features = infer(source, folder) | (declared or {})
         self._features = features
         self._runner = StepRunner(steps, features, output_features(steps, features))
         self._whole, rejects = self._prepare()
@@ -42,7 +48,7 @@ class DecodedTarget:
     def mutate(self, rng: random.Random) -> bytes:
         name = rng.choice(sorted(self._contents))
         content = self._contents[name]
-        if name == "PNG" and rng.random() < 0.5:
+        if name.startswith("PNG") and rng.random() < 0.5:
             opened, closed = made.PNG
             return closed(damage(rng, opened(content), others=[opened(content)]))
         return damage(rng, content, others=list(self._contents.values()))
@@ -87,6 +93,14 @@ def _images(*steps: Any) -> Any:
     return lambda folder: DecodedTarget(folder, ss.ImageFolder(str(folder)), contents, steps)
 
 
+def _masks(folder: Path) -> DecodedTarget:
+    contents = {"PNG": made.mask(8), "PNG of 4 bits": made.mask(4)}
+    steps = (ss.images.decode("image"), ss.images.encode("image", "png"))
+    declared = {"image": ss.Mask(storage="encoded", image="none")}
+    source = ss.ImageFolder(str(folder))
+    return DecodedTarget(folder, source, contents, steps, declared=declared)
+
+
 def _sounds(folder: Path) -> DecodedTarget:
     contents = {"a.wav": made.wav(1), "b.wav": made.wav(2)}
     return DecodedTarget(folder, ss.AudioFolder(str(folder)), contents, ())
@@ -100,5 +114,6 @@ KINDS = (
         2,
         loads="tensorflow",
     ),
+    Kind("masks, decoded", _masks, 2, loads="tensorflow"),
     Kind("sounds, decoded", _sounds, loads="tensorflow"),
 )

@@ -144,6 +144,15 @@ def image(form: str, seed: int, size: tuple[int, int] = (7, 5)) -> bytes:
     return sink.getvalue()
 
 
+def mask(bits: int) -> bytes:
+    rng = np.random.default_rng(bits)
+    indices = Pillow.fromarray(rng.integers(0, 1 << bits, (7, 5), np.uint8))
+    indices.putpalette(bytes(rng.integers(0, 256, 3 << bits, np.uint8)))
+    sink = io.BytesIO()
+    indices.save(sink, "PNG", bits=bits)
+    return sink.getvalue()
+
+
 def wav(seed: int) -> bytes:
     sink = io.BytesIO()
     with wave.open(sink, "wb") as file:

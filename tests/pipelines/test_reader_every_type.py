@@ -49,6 +49,8 @@ def every_type() -> dict[str, Any]:
         "class maybe": ss.ClassLabel(("a", "b"), optional=True),
         "classes": ss.Sequence(CLASSES),
         "image": ss.Image(2, 3),
+        "mask": ss.Mask(2, 3, ignore=255),
+        "depth": ss.Image(2, 3, 1, dtype="uint16"),
         "mono": ss.Audio(8000),
         "stereo": ss.Audio(channels=2),
         "short": ss.Audio(8000, samples=5),

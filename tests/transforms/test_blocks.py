@@ -235,3 +235,30 @@ def test_small_data_has_small_blocks_and_large_data_large_ones(num_bytes: int) -
     assert num_bytes // size <= 128 or size == BLOCK_BYTES
     assert block_size(num_bytes + 1) >= size
     assert cut_spacing(num_bytes) <= BLOCK_BYTES // 2
+
+
+@given(file_lists)
+def test_a_second_file_of_a_record_is_in_its_block(files: list[SourceFile]) -> None:
+    seconds = [
+        dataclasses.replace(_file(f"second of {file.path}", 5, content="b"), of=file.path)
+        for file in files[::2]
+    ]
+    alone = group_blocks(files, {}, block_bytes=SMALL_BLOCK)
+    blocks = group_blocks(_sorted([*files, *seconds]), {}, block_bytes=SMALL_BLOCK)
+    firsts = [[part.path for part in block.ranges if not part.of] for block in blocks]
+    assert firsts == [[part.path for part in block.ranges] for block in alone]
+    for block in blocks:
+        of = {part.of for part in block.ranges if part.of}
+        assert of == {part.path for part in block.ranges} & {file.of for file in seconds}
+        again = Block.from_line(block.to_line())
+        assert [dataclasses.astuple(part) for part in again.ranges] == [
+            dataclasses.astuple(part) for part in block.ranges
+        ]
+
+
+def test_why_a_record_is_incomplete_is_part_of_a_blocks_name() -> None:
+    file = _file("masks/a.png", 5)
+    lone = dataclasses.replace(file, unpaired="mask without an image")
+    (before,), (after,) = group_blocks([file], {}), group_blocks([lone], {})
+    assert before.block_id != after.block_id
+    assert Block.from_line(after.to_line()).ranges[0].unpaired == "mask without an image"

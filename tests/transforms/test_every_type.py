@@ -87,7 +87,14 @@ leaves: st.SearchStrategy[Any] = st.one_of(
         samples=st.sampled_from([None, 3]),
         dtype=st.sampled_from(["int16", "float32"]),
     ),
-    st.builds(ss.Image, dims, dims, channels=st.sampled_from([1, 3, 4])),
+    st.builds(
+        ss.Image,
+        dims,
+        dims,
+        channels=st.sampled_from([1, 3, 4]),
+        dtype=st.sampled_from(["uint8", "uint16"]),
+    ),
+    st.builds(ss.Mask, dims, dims, image=st.just("other"), ignore=st.sampled_from([None, 255])),
 )
 structs: st.SearchStrategy[Any] = st.recursive(
     leaves,
@@ -112,6 +119,7 @@ def test_a_feature_is_what_its_text_and_its_json_make(feature: Feature) -> None:
         ss.Text(max_length=5, optional=True),
         ss.Audio(16000, samples=3, storage="encoded"),
         ss.BoundingBoxes(image="photo", labels="kinds"),
+        ss.Mask(2, 3, image="photo", names=("a", "b"), ignore=255, storage="encoded"),
     ],
 )
 def test_limits_are_written_too(feature: Feature) -> None:
@@ -147,7 +155,7 @@ def values(draw: st.DrawFn, feature: Any) -> Any:
             feature.height or draw(st.integers(1, 3)),
             feature.width or draw(st.integers(1, 3)),
         ]
-        return any_array(draw, "uint8", (*shape, feature.channels))
+        return any_array(draw, feature.dtype, (*shape, feature.channels))
     assert form is not None
     if form.optional and draw(st.booleans()):
         return None

@@ -293,7 +293,7 @@ def _describe_image(added: Any, image: Image) -> None:
         added.image_domain.SetInParent()
     else:
         shape = (image.height, image.width, image.channels)
-        added.annotation.tag.extend(["dtype=uint8", f"shape={_shape_text(shape)}"])
+        added.annotation.tag.extend([f"dtype={image.dtype}", f"shape={_shape_text(shape)}"])
 
 
 def _describe_integers(added: Any, form: TensorForm, domain: Domain) -> None:

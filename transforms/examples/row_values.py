@@ -15,6 +15,7 @@ from ...schemas.features import (
     ClassLabel,
     Feature,
     Image,
+    Mask,
     Scalar,
     Sequence,
     Tensor,
@@ -125,10 +126,10 @@ def describe(feature: Feature) -> str:
     """Describes the values that a feature accepts."""
     if isinstance(feature, Image) and feature.storage == "raw":
         sides = f"{feature.height or 'height'}, {feature.width or 'width'}, {feature.channels}"
-        return f"uint8[{sides}]"
+        return f"{feature.dtype}[{sides}]"
     if isinstance(feature, Image):
         size = f" of {feature.height}×{feature.width}" if feature.fixed_size else ""
-        return f"the bytes of an image file{size}"
+        return f"the bytes of {'a PNG' if isinstance(feature, Mask) else 'an image file'}{size}"
     if isinstance(feature, ClassLabel):
         return f"one of {len(feature.names)} class names, or its index"
     if isinstance(feature, Timestamp):

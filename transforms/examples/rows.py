@@ -184,11 +184,14 @@ def _image_to_wire(name: str, feature: Image, value: object) -> dict[str, Flat]:
         content = {name: [value], f"{name}/orientation": np.array([header.orientation])}
     else:
         pixels = np.asarray(value)
-        if pixels.ndim != 3 or pixels.dtype != np.uint8 or pixels.shape[2] != feature.channels:
+        if pixels.ndim != 3 or (pixels.dtype.name, pixels.shape[2]) != (
+            feature.dtype,
+            feature.channels,
+        ):
             found = f"{pixels.dtype}{list(pixels.shape)}"
             raise unfit(name, feature, found, "Convert it.")
         height, width = pixels.shape[:2]
-        content = {name: [pixels.tobytes()]}
+        content = {name: [pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()]}
     if (feature.height or height, feature.width or width) != (height, width):
         raise unfit(name, feature, f"an image of {height}×{width}", "Resize it.")
     return content | {f"{name}/height": np.array([height]), f"{name}/width": np.array([width])}
@@ -240,7 +243,7 @@ def _from_wire(name: str, feature: Feature, lists: Mapping[str, Flat]) -> dict[s
 
 def _image_from_wire(
     name: str, feature: Image, values: Mapping[str, Flat]
-) -> bytes | npt.NDArray[np.uint8]:
+) -> bytes | npt.NDArray[Any]:
     (content,) = values[name]
     if feature.storage == "encoded":
         return bytes(content)
@@ -248,7 +251,8 @@ def _image_from_wire(
     if height is None or width is None:
         height, width = (int(values[f"{name}/{side}"][0]) for side in ("height", "width"))
     shape = (height, width, feature.channels)
-    pixels = np.frombuffer(content, np.uint8)
-    if min(shape) < 0 or pixels.size != math.prod(shape):
-        raise unfit(name, feature, f"{pixels.size:,} bytes for {list(shape)}", "Restore it.")
-    return pixels.reshape(shape).copy()
+    num_bytes = math.prod(shape[:2]) * feature.pixel_bytes
+    if min(shape) < 0 or len(content) != num_bytes:
+        raise unfit(name, feature, f"{len(content):,} bytes for {list(shape)}", "Restore it.")
+    pixels = np.frombuffer(content, np.dtype(feature.dtype).newbyteorder("<"))
+    return pixels.astype(feature.dtype).reshape(shape)

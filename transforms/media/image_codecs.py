@@ -6,6 +6,7 @@ decoded size.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,24 @@ Format = Literal["jpeg", "png"]
 
 NO_ALPHA = "a GIF with a transparent colour, whose alpha is not known; decode it to 3 channels"
 """Why an image cannot be decoded to four channels."""
+
+NOT_16_BITS = 'not a PNG of 16 bits, as dtype="uint16" expects'
+"""Why a file cannot be decoded to 16 bits."""
+NOT_A_MASK = (
+    "not a PNG of a palette, or of grey with 1, 2, 4 or 8 bits, whose samples are the indices of "
+    "classes. Convert the file: map each colour to the index of its class, and save the indices as "
+    'a PNG of mode "P" or "L"'
+)
+"""Why a file cannot be decoded as a mask."""
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_IHDR_BYTES = 8 + 25
+_MASK_KINDS = [bytes([depth, colour]) for depth in (1, 2, 4, 8) for colour in (0, 3)]
+"""The bytes 24 and 25 of a mask: bits of a sample; grey, or a palette."""
+_GREY_CRC = int(
+    np.uint32(zlib.crc32(bytes(17)) ^ zlib.crc32(bytes(13) + b"\3" + bytes(3))).view(np.int32)
+)
+"""What changes the CRC of a header when its palette becomes grey: CRC-32 is linear."""
 
 _PNG_COLOURS = {1: b"\0", 3: b"\2", 4: b"\6"}
 
@@ -114,9 +133,12 @@ def is_webp(data: Any) -> Any:
     return (substr(data, 0, 4) == b"RIFF") & (substr(data, 8, 4) == b"WEBP")
 
 
-def decode_pixels(data: Any, channels: int) -> Any:
-    """Decodes a string scalar to ``uint8[height, width, channels]``, as stored in the file."""
+def decode_pixels(data: Any, channels: int, dtype: str = "uint8") -> Any:
+    """Decodes a string scalar to ``dtype[height, width, channels]``, as stored in the file."""
     import tensorflow as tf
+
+    if dtype == "uint16":
+        return _decode_deep(data, channels)
 
     def jpeg(channels: int) -> Any:
         return tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE")
@@ -180,6 +202,71 @@ def decode_pixels(data: Any, channels: int) -> Any:
     return tf.ensure_shape(image, (None, None, channels))
 
 
+def _decode_deep(data: Any, channels: int) -> Any:
+    """Decodes a PNG of 16 bits, a string scalar, to ``uint16[height, width, channels]``."""
+    import tensorflow as tf
+
+    substr = tf.strings.substr
+    is_png = (substr(data, 0, 8) == _PNG) & (tf.strings.length(data) >= _IHDR_BYTES)
+    is_deep = tf.cond(is_png, lambda: substr(data, 24, 1) == b"\x10", lambda: is_png)
+    with tf.control_dependencies([tf.debugging.Assert(is_deep, [NOT_16_BITS])]):
+        data = tf.identity(data)
+    image = tf.io.decode_png(data, channels=max(channels, 3), dtype=tf.uint16)
+    return tf.ensure_shape(luma(image) if channels == 1 else image, (None, None, channels))
+
+
+def decode_indices(data: Any) -> Any:
+    """Decodes the file of a mask, a string scalar, to its samples: ``uint8[height, width, 1]``.
+
+    TensorFlow would convert the samples of a palette to colours, and scale those below 8 bits.
+    """
+    import tensorflow as tf
+
+    substr = tf.strings.substr
+    is_png = substr(data, 0, 8) == _PNG
+    # A shorter PNG does not decode. TensorFlow's own error about its length would show its bytes.
+    is_long = tf.strings.length(data) >= _IHDR_BYTES + 8
+    is_mask, depth, has_palette = tf.cond(
+        is_png & is_long,
+        lambda: (
+            tf.reduce_any(substr(data, 24, 2) == _MASK_KINDS),
+            tf.io.decode_raw(substr(data, 24, 1), tf.uint8)[0],
+            substr(data, 25, 1) == b"\3",
+        ),
+        lambda: (is_png, tf.constant(8, tf.uint8), tf.constant(False)),
+    )
+    with tf.control_dependencies([tf.debugging.Assert(is_mask, [NOT_A_MASK])]):
+        data = tf.identity(data)
+    grey = tf.cond(has_palette, lambda: _as_grey(data), lambda: data)
+    steps = tf.gather(tf.constant([1, 255, 85, 1, 17], tf.uint8), tf.cast(depth % 8, tf.int32))
+    return tf.ensure_shape(tf.io.decode_png(grey, channels=1) // steps, (None, None, 1))
+
+
+def _as_grey(png: Any) -> Any:
+    """A PNG of a palette as one of grey with the same samples: without chunks before the pixels."""
+    import tensorflow as tf
+
+    substr, last = tf.strings.substr, tf.strings.length(png) - 8
+
+    def integer(place: Any) -> Any:
+        return tf.io.decode_raw(substr(png, place, 4), tf.int32, little_endian=False)[0]
+
+    def before_pixels(place: Any) -> Any:
+        return (place < last) & (substr(png, place + 4, 4) != b"IDAT")
+
+    def skip(place: Any) -> tuple[Any]:
+        length = tf.clip_by_value(integer(place), 0, last - place)
+        return (tf.minimum(place + 12 + length, last),)
+
+    (pixels,) = tf.while_loop(before_pixels, skip, (tf.constant(_IHDR_BYTES),))
+    crc = tf.bitwise.bitwise_xor(integer(29), tf.constant(_GREY_CRC))
+    letters = tf.constant([bytes([value]) for value in range(256)])
+    shifted = tf.bitwise.right_shift(crc, tf.constant([24, 16, 8, 0]))
+    digits = tf.gather(letters, tf.bitwise.bitwise_and(shifted, 255))
+    parts = [substr(png, 0, 25), b"\0", substr(png, 26, 3), tf.strings.reduce_join(digits)]
+    return tf.strings.join([*parts, substr(png, pixels, tf.strings.length(png))])
+
+
 def turn_upright(image: Any, orientation: Any) -> Any:
     """Applies an EXIF orientation (int64 scalar, 1 to 8) to ``[height, width, channels]``."""
     import tensorflow as tf
@@ -200,9 +287,10 @@ def luma(image: Any) -> Any:
     """BT.601 luma in 16-bit fixed point, as Pillow computes it: grey is exactly unchanged."""
     import tensorflow as tf
 
-    weights = tf.constant([19_595, 38_470, 7_471], tf.int32)
-    total = tf.reduce_sum(tf.cast(image, tf.int32) * weights, axis=2, keepdims=True)
-    return tf.cast((total + 0x8000) // 0x10000, tf.uint8)
+    kind = tf.int32 if image.dtype == tf.uint8 else tf.int64
+    weights = tf.constant([19_595, 38_470, 7_471], kind)
+    total = tf.reduce_sum(tf.cast(image, kind) * weights, axis=2, keepdims=True)
+    return tf.cast((total + 0x8000) // 0x10000, image.dtype)
 
 
 def encode_pixels(image: Any, *, file_format: Format, quality: int) -> Any:
@@ -215,8 +303,8 @@ def encode_pixels(image: Any, *, file_format: Format, quality: int) -> Any:
     return tf.io.encode_jpeg(image, format=channels, quality=quality)
 
 
-def is_stored_as(data: Any, *, file_format: Format, channels: int) -> Any:
-    """Whether encoded bytes have a format and this many 8-bit channels: a bool scalar."""
+def is_stored_as(data: Any, *, file_format: Format, channels: int, bits: int) -> Any:
+    """Whether encoded bytes have a format and this many channels of 8 or 16 bits: a bool scalar."""
     import tensorflow as tf
 
     if file_format == "jpeg":
@@ -225,8 +313,8 @@ def is_stored_as(data: Any, *, file_format: Format, channels: int) -> Any:
             lambda: tf.io.extract_jpeg_shape(data)[2] == channels,
             lambda: tf.constant(False),
         )
-    is_png = tf.strings.substr(data, 0, 8) == b"\x89PNG\r\n\x1a\n"
-    kind = b"\x08" + _PNG_COLOURS[channels]
+    is_png = tf.strings.substr(data, 0, 8) == _PNG
+    kind = bytes([bits]) + _PNG_COLOURS[channels]
     # Bytes that are not a PNG may be too short to have a byte 24.
     return tf.cond(is_png, lambda: tf.strings.substr(data, 24, 2) == kind, lambda: is_png)
 

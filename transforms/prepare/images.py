@@ -8,24 +8,26 @@ is, without :func:`encode`.
 A feature ``BoundingBoxes(image=name)`` belongs to the image. Boxes are fractions of the upright
 picture, so stretching and rotating do not change them. Padding and cropping do: boxes are clipped
 at the border, and a box that becomes empty is dropped, together with its values in the sequences
-named by ``BoundingBoxes(labels=…)``.
+named by ``BoundingBoxes(labels=…)``. A decoded ``Mask(image=name)`` changes as its image does, by
+nearest neighbour.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 
 from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
-from ...schemas.features import BoundingBoxes, Features, Image, side_columns
+from ...schemas.features import BoundingBoxes, Features, Image, Mask, side_columns
 from ..media.image_codecs import (
     Format,
     Origin,
+    decode_indices,
     decode_pixels,
     decode_small,
     encode_pixels,
@@ -36,7 +38,7 @@ from ..media.image_codecs import (
     turn_upright,
     with_image,
 )
-from .values import find_media
+from .values import NO_FEATURES, find_media
 
 __all__ = [
     "CenterCrop",
@@ -44,12 +46,14 @@ __all__ = [
     "Convert",
     "Decode",
     "Encode",
+    "PadOrCrop",
     "Resize",
     "center_crop",
     "check",
     "convert",
     "decode",
     "encode",
+    "pad_or_crop",
     "resize",
 ]
 
@@ -62,15 +66,20 @@ class Decode:
 
     name: str
     channels: Literal[1, 3, 4] = 3
+    dtype: Literal["uint8", "uint16"] | None = None
+
+    sees_features = True
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
         channels = "" if self.channels == 3 else f", channels={self.channels}"
-        return f"ss.images.decode({quoted(self.name)}{channels})"
+        dtype = "" if self.dtype is None else f", dtype={quoted(self.dtype)}"
+        return f"ss.images.decode({quoted(self.name)}{channels}{dtype})"
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "images.decode", "name": self.name, "channels": self.channels}
+        dtype = {} if self.dtype is None else {"dtype": self.dtype}
+        return {"step": "images.decode", "name": self.name, "channels": self.channels, **dtype}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -83,15 +92,28 @@ class Decode:
             raise RecipeError(
                 f"prepare: {self!r}: {self.name!r} is already decoded. Remove this step."
             )
-        decoded = Image(height=image.height, width=image.width, channels=self.channels)
+        if isinstance(image, Mask):
+            return {**features, self.name: dataclasses.replace(image, storage="raw")}
+        decoded = Image(
+            height=image.height,
+            width=image.width,
+            channels=self.channels,
+            dtype=self.dtype or image.dtype,
+        )
         return {**features, self.name: decoded}
 
-    def apply(self, record: dict[str, Any]) -> dict[str, Any]:
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Replaces the encoded bytes by ``uint8[height, width, channels]``."""
         import tensorflow as tf
 
         data, orientation = record[self.name], record[f"{self.name}/orientation"]
-        image = turn_upright(decode_pixels(data, self.channels), orientation)
+        feature = features.get(self.name)
+        if isinstance(feature, Mask):
+            pixels = decode_indices(data)
+        else:
+            dtype = feature.dtype if isinstance(feature, Image) else "uint8"
+            pixels = decode_pixels(data, self.channels, self.dtype or dtype)
+        image = turn_upright(pixels, orientation)
         sides = side_columns(self.name, Image(storage="encoded"))
         rest = {name: value for name, value in record.items() if name not in sides}
         origin = Origin(data, image, tf.equal(orientation, 1))
@@ -120,9 +142,13 @@ class Convert:
             RecipeError: if there is no decoded image of this name.
         """
         image = decoded_feature(self, self.name, features)
+        if isinstance(image, Mask):
+            raise RecipeError(
+                f"prepare: {self!r}: {self.name!r} is a mask, which has indices of classes and no "
+                "colours. Remove this step."
+            )
         channels: Literal[1, 3] = 1 if self.to == "grayscale" else 3
-        converted = Image(height=image.height, width=image.width, channels=channels)
-        return {**features, self.name: converted}
+        return {**features, self.name: dataclasses.replace(image, channels=channels)}
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:
         """Replaces ``uint8[height, width, any]`` by ``uint8[height, width, 1 or 3]``."""
@@ -148,6 +174,8 @@ class Encode:
     name: str
     format: Format = "jpeg"
     quality: Annotated[int, pydantic.Field(ge=1, le=100)] | None = None
+
+    sees_features = True
 
     def __post_init__(self) -> None:
         """Checks that only a JPEG has a quality; the default is 90."""
@@ -182,23 +210,41 @@ class Encode:
                 f"prepare: {self!r}: JPEG does not support transparency. Decode {self.name!r} with "
                 'channels=3, or encode it with format="png".'
             )
+        if self.format == "jpeg" and image.dtype == "uint16":
+            raise RecipeError(
+                f"prepare: {self!r}: JPEG has 8 bits, and {self.name!r} has 16. Encode it with "
+                'format="png".'
+            )
+        if self.format == "jpeg" and isinstance(image, Mask):
+            raise RecipeError(
+                f"prepare: {self!r}: JPEG is lossy, and would change the classes of the mask "
+                f'{self.name!r}. Encode it with format="png".'
+            )
         return {**features, self.name: dataclasses.replace(image, storage="encoded")}
 
-    def apply(self, record: dict[str, Any]) -> dict[str, Any]:
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Replaces ``uint8[height, width, channels]`` by the file's bytes and its side columns."""
         import tensorflow as tf
 
         image = record[self.name]
+        feature = features.get(self.name)
+        if isinstance(feature, Mask) and feature.names is not None:
+            # Those of pixels are validated after the steps.
+            with tf.control_dependencies([_check_indices(image, feature)]):
+                image = tf.identity(image)
         origin = record.get(origin_name(self.name))
 
         def anew() -> Any:
             return encode_pixels(image, file_format=self.format, quality=self.quality or 0)
 
-        if origin is None or origin.pixels is not image:
+        if origin is None or origin.pixels is not record[self.name]:
             data = anew()
         else:
             stored = is_stored_as(
-                origin.data, file_format=self.format, channels=int(image.shape[2])
+                origin.data,
+                file_format=self.format,
+                channels=int(image.shape[2]),
+                bits=8 * image.dtype.size,
             )
             data = tf.cond(origin.is_same & stored, lambda: tf.identity(origin.data), anew)
         height, width, _ = tf.unstack(tf.shape(image, tf.int64))
@@ -213,6 +259,8 @@ class Check:
     """Decodes an image that is stored encoded, and keeps its bytes; see :func:`check`."""
 
     name: str
+
+    sees_features = True
 
     def __repr__(self) -> str:
         """As shown in errors."""
@@ -235,7 +283,7 @@ class Check:
             )
         return features
 
-    def apply(self, record: dict[str, Any]) -> dict[str, Any]:
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Fails if the image does not decode, or not to the size stated in its header."""
         import tensorflow as tf
 
@@ -248,16 +296,27 @@ class Check:
         def check_jpeg() -> Any:
             return tf.reduce_all(tf.shape(decode_small(data))[:2] == (stated + 7) // 8)
 
-        def check_other() -> Any:
-            return tf.reduce_all(tf.shape(decode_pixels(data, 3))[:2] == stated)
+        feature = features.get(self.name)
+        dtype = feature.dtype if isinstance(feature, Image) else "uint8"
 
-        agrees = tf.cond(is_jpeg(data), check_jpeg, check_other)
+        def check_other() -> Any:
+            return tf.reduce_all(tf.shape(decode_pixels(data, 3, dtype))[:2] == stated)
+
+        if dtype == "uint8":
+            agrees = tf.cond(is_jpeg(data), check_jpeg, check_other)
+        else:
+            agrees = check_other()
         verdict = tf.debugging.Assert(agrees, ["the image's size is not what its header states"])
         with tf.control_dependencies([verdict]):
             return {**record, f"{self.name}/height": tf.identity(height)}
 
 
-def decode(name: str, channels: Literal[1, 3, 4] = 3) -> Decode:
+def decode(
+    name: str,
+    channels: Literal[1, 3, 4] = 3,
+    *,
+    dtype: Literal["uint8", "uint16"] | None = None,
+) -> Decode:
     """Decodes an image to ``uint8[height, width, channels]``, upright.
 
     Supports JPEG (with libjpeg's accurate DCT, for the same bytes everywhere), PNG, GIF (the first
@@ -266,16 +325,21 @@ def decode(name: str, channels: Literal[1, 3, 4] = 3) -> Decode:
     applied. Truncated images are rejected. Without a :func:`resize`, pixels are stored in each
     image's own size.
 
+    A mask is decoded to the samples of its PNG: the indices of a palette, or shades of grey as they
+    are stored, 0 and 1 in an image of 1 bit. Other files are rejected.
+
     Args:
-        name: The image feature.
+        name: The image feature, or a mask, which has 1 channel whatever ``channels`` says.
         channels: 1 for luma (ITU-R BT.601), 3 for RGB (transparency is dropped), 4 for RGBA
             (opaque if the image has no transparency; a GIF with a transparent colour is
             rejected).
+        dtype: ``"uint16"`` keeps all bits of PNGs of 16 bits; other files are rejected. None is the
+            dtype that ``features=`` or ``types=`` declares, ``"uint8"`` by default.
 
     Raises:
         RecipeError: if an argument is invalid.
     """
-    return Decode(name=name, channels=channels)
+    return Decode(name=name, channels=channels, dtype=dtype)
 
 
 def resize(
@@ -285,14 +349,15 @@ def resize(
     keep_ratio: bool | Literal["crop"] = False,
     antialias: bool = True,
 ) -> Resize:
-    """Resizes a decoded image to ``uint8[height, width, channels]``; its bounding boxes follow.
+    """Resizes a decoded image to ``uint8[height, width, channels]``; its boxes and masks follow.
 
-    Bilinear (``tf.image.resize``), rounded to the nearest integer.
+    Bilinear (``tf.image.resize``), rounded to the nearest integer; masks by nearest neighbour.
 
     Args:
         name: The image feature.
         size: (height, width) in pixels.
-        keep_ratio: True fits the image into ``size`` and centres it on black; ``"crop"`` fills
+        keep_ratio: True fits the image into ``size`` and centres it on black (a mask on its
+            ``ignore``, else 0); ``"crop"`` fills
             ``size`` and crops the excess equally at both ends; False stretches the image.
         antialias: Whether to widen the filter when shrinking the image. Without it, resizing is
             faster, but fine patterns are aliased.
@@ -304,7 +369,9 @@ def resize(
 
 
 def center_crop(name: str, size: tuple[int, int]) -> CenterCrop:
-    """Crops a decoded image to its centre, ``uint8[height, width, channels]``; boxes follow.
+    """Crops a decoded image to its centre, ``uint8[height, width, channels]``.
+
+    Its boxes and masks follow.
 
     If the excess is odd, one pixel more is removed at the bottom and on the right. Smaller images
     are rejected.
@@ -317,6 +384,22 @@ def center_crop(name: str, size: tuple[int, int]) -> CenterCrop:
         RecipeError: if an argument is invalid.
     """
     return CenterCrop(name=name, size=size)
+
+
+def pad_or_crop(name: str, size: tuple[int, int]) -> PadOrCrop:
+    """Pads a decoded image with black, or crops it to its centre, in each dimension, to ``size``.
+
+    Its boxes and masks follow; masks are padded with their ``ignore``, else 0. If the difference is
+    odd, one pixel more is added or removed at the bottom and on the right.
+
+    Args:
+        name: The image feature.
+        size: (height, width) in pixels.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
+    return PadOrCrop(name=name, size=size)
 
 
 def convert(name: str, to: Literal["grayscale", "rgb"]) -> Convert:
@@ -406,18 +489,16 @@ class Resize:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no decoded image of this name.
+            RecipeError: if there is no decoded image of this name, or its mask is encoded.
         """
-        return {**features, self.name: _sized(self, self.name, self.size, features)}
+        return {**features, **_sized(self, self.name, self.size, features)}
 
-    def apply(self, record: dict[str, Any], features: Features | None = None) -> dict[str, Any]:
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Replaces ``uint8[any, any, channels]`` by ``uint8[height, width, channels]``."""
         import tensorflow as tf
 
-        image = record[self.name]
-        height, width = self.size
         wanted = tf.constant(self.size)
-        given = tf.shape(image)[:2]
+        given = tf.shape(record[self.name])[:2]
         shares = tf.cast(wanted, tf.float64) / tf.cast(given, tf.float64)
         window = None
         if self.keep_ratio == "crop":
@@ -425,31 +506,37 @@ class Resize:
             part = tf.cast(wanted, tf.float64) / tf.reduce_max(shares)
             cropped = tf.clip_by_value(tf.cast(tf.round(part), tf.int32), 1, given)
             before = (given - cropped) // 2
-            image = tf.slice(image, [*tf.unstack(before), 0], [*tf.unstack(cropped), -1])
-            image = self._scale(image, wanted)
             window = Window(*(tf.cast(x, tf.float32) for x in (before, cropped, given)))
+
+            def change(pixels: Any, feature: Image | None) -> Any:
+                part = tf.slice(pixels, [*tf.unstack(before), 0], [*tf.unstack(cropped), -1])
+                return self._scale(part, wanted, feature)
+
         elif self.keep_ratio:
             exact = tf.cast(given, tf.float64) * tf.reduce_min(shares)
             fitted = tf.clip_by_value(tf.cast(tf.round(exact), tf.int32), 1, wanted)
-            image = self._scale(image, fitted)
             before = (wanted - fitted) // 2
-            image = tf.image.pad_to_bounding_box(image, before[0], before[1], height, width)
             window = Window(*(tf.cast(x, tf.float32) for x in (-before, wanted, fitted)))
-        else:
-            image = self._scale(image, wanted)
-        image = tf.ensure_shape(image, (height, width, record[self.name].shape[2]))
-        is_same = tf.reduce_all(given == wanted)
-        record = with_image(record, self.name, image, is_same=is_same)
-        if window is None:
-            return record
-        return _follow(record, self.name, window=window, features=features or {})
 
-    def _scale(self, image: Any, size: Any) -> Any:
+            def change(pixels: Any, feature: Image | None) -> Any:
+                scaled = self._scale(pixels, fitted, feature)
+                return _pad(scaled, before, wanted - fitted - before, feature)
+
+        else:
+
+            def change(pixels: Any, feature: Image | None) -> Any:
+                return self._scale(pixels, wanted, feature)
+
+        return _changed(record, self, change, features=features, window=window)
+
+    def _scale(self, image: Any, size: Any, feature: Image | None) -> Any:
         import tensorflow as tf
 
         def scale() -> Any:
+            if isinstance(feature, Mask):
+                return tf.image.resize(image, size, method="nearest")
             scaled = tf.image.resize(image, size, method="bilinear", antialias=self.antialias)
-            return tf.cast(tf.round(scaled), tf.uint8)
+            return tf.cast(tf.round(scaled), image.dtype)
 
         # At the same size the filter would return the same pixels, at the cost of a decoding.
         same = tf.reduce_all(tf.shape(image)[:2] == size)
@@ -477,7 +564,8 @@ class CenterCrop:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no decoded image of this name, or it is smaller than the crop.
+            RecipeError: if there is no decoded image of this name, it is smaller than the crop, or
+                its mask is encoded.
         """
         cropped = _sized(self, self.name, self.size, features)
         image = image_feature(self, self.name, features)
@@ -487,36 +575,140 @@ class CenterCrop:
                 f"prepare: {self!r}: the images are {given[0]}×{given[1]} (height × width), "
                 "smaller than the crop. Resize them first, or use a smaller crop."
             )
-        return {**features, self.name: cropped}
+        return {**features, **cropped}
 
-    def apply(self, record: dict[str, Any], features: Features | None = None) -> dict[str, Any]:
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Replaces ``uint8[any, any, channels]`` by ``uint8[height, width, channels]``."""
         import tensorflow as tf
 
-        image = record[self.name]
-        given, wanted = tf.shape(image)[:2], tf.constant(self.size)
+        given, wanted = tf.shape(record[self.name])[:2], tf.constant(self.size)
         fits = tf.debugging.Assert(
             tf.reduce_all(given >= wanted), ["the image is smaller than the crop"]
         )
         with tf.control_dependencies([fits]):
             before = (given - wanted) // 2
-        cropped = tf.slice(image, [*tf.unstack(before), 0], [*self.size, -1])
-        cropped = tf.ensure_shape(cropped, (*self.size, image.shape[2]))
         window = Window(*(tf.cast(x, tf.float32) for x in (before, wanted, given)))
-        is_same = tf.reduce_all(given == wanted)
-        record = with_image(record, self.name, cropped, is_same=is_same)
-        return _follow(record, self.name, window=window, features=features or {})
+
+        def change(pixels: Any, feature: Image | None) -> Any:
+            return tf.slice(pixels, [*tf.unstack(before), 0], [*self.size, -1])
+
+        return _changed(record, self, change, features=features, window=window)
 
 
-def _follow(
-    record: dict[str, Any], name: str, *, window: Window, features: Features
+@config_class
+class PadOrCrop:
+    """See :func:`pad_or_crop`."""
+
+    name: str
+    size: tuple[Size, Size]
+
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """The step as written in a recipe."""
+        return f"ss.images.pad_or_crop({quoted(self.name)}, {self.size})"
+
+    def settings(self) -> dict[str, object]:
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
+        return {"step": "images.pad_or_crop", "name": self.name, "size": list(self.size)}
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no decoded image of this name, or its mask is encoded.
+        """
+        return {**features, **_sized(self, self.name, self.size, features)}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Replaces ``uint8[any, any, channels]`` by ``uint8[height, width, channels]``."""
+        import tensorflow as tf
+
+        given, wanted = tf.shape(record[self.name])[:2], tf.constant(self.size)
+        kept = tf.minimum(given, wanted)
+        cropped, padded = (given - kept) // 2, (wanted - kept) // 2
+        window = Window(*(tf.cast(x, tf.float32) for x in (cropped - padded, wanted, given)))
+
+        def change(pixels: Any, feature: Image | None) -> Any:
+            part = tf.slice(pixels, [*tf.unstack(cropped), 0], [*tf.unstack(kept), -1])
+            return _pad(part, padded, wanted - kept - padded, feature)
+
+        return _changed(record, self, change, features=features, window=window)
+
+
+def _pad(image: Any, before: Any, after: Any, feature: Image | None) -> Any:
+    """Pads an image with black, and a mask with its index for padding."""
+    import tensorflow as tf
+
+    sides = tf.pad(tf.stack([before, after], axis=1), [[0, 1], [0, 0]])
+    value = feature.padding if isinstance(feature, Mask) else 0
+    return tf.pad(image, sides, constant_values=tf.constant(value, image.dtype))
+
+
+def _changed(
+    record: dict[str, Any],
+    step: Resize | CenterCrop | PadOrCrop,
+    change: Callable[[Any, Image | None], Any],
+    *,
+    features: Features,
+    window: Window | None,
 ) -> dict[str, Any]:
-    """The record with the boxes of an image adjusted to the new picture."""
+    """The record with a step's image of another geometry, and its masks and boxes adjusted to it.
+
+    Args:
+        record: A record of tensors.
+        step: The step, whose ``size`` is that of the new picture.
+        change: Maps pixels of the old picture to the new one, for the feature that they belong to.
+        features: The features of the record.
+        window: The part of the old picture that becomes the new one; None if it is all of it.
+    """
+    import tensorflow as tf
+
+    given = tf.shape(record[step.name])[:2]
+    for name in (step.name, *_masks_of(step.name, features)):
+        pixels, feature = record[name], features.get(name)
+        if name != step.name:
+            alike = tf.reduce_all(tf.shape(pixels)[:2] == given)
+            text = [
+                f"the mask {name} has another size than its image:",
+                tf.shape(pixels)[:2],
+                given,
+            ]
+            with tf.control_dependencies([tf.debugging.Assert(alike, text)]):
+                pixels = tf.identity(pixels)
+        changed = change(pixels, feature if isinstance(feature, Image) else None)
+        changed = tf.ensure_shape(changed, (*step.size, pixels.shape[2]))
+        is_same = tf.reduce_all(given == tf.constant(step.size))
+        record = with_image(record, name, changed, is_same=is_same)
+    if window is None:
+        return record
     for boxes, feature in features.items():
-        if isinstance(feature, BoundingBoxes) and feature.image == name:
+        if isinstance(feature, BoundingBoxes) and feature.image == step.name:
             labels = [name for name in feature.per_box if name in features]
             record = record | move_boxes(record, boxes, labels=labels, window=window)
     return record
+
+
+def _masks_of(name: str, features: Features) -> dict[str, Mask]:
+    """The masks that belong to an image, by name."""
+    return {
+        mask: feature
+        for mask, feature in features.items()
+        if isinstance(feature, Mask) and feature.image == name and mask != name
+    }
+
+
+def _check_indices(indices: Any, mask: Mask) -> Any:
+    """Asserts that all indices, ``uint8[height, width, 1]``, are those of classes."""
+    import tensorflow as tf
+
+    assert mask.names is not None
+    valid = tf.cast(indices, tf.int32) < len(mask.names)
+    if mask.ignore is not None:
+        valid |= indices == mask.ignore
+    found = tf.reduce_max(tf.where(valid, tf.zeros_like(indices), indices))
+    text = f"an index that is not of one of the {len(mask.names)} classes in names=, nor ignore=:"
+    return tf.debugging.Assert(tf.reduce_all(valid), [text, found])
 
 
 def move_boxes(
@@ -575,9 +767,14 @@ def decoded_feature(step: object, name: str, features: Features) -> Image:
     return image
 
 
-def _sized(step: object, name: str, size: tuple[int, int], features: Features) -> Image:
+def _sized(step: object, name: str, size: tuple[int, int], features: Features) -> dict[str, Image]:
+    """An image and its masks, of another size."""
     image = decoded_feature(step, name, features)
-    return Image(height=size[0], width=size[1], channels=image.channels)
+    masks = {mask: decoded_feature(step, mask, features) for mask in _masks_of(name, features)}
+    return {
+        key: dataclasses.replace(feature, height=size[0], width=size[1])
+        for key, feature in {name: image, **masks}.items()
+    }
 
 
 def quoted(value: object) -> str:

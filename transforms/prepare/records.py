@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...schemas.blocks import RawBatch
 from ...schemas.config import as_tuple, check_texts, config_class
 from ...schemas.errors import RecipeError
-from ...schemas.features import BoundingBoxes, Feature, Features, Struct, flatten, side_names
+from ...schemas.features import BoundingBoxes, Feature, Features, Mask, Struct, flatten, side_names
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
 from ..runs.contents import DIGEST_BYTES, content_digests
@@ -169,6 +169,9 @@ class Rename:
                 raise RecipeError(f"prepare: {self!r}: two features would be called {new!r}.")
             if isinstance(feature, BoundingBoxes):
                 feature = self._following(feature)
+            if isinstance(feature, Mask):
+                image = self.names.get(feature.image, feature.image)
+                feature = dataclasses.replace(feature, image=image)
             renamed[new] = feature
         return renamed
 

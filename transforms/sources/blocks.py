@@ -67,7 +67,8 @@ def group_blocks(
     """Groups files into blocks.
 
     Args:
-        files: Files with content hashes, ordered by the bytes of their paths.
+        files: Files with content hashes, ordered by the bytes of their paths. One that is part of
+            the record of another is in its block.
         cuts: Path -> ascending offsets at which the file may be cut. Such a file gets separate
             blocks: as few and as equal as possible under ``block_bytes``, where the cuts allow.
         parts: Path -> hashes of the parts before, between and after all its cuts, if the records
@@ -81,6 +82,13 @@ def group_blocks(
     Returns:
         The blocks, in the order of paths and offsets. Every byte of every file is in exactly one.
     """
+    partners = {file.of: file for file in files if file.of}
+    if partners:
+        alone = [file for file in files if not file.of]
+        return tuple(
+            _with_partners(block, partners)
+            for block in group_blocks(alone, cuts, parts=parts, block_bytes=block_bytes)
+        )
     blocks: list[Block] = []
     if block_bytes is None:
         block_bytes = block_size(sum(map(_size, files)))
@@ -103,6 +111,12 @@ def group_blocks(
     return tuple(blocks)
 
 
+def _with_partners(block: Block, partners: Mapping[str, SourceFile]) -> Block:
+    """A block with the files that are part of its records."""
+    found = [partners[part.path] for part in block.ranges if part.path in partners]
+    return Block(block.ranges + tuple(_range(file, 0, file.num_bytes) for file in found))
+
+
 def _range(file: SourceFile, start: int, stop: int) -> FileRange:
     if file.problem:
         start, stop = 0, 0
@@ -113,6 +127,8 @@ def _range(file: SourceFile, start: int, stop: int) -> FileRange:
         stop=stop,
         problem=file.problem,
         stamp=file.stamp,
+        of=file.of,
+        unpaired=file.unpaired,
     )
 
 

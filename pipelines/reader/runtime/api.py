@@ -81,9 +81,11 @@ def dataset(
             comes with its mask as an input, in a dict, but not as a target.
         with_id: Add the id of each record, a string: as "record_id" to the dict, or as the last of
             (inputs, targets, id). Needs pyarrow and the snapshot's index.
-        image_size: (height, width) to resize images to, antialiased; required if sizes differ.
-        dtype: Dtype of the images, cast after batching; default uint8, or float32 with ``scale``.
-        scale: Factor to multiply image values by.
+        image_size: (height, width) to resize images to, antialiased, and masks, by nearest
+            neighbour; required if sizes differ.
+        dtype: Dtype of the images, cast after batching; default as stored, or float32 with
+            ``scale``. Masks stay uint8.
+        scale: Factor to multiply image values by, but not those of masks.
         root: Folder or URL (``gs://…``) of the snapshot; None is the folder that contains this
             package.
         shard: (index, count): read only part ``index`` of ``count`` parts, one for each worker.
@@ -126,12 +128,12 @@ def dataset(
         debug: Run all functions eagerly, for breakpoints and prints; slow.
 
     Returns:
-        Dicts by feature name: images are ``uint8[batch, height, width, channels]``, all others
-        ``dtype[batch, *shape]``, as ``tf.RaggedTensor`` where a dimension is None. A missing value
-        is the default in ``FEATURES``, or an empty list. Where that is ambiguous, the mask
-        ``<name>_present``, bool[batch], says whether there is a value. Sounds are float32 in
-        [-1, 1]; where rates differ, ``<name>/rate`` gives them in Hz. The fields of a struct are
-        in a nested dict.
+        Dicts by feature name: images are ``uint8[batch, height, width, channels]``, or uint16 as
+        declared, all others ``dtype[batch, *shape]``, as ``tf.RaggedTensor`` where a dimension is
+        None. A missing value is the default in ``FEATURES``, or an empty list. Where that is
+        ambiguous, the mask ``<name>_present``, bool[batch], says whether there is a value. Sounds
+        are float32 in [-1, 1]; where rates differ, ``<name>/rate`` gives them in Hz. The fields of
+        a struct are in a nested dict.
 
     Raises:
         ValueError: if an option is invalid, or the snapshot under ``root`` cannot be read.

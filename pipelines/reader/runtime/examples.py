@@ -63,7 +63,7 @@ class Parser:
         lists = self.lists_of(serialized)
         values: dict[str, Any] = {}
         for name, feature in self._features.items():
-            if feature["kind"] == "image":
+            if feature["kind"] in ("image", "mask"):
                 values[name] = self._image(name, feature, lists)
                 continue
             try:
@@ -123,13 +123,19 @@ class Parser:
     def _image(self, name: str, feature: dict[str, Any], lists: dict[str, Any]) -> Any:
         content, size = _one(name, lists), (feature["height"], feature["width"])
         if feature["storage"] == "encoded":
+            if feature.get("dtype") == "uint16" and self._decode is decode_image:
+                raise ValueError(
+                    f"{name!r} has 16 bits, of which Pillow keeps 8. Pass another decode=, or "
+                    "store pixels (ss.images.decode in the recipe)."
+                )
             return content if self._decode is None else self._decode(content, feature["channels"])
         if None in size:
             size = (int(_one(f"{name}/height", lists)), int(_one(f"{name}/width", lists)))
         shape = (*size, feature["channels"])
-        if len(content) != math.prod(shape):
+        dtype = np.dtype(feature.get("dtype", "uint8"))
+        if len(content) != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"{name!r} has {len(content):,} bytes, expected pixels {shape}")
-        return np.frombuffer(content, np.uint8).reshape(shape).copy()
+        return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
 
 def _one(name: str, lists: dict[str, Any]) -> Any:

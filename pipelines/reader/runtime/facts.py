@@ -22,8 +22,17 @@ NUM_MISSING: dict[str, int] = {}
 FEATURES: dict[str, dict[str, Any]] = {
     "at.boxes": {"kind": "bounding_boxes", "dtype": "float32", "shape": [None, 4]},
     "at.time": {"kind": "timestamp", "dtype": "int64", "unit": "s"},
+    "depth": {
+        "kind": "image",
+        "height": 8,
+        "width": 8,
+        "channels": 1,
+        "storage": "raw",
+        "dtype": "uint16",
+    },
     "image": {"kind": "image", "height": 8, "width": 8, "channels": 3, "storage": "raw"},
     "label": {"kind": "class_label", "dtype": "int64", "names": CLASS_NAMES},
+    "mask": {"kind": "mask", "height": None, "width": None, "channels": 1, "storage": "encoded"},
     "photo": {"kind": "image", "height": None, "width": None, "channels": 3, "storage": "encoded"},
     "rooms": {
         "kind": "scalar",

@@ -12,10 +12,12 @@ from . import facts
 Size = tuple[int, int]
 _FORMATS = ("jpeg", "cmyk", "png", "gif", "bmp", "webp")
 """Possible formats of encoded images; "cmyk" means JPEGs of four components."""
+PIXELS = ("image", "mask")
+"""The kinds of features that are images: with colours, or with the index of a class per pixel."""
 
 
 def image_batch(name: str, parts: list[Any], size: Size) -> Any:
-    """``uint8[batch, height, width, channels]`` of one feature.
+    """``uint8[batch, height, width, channels]`` of one feature, or uint16.
 
     Args:
         name: Of the feature.
@@ -27,22 +29,29 @@ def image_batch(name: str, parts: list[Any], size: Size) -> Any:
     if feature["storage"] == "raw" and feature["height"]:
         return _pixels(parts[0], feature, size)
     shape = [*size, feature["channels"]]
+    is_mask, dtype = feature["kind"] == "mask", tf.as_dtype(feature.get("dtype", "uint8"))
 
     def one(content: Any, *sides: Any) -> Any:
         if feature["storage"] == "raw":
-            image = tf.reshape(tf.io.decode_raw(content, tf.uint8), [*sides, shape[2]])
+            image = tf.reshape(tf.io.decode_raw(content, dtype), [*sides, shape[2]])
+        elif is_mask:
+            image = tf.io.decode_png(content, 1)
+        elif dtype == tf.uint16:
+            image = tf.io.decode_png(content, max(shape[2], 3), dtype)
+            image = _luma(image) if shape[2] == 1 else image
+            image = _upright(image, sides[0]) if sides else image
         else:
             image = decode(content, shape[2], facts.IMAGE_FORMATS.get(name) or _FORMATS)
             image = _upright(image, sides[0]) if sides else image
         if size != (feature["height"], feature["width"]):
             same = tf.reduce_all(tf.shape(image)[:2] == size)
-            image = tf.cond(same, lambda: image, lambda: resize(image, size))
+            image = tf.cond(same, lambda: image, lambda: resize(image, size, is_mask))
         return tf.ensure_shape(image, shape)
 
     specs = [tf.TensorSpec([], part.dtype) for part in parts]
     f = tf.function(one, autograph=False).get_concrete_function(*specs)
     (images,) = tf.raw_ops.MapDefun(  # 10 µs per image faster than tf.map_fn
-        arguments=parts, captured_inputs=[], output_types=[tf.uint8], output_shapes=[shape], f=f
+        arguments=parts, captured_inputs=[], output_types=[dtype], output_shapes=[shape], f=f
     )
     return images
 
@@ -50,15 +59,20 @@ def image_batch(name: str, parts: list[Any], size: Size) -> Any:
 def _pixels(pixels: Any, feature: dict[str, Any], size: Size) -> Any:
     """A batch of images stored as raw pixels of one size."""
     stored = (feature["height"], feature["width"])
+    dtype = tf.as_dtype(feature.get("dtype", "uint8"))
     if pixels.dtype == tf.string:
-        pixels = tf.io.decode_raw(pixels, tf.uint8)
+        pixels = tf.io.decode_raw(pixels, dtype)
+    elif dtype == tf.uint16:
+        pixels = tf.bitcast(tf.reshape(pixels, [-1, pixels.shape[1] // 2, 2]), dtype)
     images = tf.reshape(pixels, [pixels.shape[0] or -1, *stored, feature["channels"]])
-    return images if size == stored else resize(images, size)
+    return images if size == stored else resize(images, size, feature["kind"] == "mask")
 
 
-def resize(images: Any, size: Size) -> Any:
-    """Resizes one image, or a batch, antialiased."""
-    return tf.saturate_cast(tf.round(tf.image.resize(images, size, antialias=True)), tf.uint8)
+def resize(images: Any, size: Size, is_mask: bool = False) -> Any:
+    """Resizes one image, or a batch, antialiased; masks by nearest neighbour."""
+    if is_mask:
+        return tf.image.resize(images, size, method="nearest")
+    return tf.saturate_cast(tf.round(tf.image.resize(images, size, antialias=True)), images.dtype)
 
 
 def decode(content: Any, channels: int, formats: Any) -> Any:
@@ -115,9 +129,10 @@ def _other(content: Any, formats: Any) -> Any:
 
 def _luma(image: Any) -> Any:
     """Grey from RGB, by ITU-R 601-2 with the same integers as Pillow."""
-    weighted = tf.cast(image, tf.int32) * tf.constant([19_595, 38_470, 7_471])
+    kind = tf.int32 if image.dtype == tf.uint8 else tf.int64
+    weighted = tf.cast(image, kind) * tf.constant([19_595, 38_470, 7_471], kind)
     total = tf.reduce_sum(weighted, axis=2, keepdims=True)
-    return tf.cast((total + 0x8000) // 0x10000, tf.uint8)
+    return tf.cast((total + 0x8000) // 0x10000, image.dtype)
 
 
 def _grey_jpeg(content: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .images import image_batch
+from .images import PIXELS, image_batch
 from .targets import Supervised, Targets, targets_of
 
 Values = dict[str, Any]
@@ -67,7 +67,7 @@ def make_parser(
     targets = targets_of(as_supervised)
     features = _wanted(columns, targets)
     sizes = _image_sizes(features, image_size, needs_size)
-    has_images = any(feature["kind"] == "image" for feature in facts.FEATURES.values())
+    has_images = any(feature["kind"] in PIXELS for feature in facts.FEATURES.values())
     if not has_images and (image_size, dtype, scale) != (None, None, None):
         raise ValueError("image_size=, dtype= and scale= are for images, and there are none here.")
     try:
@@ -88,8 +88,12 @@ def make_parser(
                 values[name] = tf.cast(values[name], tf.float32) / 32_768
         for name, size in sizes.items():
             parts = [values.pop(part) for part in (name, *facts.SIDES.get(name, ()))]
-            images = tf.cast(image_batch(name, parts, size), kind)
-            values[name] = images if scale is None else images * tf.cast(scale, kind)
+            images = image_batch(name, parts, size)
+            if features[name]["kind"] == "image":  # a mask has classes, which have no scale
+                as_stored = dtype is None and scale is None
+                images = images if as_stored else tf.cast(images, kind)
+                images = images if scale is None else images * tf.cast(scale, kind)
+            values[name] = images
         values = {name: values.pop(name) for name in features} | values
         if targets is None:
             return _nested(values)
@@ -135,7 +139,7 @@ def _image_sizes(
     sizes = {
         name: tuple(image_size or (feature["height"], feature["width"]))
         for name, feature in features.items()
-        if feature["kind"] == "image"
+        if feature["kind"] in PIXELS
     }
     for name, size in sizes.items():
         if needs_size and None in size:
@@ -190,7 +194,7 @@ def _by_proto(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
     lists = {mask: name for mask, name in lists.items() if mask and mask not in fills}
     values |= _lists_present(serialized, lists) if lists else {}
     for name, feature in features.items():
-        if feature["kind"] != "image":
+        if feature["kind"] not in PIXELS:
             values[name] = _tensor(values[name], feature, values.pop(f"{name}/shape", None))
     return values
 
@@ -198,7 +202,7 @@ def _by_proto(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
 def _stored(feature: dict[str, Any]) -> Any:
     """The dtype of the list in which a feature is stored."""
     dtype = feature.get("dtype", "string")
-    if feature.get("packed") or dtype == "string":
+    if feature.get("packed") or dtype == "string" or feature["kind"] in PIXELS:
         return tf.string
     return tf.float32 if dtype in ("float16", "bfloat16", "float32") else tf.int64
 
@@ -295,7 +299,7 @@ def _by_layout(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(same), other)]):
         values = {name: tf.identity(value) for name, value in values.items()}
     for name, value in values.items():
-        if features[name]["kind"] == "image":
+        if features[name]["kind"] in PIXELS:
             continue
         dtype, shape = tf.as_dtype(features[name]["dtype"]), features[name].get("shape", [])
         if dtype not in (tf.int64, tf.bool):  # these take one byte each

@@ -138,7 +138,7 @@ class Input:
             except (ValueError, SyntaxError):
                 self.options[key] = text
         if arguments.image_size:
-            if not any(feature["kind"] == "image" for feature in facts.FEATURES.values()):
+            if not any(feature["kind"] in ("image", "mask") for feature in facts.FEATURES.values()):
                 raise RefusedError(f"{facts.NAME} has no images: leave out --image-size.")
             self.options["image_size"] = tuple(arguments.image_size)
 
@@ -207,7 +207,7 @@ def plain_parser() -> Callable[[Any], Any]:
     for name, feature in facts.FEATURES.items():
         kind = feature.get("dtype", "string")
         stored = tf.float32 if kind in ("float16", "bfloat16", "float32") else tf.int64
-        if feature["kind"] == "image" or kind == "string" or feature.get("packed"):
+        if feature["kind"] in ("image", "mask") or kind == "string" or feature.get("packed"):
             stored = tf.string
         columns[name] = tf.io.RaggedFeature(stored, row_splits_dtype=tf.int64)
     return lambda serialized: tf.io.parse_example(serialized, columns)

@@ -149,7 +149,7 @@ def show(arguments: argparse.Namespace, out: Output) -> int:
     rows = []
     for name, feature in features.items():
         shape = feature.get("shape", [])
-        if feature["kind"] == "image":
+        if feature["kind"] in ("image", "mask"):
             shape = [feature["height"], feature["width"], feature["channels"]]
         stated = [
             key
@@ -179,12 +179,11 @@ def show(arguments: argparse.Namespace, out: Output) -> int:
     images = [name for name, feature in features.items() if feature["kind"] == "image"]
     if arguments.sheet and not images:
         raise RefusedError(f"--sheet: {facts.NAME} has no images.")
-    unsized = any(
-        features[name]["height"] is None or features[name]["width"] is None for name in images
-    )
-    size = (96, 96) if images and (arguments.sheet or unsized) else None
-    size = tuple(arguments.image_size) if images and arguments.image_size else size
-    resized: dict[str, Any] = {"image_size": size} if images else {}
+    pixels = [feature for feature in features.values() if feature["kind"] in ("image", "mask")]
+    unsized = any(one["height"] is None or one["width"] is None for one in pixels)
+    size = (96, 96) if pixels and (arguments.sheet or unsized) else None
+    size = tuple(arguments.image_size) if pixels and arguments.image_size else size
+    resized: dict[str, Any] = {"image_size": size} if pixels else {}
     number = max(arguments.records, arguments.sheet_images if arguments.sheet else 1)
     batch = next(iter(dataset(split, number, shuffle=False, root=snapshot.root, **resized)))
     flat = dict(_flat(batch))
@@ -213,7 +212,7 @@ def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _value(value: Any, feature: dict[str, Any]) -> str:
     """One value as a line of text."""
     tf = load_tensorflow()
-    if feature.get("kind") in ("image", "audio"):
+    if feature.get("kind") in ("image", "mask", "audio"):
         mean = float(tf.reduce_mean(tf.cast(value, tf.float32)))
         return f"{value.dtype.name}{value.shape.as_list()}, mean {mean:.3g}"
     found = value.to_list() if hasattr(value, "to_list") else value.numpy()

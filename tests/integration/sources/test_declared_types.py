@@ -1,4 +1,4 @@
-"""Features that no format can tell by itself, declared: texts, sounds, images, boxes, classes."""
+"""Features that no format can tell by itself, declared: texts, media, masks, boxes, classes."""
 
 import contextlib
 import io
@@ -36,6 +36,18 @@ def _image(row: int) -> bytes:
     return sink.getvalue()
 
 
+def _indices(row: int) -> Any:
+    return np.random.default_rng(row).integers(0, 256, SIZE, np.uint8)
+
+
+def _mask(row: int) -> bytes:
+    sink = io.BytesIO()
+    image = Pillow.fromarray(_indices(row))
+    image.putpalette(bytes(np.random.default_rng(row).integers(0, 256, 768, np.uint8)))
+    image.save(sink, "PNG")
+    return sink.getvalue()
+
+
 def _samples(row: int) -> Any:
     return np.random.default_rng(row).integers(-(2**15), 2**15, 40 + row, np.int16)
 
@@ -61,6 +73,7 @@ ROWS = [
         "note": f"é{row}",
         "at": 86_400 * row,
         "image": _image(row),
+        "mask": _mask(row),
         "sound": _sound(row),
         "boxes": _boxes(row),
     }
@@ -71,6 +84,7 @@ TYPES: dict[str, Any] = {
     "note": ss.Text(max_length=5),
     "at": ss.Timestamp("s"),
     "image": ss.Image(storage="encoded"),
+    "mask": ss.Mask(storage="encoded"),
     "sound": ss.Audio(storage="encoded"),
     "boxes": ss.BoundingBoxes(),
 }
@@ -81,6 +95,7 @@ SCHEMA = pa.schema(
         "note": pa.string(),
         "at": pa.int64(),
         "image": pa.binary(),
+        "mask": pa.binary(),
         "sound": pa.binary(),
         "boxes": pa.list_(pa.list_(pa.float32())),
     }
@@ -208,6 +223,7 @@ def test_declared_features_come_back_equal(lab: Any, tmp_path: Path, name: str) 
             assert row["boxes"] == wanted["boxes"]
         if "image" in row:
             np.testing.assert_array_equal(row["image"], _pixels(row["n"]))
+            np.testing.assert_array_equal(np.array(row["mask"])[..., 0], _indices(row["n"]))
         if "sound" in row:
             found = np.array(row["sound"]) * 2**15
             np.testing.assert_array_equal(found, _samples(row["n"]))

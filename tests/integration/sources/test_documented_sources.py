@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image as Pillow
 
 import snapshard as ss
 
@@ -38,12 +39,30 @@ def _binary(folder: Path) -> None:
     (folder / "raw" / "a.bin").write_bytes(struct.pack("<Bd", 1, 0.5))
 
 
+def _depth(folder: Path) -> None:
+    (folder / "depth").mkdir()
+    for number in range(4):
+        pixels = np.full((30, 40), 1000 * number, np.uint16)
+        Pillow.fromarray(pixels).save(folder / "depth" / f"hall_{number}.png")
+
+
+def _street(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for kind, suffix, shape in (("images", "jpg", (30, 40, 3)), ("masks", "png", (30, 40))):
+        (folder / "street" / kind).mkdir(parents=True)
+        for number in range(4):
+            pixels = rng.integers(0, 3, shape, np.uint8)
+            Pillow.fromarray(pixels).save(folder / "street" / kind / f"{number}.{suffix}")
+
+
 def _nothing(folder: Path) -> None:
     del folder
 
 
 EXAMPLES: list[tuple[str, str, Callable[[Path], None]]] = [
     ("sources.md", "Iterable", _orders),
+    ("sources.md", "Images of 16 bits", _depth),
+    ("sources.md", "Images with masks", _street),
     ("sources.md", "Numpy", _arrays),
     ("sources.md", "Files", _binary),
     ("csv.md", "Files with different columns", _exports),

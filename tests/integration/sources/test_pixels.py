@@ -95,6 +95,19 @@ def test_pixels_come_back_as_images(lab: Any, tmp_path: Path, name: str) -> None
     assert found == NUM
 
 
+@pytest.mark.parametrize("kind", ["npz", "Table"])
+def test_arrays_of_indices_come_back_as_masks(lab: Any, tmp_path: Path, kind: str) -> None:
+    np.savez(tmp_path / "t.npz", x=PIXELS[..., 0], n=np.arange(NUM))
+    types = {"x": ss.Mask(4, 6)}
+    source: Any = ss.Table({"x": PIXELS, "n": np.arange(NUM)}, types=types)
+    if kind == "npz":
+        source = ss.Numpy(str(tmp_path / "t.npz"), types=types)
+    snapshot = build_all(tmp_path, source, prepare=[ss.images.resize("x", (2, 3))])
+    assert snapshot.manifest.features["x"] == ss.Mask(2, 3)
+    for row in lab.stored_rows(snapshot).values():
+        np.testing.assert_array_equal(row["x"], PIXELS[row["n"], 1::2, 1::2])
+
+
 def test_steps_on_images_apply(tmp_path: Path) -> None:
     source = ss.Table({"x": COLOURS, "n": np.arange(NUM)}, types={"x": ss.Image(4, 6, 3)})
     snapshot = build_all(tmp_path, source, prepare=[ss.images.resize("x", (2, 3))])

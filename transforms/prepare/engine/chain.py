@@ -17,6 +17,8 @@ from ....schemas.features import (
     Feature,
     Features,
     Image,
+    Mask,
+    Tensor,
     is_encoded,
     side_names,
     tensor_form,
@@ -27,6 +29,8 @@ from ...code.names import is_users_class
 from ...code.user_reads import running
 from ..audio import Decode as DecodeSound
 from ..images import Check
+from ..images import Decode as DecodeImage
+from ..images import Encode as EncodeImage
 from .user_functions import describe as describe
 from .user_functions import note_file_reads, refuse_random, result_of, where_of
 
@@ -64,7 +68,8 @@ def _runs_users_code(step: Step) -> bool:
 def closing_steps(features: Features, wanted: Features | None = None) -> tuple[Step, ...]:
     """The steps appended to those of a recipe, for media that are still encoded.
 
-    An image is checked by decoding it; a sound is decoded, unless it is ``wanted`` encoded.
+    An image is checked by decoding it; a mask becomes a grey PNG of 8 bits; a sound is decoded,
+    unless it is ``wanted`` encoded.
 
     Args:
         features: The features after the recipe's own steps.
@@ -72,7 +77,9 @@ def closing_steps(features: Features, wanted: Features | None = None) -> tuple[S
     """
     steps: list[Step] = []
     for name, feature in sorted(features.items()):
-        if is_encoded(feature) and isinstance(feature, Image):
+        if is_encoded(feature) and isinstance(feature, Mask):
+            steps += [DecodeImage(name), EncodeImage(name, "png")]
+        elif is_encoded(feature) and isinstance(feature, Image):
             steps.append(Check(name))
         elif is_encoded(feature):
             kept = feature if wanted is None else wanted.get(name)
@@ -313,10 +320,24 @@ def _apply_function(
         if kept is None and not isinstance(value, tf.RaggedTensor | tf.SparseTensor):
             value = tf.convert_to_tensor(value)
         after[name] = infer_feature(name, value, given=kept, where=where)
+        before = features.get(name)
+        after[name] = _same_kind(after[name], before) or after[name]
         values[name] = value
         if kept is not None:
             values.update({part: record[part] for part in record_names(name, kept)})
     return values, after
+
+
+def _same_kind(found: Feature, before: Feature | None) -> Feature | None:
+    """What a function made of a mask, or of an image of 16 bits, if it still has that form."""
+    if isinstance(before, Mask) and isinstance(found, Image) and found.channels == 1:
+        # Steps after a function that maps indices must not interpolate them.
+        return dataclasses.replace(before, height=found.height, width=found.width)
+    if not isinstance(before, Image) or not isinstance(found, Tensor):
+        return None
+    if found.dtype != before.dtype or len(found.shape) != 3 or found.shape[2] != before.channels:
+        return None
+    return dataclasses.replace(before, height=found.shape[0], width=found.shape[1])
 
 
 def _call_function(

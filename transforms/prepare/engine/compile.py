@@ -19,7 +19,7 @@ import pyarrow as pa
 from ....schemas.blocks import RawBatch
 from ....schemas.errors import Reject
 from ....schemas.features import Feature, Features, is_encoded, is_optional
-from ...media.image_codecs import NO_ALPHA
+from ...media.image_codecs import NO_ALPHA, NOT_16_BITS, NOT_A_MASK
 from ...media.image_header import diagnose
 from ...payloads import MAX_PAYLOAD_BYTES, with_bytes, with_row
 from ...runs.files import wire_schema
@@ -146,6 +146,8 @@ class StepRunner:
             return None
         if not set(self._schema) <= set(self._input_schema):
             return None
+        if any(getattr(self._features[name], "dtype", "") == "uint16" for name in checked):
+            return None
         for name, feature in self.features.items():
             # The graph must enforce a declaration that differs from the inferred feature.
             if not is_encoded(feature) and feature != self._features.get(name):
@@ -175,6 +177,8 @@ class StepRunner:
         text = " ".join(text.split())[:300]
         if isinstance(step, Decode | Check):
             known = "unsupported image format" if NO_ALPHA in text else ""
+            known = "not a mask" if NOT_A_MASK[:60] in text else known
+            known = "not 16 bits" if NOT_16_BITS[:20] in text else known
             reason = known or diagnose(single.column(step.name)[0].as_py())
         elif step is None:
             stage, reason = "validate", "another shape than declared"

@@ -281,7 +281,9 @@ def _part_specs(name: str, feature: Feature) -> dict[str, Any]:
     """The parts of a feature in the record that steps are given."""
     form = tensor_form(feature)
     if isinstance(feature, Image) and not is_encoded(feature):
-        return {name: tf.TensorSpec((feature.height, feature.width, feature.channels), tf.uint8)}
+        return {
+            name: tf.TensorSpec((feature.height, feature.width, feature.channels), feature.dtype)
+        }
     if form is None:  # the bytes of a file
         specs = {name: tf.TensorSpec([], tf.string)}
     else:
@@ -298,7 +300,7 @@ def _input_specs(name: str, feature: Feature) -> dict[str, Any]:
     form = tensor_form(feature)
     if isinstance(feature, Image) and not is_encoded(feature):
         shape = (None, feature.height, feature.width, feature.channels)
-        return {name: tf.TensorSpec(shape, tf.uint8)}
+        return {name: tf.TensorSpec(shape, feature.dtype)}
     if form is None:
         return {name: tf.TensorSpec([None], tf.string)}
     dtype: Any = "float32" if feature.kind == "audio" else form.dtype
@@ -420,7 +422,7 @@ def _record_specs(name: str, feature: Feature) -> dict[str, Any]:
     form = tensor_form(feature)
     if isinstance(feature, Image) and not is_encoded(feature):
         shape: tuple[int | None, ...] = (feature.height, feature.width, feature.channels)
-        return {name: _spec(shape, "uint8")}
+        return {name: _spec(shape, feature.dtype)}
     if form is None:
         return {name: tf.TensorSpec([], tf.string)}
     dtype = "float32" if feature.kind == "audio" else form.dtype
@@ -477,6 +479,9 @@ def _given(name: str, feature: Feature, given: dict[str, Any]) -> dict[str, Any]
 
 def _nothing(name: str, feature: Feature) -> dict[str, Any]:
     """Placeholder values of a feature that no output is computed from."""
+    if isinstance(feature, Image) and not is_encoded(feature):
+        shape = (feature.height or 0, feature.width or 0, feature.channels)
+        return {name: tf.zeros(shape, feature.dtype)}
     form = tensor_form(feature) or TensorForm(dtype="string")
     value = tf.zeros([dim or 0 for dim in form.shape], form.dtype)
     presence = {presence_name(name): tf.constant(False)} if is_optional(feature) else {}
@@ -521,7 +526,8 @@ def _transform_inputs(prepared: Features, records: dict[str, Any]) -> dict[str, 
 
 
 def _as_bytes(pixels: Any) -> Any:
-    """Converts ``uint8[batch, …]`` to one string per record."""
+    """Converts ``uint8[batch, …]``, or ``uint16``, to one string per record."""
     alphabet = tf.constant([bytes([value]) for value in range(256)])
-    flat = tf.reshape(pixels, [tf.shape(pixels)[0], -1])
+    octets = pixels if pixels.dtype == tf.uint8 else tf.bitcast(pixels, tf.uint8)
+    flat = tf.reshape(octets, [tf.shape(pixels)[0], -1])
     return tf.strings.reduce_join(tf.gather(alphabet, tf.cast(flat, tf.int32)), axis=1)

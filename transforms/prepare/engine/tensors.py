@@ -86,7 +86,8 @@ def to_record(wire: dict[str, Any], features: Features) -> dict[str, Any]:
             size: list[Any] = [feature.height, feature.width]
             if not feature.fixed_size:
                 size = [wire[f"{name}/height"], wire[f"{name}/width"]]
-            pixels = tf.reshape(tf.io.decode_raw(wire[name], tf.uint8), [*size, feature.channels])
+            flat = tf.io.decode_raw(wire[name], tf.as_dtype(feature.dtype))
+            pixels = tf.reshape(flat, [*size, feature.channels])
             record[name] = tf.ensure_shape(
                 pixels, (feature.height, feature.width, feature.channels)
             )
@@ -142,7 +143,7 @@ def empty_wire(features: Features, names: Set[str]) -> dict[str, Any]:
     }
     for name, feature in features.items():
         if name in wire and isinstance(feature, Image) and feature.storage == "raw":
-            num_bytes = (feature.height or 0) * (feature.width or 0) * feature.channels
+            num_bytes = (feature.height or 0) * (feature.width or 0) * feature.pixel_bytes
             wire[name] = tf.constant(bytes(num_bytes))
     return wire
 
@@ -184,7 +185,7 @@ def infer_feature(name: str, value: Any, *, given: Feature | None, where: str) -
 
 
 def to_wire(name: str, feature: Feature, record: dict[str, Any]) -> dict[str, Any]:
-    """Converts a feature of one record to its wire columns, in wire dtypes; pixels stay uint8.
+    """Converts a feature of one record to its wire columns, in wire dtypes; pixels keep theirs.
 
     Fails if the tensor does not have the feature's shape.
     """
@@ -217,7 +218,7 @@ def wire_specs(name: str, feature: Feature) -> dict[str, Any]:
         shape: list[int | None] = [column.length]
         dtype = WIRE_DTYPES[column.kind]
         if isinstance(feature, Image) and feature.storage == "raw" and column.name == name:
-            dtype = tf.uint8
+            dtype = tf.as_dtype(feature.dtype)
             shape = [feature.height, feature.width, feature.channels]
             shape = shape if feature.fixed_size else [None]
         elif form is None or column.name != name or not form.shape:
@@ -420,7 +421,7 @@ def _array(value: Any, column: WireColumn) -> pa.Array:
             return _binary(offsets * flat.itemsize, flat)
         return pa.LargeListArray.from_arrays(pa.array(offsets), _flat(flat, column))
     array = value.numpy()
-    if column.packed is not None or array.dtype == np.uint8:
+    if column.packed is not None or array.dtype in (np.uint8, np.uint16):
         row_bytes = int(np.prod(array.shape[1:])) * array.itemsize
         return _binary(np.arange(len(array) + 1, dtype=np.int64) * row_bytes, array)
     values = _flat(array.reshape(-1), column)

@@ -415,7 +415,11 @@ def _tf_dtype(feature: Feature) -> Any:
     import tensorflow as tf
 
     form = tensor_form(feature)
-    return tf.uint8 if form is None else tf.as_dtype(form.dtype)
+    return tf.as_dtype(_pixel_dtype(feature) if form is None else form.dtype)
+
+
+def _pixel_dtype(feature: Feature) -> str:
+    return feature.dtype if isinstance(feature, Image) else "uint8"
 
 
 def _shape(feature: Feature) -> tuple[int | None, ...]:
@@ -446,10 +450,12 @@ def _array(name: str, feature: Feature, value: Any) -> Any:
     if isinstance(feature, Image):
         pixels = np.asarray(value)
         wanted = _shape(feature)
-        fits = pixels.dtype == np.uint8 and pixels.ndim == 3
+        fits = pixels.dtype == feature.dtype and pixels.ndim == 3
         if not fits or any(w not in (None, s) for s, w in zip(pixels.shape, wanted, strict=True)):
             found = f"{pixels.dtype}{list(pixels.shape)}"
-            raise SchemaError(f"{name!r} is {found}, expected uint8 of the shape {wanted}")
+            raise SchemaError(
+                f"{name!r} is {found}, expected {feature.dtype} of the shape {wanted}"
+            )
         return pixels
     return to_array(name, feature, value)
 
@@ -457,7 +463,7 @@ def _array(name: str, feature: Feature, value: Any) -> Any:
 def _together(values: list[Any], feature: Feature, *, is_batch: bool) -> list[Any]:
     """Arrays of all records: values, int64 lengths where they vary, bool presence."""
     form, shape = tensor_form(feature), _shape(feature)
-    dtype = np.dtype(np.uint8 if form is None else _tf_dtype(feature).as_numpy_dtype)
+    dtype = np.dtype(_tf_dtype(feature).as_numpy_dtype)
     present = np.array([value is not None for value in values])
     fill: object = form.fill if form is not None else 0
     fill = fill.encode() if isinstance(fill, str) else fill

@@ -9,6 +9,7 @@ costs time: an int64, float32 or string without limits is checked just for prese
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
@@ -22,13 +23,14 @@ from ....schemas.features import (
     Feature,
     Features,
     Image,
+    Mask,
     TensorForm,
     WireColumn,
     tensor_form,
 )
 from ...examples.row_values import describe
 from ...rejects import reject_rows
-from .validate_values import Check, Mask, Violation, byte_lengths, num_values, value_checks
+from .validate_values import Check, Rows, Violation, byte_lengths, num_values, value_checks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Validator:
             check for name, feature in features.items() for check in _checks(name, feature)
         ]
         for name, feature in features.items():
+            image = features.get(feature.image) if isinstance(feature, Mask) else None
+            if isinstance(feature, Mask) and isinstance(image, Image):
+                self._checks += _mask_checks(name, feature, image)
             if not isinstance(feature, BoundingBoxes):
                 continue
             for labels in feature.per_box:
@@ -125,7 +130,7 @@ def _presence(name: str, feature: Feature, column: WireColumn) -> Check:
 
     def check(columns: pa.RecordBatch) -> Violation | None:
         array = columns.column(column.name)
-        missing: Mask = np.zeros(0, bool)
+        missing: Rows = np.zeros(0, bool)
         if array.null_count and not column.optional:
             missing = array.is_null().to_numpy(zero_copy_only=False)
         if column.length != 1 and array.flatten().null_count:
@@ -154,6 +159,8 @@ def _image_checks(name: str, feature: Image) -> Iterator[Check]:
             yield _size_check(name, axis, expected)
     if feature.storage == "raw":
         yield _pixel_check(name, feature)
+        if isinstance(feature, Mask) and feature.names is not None:
+            yield _index_check(name, feature, feature.names)
 
 
 def _size_check(name: str, axis: str, expected: int) -> Check:
@@ -173,15 +180,69 @@ def _size_check(name: str, axis: str, expected: int) -> Check:
     return check
 
 
-def _pixel_check(name: str, feature: Image) -> Check:
-    def side(columns: pa.RecordBatch, axis: str) -> npt.NDArray[np.int64]:
-        fixed = getattr(feature, axis) if feature.fixed_size else None
-        return np.asarray(columns.column(f"{name}/{axis}") if fixed is None else fixed)
+def _side(columns: pa.RecordBatch, name: str, feature: Image, axis: str) -> npt.NDArray[np.int64]:
+    """The heights or widths of images: a scalar if all are the same."""
+    fixed = getattr(feature, axis) if feature.fixed_size else None
+    return np.asarray(columns.column(f"{name}/{axis}") if fixed is None else fixed)
+
+
+def _mask_checks(name: str, mask: Mask, image: Image) -> Iterator[Check]:
+    """A mask has the size of its image, unless steps gave each a size of its own."""
+    if mask.fixed_size and image.fixed_size:
+        return
+
+    def check(columns: pa.RecordBatch, axis: str) -> Violation | None:
+        found = _side(columns, name, mask, axis)
+        expected = _side(columns, mask.image, image, axis)
+        wrong = np.broadcast_to(found != expected, columns.num_rows)
+        if not wrong.any():
+            return None
+        return Violation(
+            wrong,
+            "wrong size",
+            lambda row: (
+                f"the mask {name!r} has {axis} {np.broadcast_to(found, wrong.shape)[row]}, its "
+                f"image {mask.image!r} {np.broadcast_to(expected, wrong.shape)[row]}. Correct the "
+                "files, or resize both in prepare=."
+            ),
+        )
+
+    for axis in ("height", "width"):
+        yield functools.partial(check, axis=axis)
+
+
+def _index_check(name: str, mask: Mask, names: tuple[str, ...]) -> Check:
+    """All indices are those of classes, or ignored."""
+    unknown = np.arange(256) >= len(names)
+    if mask.ignore is not None:
+        unknown[mask.ignore] = False
 
     def check(columns: pa.RecordBatch) -> Violation | None:
         array = columns.column(name)
+        wrong = np.array(
+            [unknown[np.frombuffer(pixels, np.uint8)].any() for pixels in array.to_pylist()], bool
+        )
+        if not wrong.any():
+            return None
+
+        def message(row: int) -> str:
+            found = np.unique(np.frombuffer(array[row].as_py(), np.uint8))
+            return (
+                f"feature {name!r} has the index {found[unknown[found]][0]}, expected one of its "
+                f"{len(names)} classes. Map it in prepare=, name its class, or declare ignore=."
+            )
+
+        return Violation(wrong, "class not declared", message)
+
+    return check
+
+
+def _pixel_check(name: str, feature: Image) -> Check:
+    def check(columns: pa.RecordBatch) -> Violation | None:
+        array = columns.column(name)
         found = byte_lengths(array)
-        expected = side(columns, "height") * side(columns, "width") * feature.channels
+        height, width = (_side(columns, name, feature, axis) for axis in ("height", "width"))
+        expected = height * width * feature.pixel_bytes
         wrong = np.asarray(found != expected)
         if not wrong.any():
             return None

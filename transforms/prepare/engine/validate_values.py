@@ -27,7 +27,7 @@ from ....schemas.wire import FLOATS, ITEM_BYTES
 from ...examples.dtypes import joined_bytes, largest_float, numpy_dtype, unpacked
 from ...examples.row_values import describe
 
-Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.bool_]
 
 
 _NARROW = {"bool": (0, 1)} | {
@@ -42,7 +42,7 @@ _NARROW = {"bool": (0, 1)} | {
 class Violation:
     """The result of a check that failed on a batch."""
 
-    rows: Mask
+    rows: Rows
     """bool[rows]: which rows failed."""
     reason: str
     message: Callable[[int], str]
@@ -56,7 +56,7 @@ Check = Callable[[pa.RecordBatch], Violation | None]
 class _Test:
     """A test of each single value."""
 
-    bad: Callable[[Any], Mask | None]
+    bad: Callable[[Any], Rows | None]
     """Marks invalid values in a flat array; None if all are valid."""
     reason: str
     expected: str
@@ -168,7 +168,7 @@ def _as_stored(limit: Any, dtype: str) -> Any:
         return float(np.asarray(limit, np.float64).astype(numpy_dtype(dtype)))
 
 
-def _outside(values: Any, low: Any, high: Any) -> Mask | None:
+def _outside(values: Any, low: Any, high: Any) -> Rows | None:
     """Marks numbers below ``low`` or above ``high``; None means no limit."""
     if not values.size:
         return None
@@ -184,19 +184,19 @@ def _outside(values: Any, low: Any, high: Any) -> Mask | None:
     return bad if bad.any() else None
 
 
-def _beyond(values: Any, largest: float) -> Mask | None:
+def _beyond(values: Any, largest: float) -> Rows | None:
     """Marks finite numbers that a narrower dtype would round to infinity."""
     bad = _outside(values, -largest, largest)
     bad = None if bad is None else bad & np.isfinite(values)
     return bad if bad is not None and bad.any() else None
 
 
-def _not_finite(values: Any) -> Mask | None:
+def _not_finite(values: Any) -> Rows | None:
     finite = np.isfinite(values)
     return None if finite.all() else ~finite
 
 
-def _not_among(values: Any, allowed: list[Any]) -> Mask | None:
+def _not_among(values: Any, allowed: list[Any]) -> Rows | None:
     if isinstance(values, pa.Array):
         known = pc.is_in(values, value_set=pa.array(allowed, values.type))
         inside = known.to_numpy(zero_copy_only=False)
@@ -211,7 +211,7 @@ def _not_among(values: Any, allowed: list[Any]) -> Mask | None:
     return None if inside.all() else ~inside
 
 
-def _not_utf8(values: pa.Array) -> Mask | None:
+def _not_utf8(values: pa.Array) -> Rows | None:
     try:
         values.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -228,7 +228,7 @@ def is_utf8(value: bytes) -> bool:
     return True
 
 
-def _longer(values: pa.Array, longest: int, *, is_text: bool) -> Mask | None:
+def _longer(values: pa.Array, longest: int, *, is_text: bool) -> Rows | None:
     lengths = byte_lengths(values)
     if not len(lengths) or lengths.max() <= longest:
         return None
@@ -237,7 +237,7 @@ def _longer(values: pa.Array, longest: int, *, is_text: bool) -> Mask | None:
     return lengths > longest if (lengths > longest).any() else None
 
 
-def _not_boxes(values: Any) -> Mask | None:
+def _not_boxes(values: Any) -> Rows | None:
     boxes = values.reshape(-1, 4)
     inside = (boxes >= 0) & (boxes <= 1)
     inside[:, :2] &= boxes[:, :2] <= boxes[:, 2:]

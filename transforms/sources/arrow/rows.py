@@ -110,7 +110,7 @@ class PixelCells:
     def __init__(self, name: str, feature: Image, values: pa.Array) -> None:
         """Checks the number of bytes of each of ``values``, for an image of fixed size."""
         self._name, self._feature = name, feature
-        self._num_bytes = (feature.height or 0) * (feature.width or 0) * feature.channels
+        self._num_bytes = (feature.height or 0) * (feature.width or 0) * feature.pixel_bytes
         self._sizes = pc.binary_length(values).fill_null(-1).to_numpy(zero_copy_only=False)
         self._values = values.cast(pa.large_binary())
         self.bad = np.asarray(self._sizes != self._num_bytes)
@@ -244,8 +244,8 @@ def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str)
 def _remedy(feature: Feature, leaf: Leaf, form: TensorForm | None) -> str:
     if isinstance(feature, Image) and not is_encoded(feature):
         return (
-            "It takes an array of pixels from 0 to 255, or their bytes if height and width are "
-            "given, as in ss.Image(28, 28, 1). The bytes of image files are "
+            "It takes an array of pixels from 0 to 255 (of uint16: 65,535), or their bytes if "
+            "height and width are given, as in ss.Image(28, 28, 1). The bytes of image files are "
             'ss.Image(storage="encoded").'
         )
     if form is not None and "int" in form.dtype and kind_of(leaf.type) in ("time", "timestamp"):
@@ -260,7 +260,7 @@ def _pixels(feature: Image, leaf: Leaf) -> Tensor:
     """A raw image as an array; one of a single channel may lack the last dimension."""
     sides = (feature.height, feature.width)
     is_flat = len(leaf.shape) == len(sides) and feature.channels == 1
-    return Tensor("uint8", sides if is_flat else (*sides, feature.channels))
+    return Tensor(feature.dtype, sides if is_flat else (*sides, feature.channels))
 
 
 def _holds_pixels(leaf: Leaf) -> bool:
@@ -278,7 +278,7 @@ def _shown_feature(feature: Feature) -> str:
     kind = type(feature).__name__
     if isinstance(feature, Image) and not is_encoded(feature):
         sides = (feature.height or "height", feature.width or "width", feature.channels)
-        return f"Image of uint8[{', '.join(map(str, sides))}]"
+        return f"{kind} of {feature.dtype}[{', '.join(map(str, sides))}]"
     form = tensor_form(feature)
     if form is None or isinstance(feature, ClassLabel):
         return kind

@@ -49,6 +49,8 @@ class MediaKind(Generic[_H]):
     """… and its maximum sum over a batch of several files."""
     sides: Callable[[Sequence[_H]], Mapping[str, pa.Array]]
     """The columns besides the bytes."""
+    partner: MediaKind[_H] | None = None
+    """The kind of the file that each record has besides its own, if any."""
 
 
 class MediaFolder(abc.ABC):
@@ -113,15 +115,21 @@ class MediaFolder(abc.ABC):
             RecipeError: if class folders are named like splits, or the table has no such label.
             DataError: if no file has labels, or the table is not valid.
         """
-        return self._labels.infer(files, opened)
+        return self._labels.infer([file for file in files if not file.of], opened)
 
     def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
         """The number of table rows without a file."""
-        return self._labels.num_unused_rows(files, opened)
+        return self._labels.num_unused_rows([file for file in files if not file.of], opened)
 
     def rows_digest(self, block: Block, *, features: Features, opened: OpenSource) -> str:
         """Hash of what the table says of a block's files; empty if there is no table."""
-        return self._labels.rows_digest([part.path for part in block.ranges], features, opened)
+        paths = [part.path for part in block.ranges if not part.of]
+        return self._labels.rows_digest(paths, self._besides_files(features), opened)
+
+    def _besides_files(self, features: Features) -> Features:
+        """The features besides the content of a record's second file."""
+        partner = self._kind(features).partner
+        return {n: f for n, f in features.items() if partner is None or n != partner.name}
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
@@ -137,10 +145,12 @@ class MediaFolder(abc.ABC):
                 the next build reads the new content.
         """
         max_bytes = opened.limits.max_record_bytes
-        parts = [_within(block.ranges[i], max_bytes) for i in ordered]
-        labels = self._labels.reader(features, opened)
+        parts = [_within(block.ranges[i], max_bytes) for i in ordered if not block.ranges[i].of]
+        partners = {part.of: _within(part, max_bytes) for part in block.ranges if part.of}
         kind = self._kind(features)
-        with contextlib.closing(read_ahead(opened, _chunks(parts))) as contents:
+        labels = self._labels.reader(self._besides_files(features), opened)
+        chunks = (_with_partners(chunk, partners) for chunk in _chunks(parts))
+        with contextlib.closing(read_ahead(opened, chunks)) as contents:
             for chunk in contents:
                 yield from _read_chunk(kind, chunk, features=features, labels=labels)
 
@@ -178,10 +188,19 @@ def _read_chunk(
     labels: LabelReader,
 ) -> Iterator[RawBatch]:
     pending = _Pending(kind, features, labels)
+    partners = {part.of: (part, data) for part, data in chunk if part.of}
     for part, data in chunk:
         path = part.path
+        if part.of:
+            continue
         if part.problem:
             pending.reject(path, part.problem, stage="inventory", reason=part.problem)
+            continue
+        if part.unpaired:
+            text = part.unpaired
+            pending.reject(
+                path, UnlabelledError(text, text), stage="validate", reason=text, data=data
+            )
             continue
         try:
             label = labels.find(path)
@@ -199,11 +218,25 @@ def _read_chunk(
         except UnlabelledError as error:
             pending.reject(path, error, stage="validate", reason=error.reason, data=data)
             continue
+        partner: tuple[bytes, _H] | None = None
+        if kind.partner is not None:
+            second, content = partners[path]
+            if second.problem:
+                text = f"{second.path}: {second.problem}"
+                pending.reject(path, text, stage="inventory", reason=second.problem)
+                continue
+            try:
+                partner = content, kind.partner.read_header(content)
+            except kind.unreadable as error:
+                reason = error.reason  # type: ignore[attr-defined]
+                text = f"{second.path}: {error}"
+                pending.reject(path, text, stage="read", reason=reason, data=data)
+                continue
         weight = kind.weigh(header)
         if pending.weight and pending.weight + weight > kind.max_weight:
             yield pending.batch()
             pending = _Pending(kind, features, labels)
-        pending.add(path, data=data, header=header, label=label, weight=weight)
+        pending.add(path, data=data, header=header, label=label, weight=weight, partner=partner)
     if pending.ids or pending.rejects:
         yield pending.batch()
 
@@ -219,15 +252,27 @@ class _Pending(Generic[_H]):
     contents: list[bytes] = dataclasses.field(default_factory=list)
     headers: list[_H] = dataclasses.field(default_factory=list)
     labels: list[Any] = dataclasses.field(default_factory=list)
+    partners: list[tuple[bytes, _H]] = dataclasses.field(default_factory=list)
     rejects: list[Reject] = dataclasses.field(default_factory=list)
     weight: int = 0
 
-    def add(self, path: str, *, data: bytes, header: _H, label: Any, weight: int) -> None:
+    def add(
+        self,
+        path: str,
+        *,
+        data: bytes,
+        header: _H,
+        label: Any,
+        weight: int,
+        partner: tuple[bytes, _H] | None,
+    ) -> None:
         self.ids.append(path)
         self.contents.append(data)
         self.headers.append(header)
         self.labels.append(label)
         self.weight += weight
+        if partner is not None:
+            self.partners.append(partner)
 
     def reject(
         self,
@@ -254,6 +299,9 @@ class _Pending(Generic[_H]):
             **self.kind.sides(self.headers),
             **self.reader.columns(self.labels),
         }
+        if self.kind.partner is not None:
+            columns[self.kind.partner.name] = _binary_array([data for data, _ in self.partners])
+            columns |= self.kind.partner.sides([header for _, header in self.partners])
         schema = wire_schema(self.features)
         arrays = [columns[name] for name in schema.names]
         return RawBatch(
@@ -268,6 +316,13 @@ def _binary_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
     ends = np.cumsum([0, *map(len, contents)], dtype=np.int64)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(contents))]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(contents), buffers)
+
+
+def _with_partners(
+    chunk: Sequence[FileRange], partners: Mapping[str, FileRange]
+) -> list[FileRange]:
+    """Files to read together, with the second files of their records."""
+    return [*chunk, *(partners[part.path] for part in chunk if part.path in partners)]
 
 
 def _chunks(parts: Sequence[FileRange]) -> Iterator[list[FileRange]]:

@@ -5,6 +5,8 @@ Labels come from folders, file names or a table (``labels``).
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,16 +15,18 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pydantic
 
-from ....schemas.blocks import SourceFile
+from ....schemas.blocks import Selection, SourceFile
 from ....schemas.config import config_class
-from ....schemas.features import Features, Image
+from ....schemas.errors import DataError
+from ....schemas.features import Features, Image, Mask
 from ....schemas.recipe import OpenSource, PrepareStep
 from ...media.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError, read_header
 from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from .files import MediaFolder, MediaKind
-from .labels import LABEL
+from .labels import LABEL, FileLabels
+from .masks import IMAGES, MASK, pair_masks
 
 BATCH_PIXELS = 48 << 20
 """Maximum pixels in a raw batch: about 144 MiB when decoded."""
@@ -41,6 +45,11 @@ class ImageFolder(MediaFolder):
     feature ``label``. Every file is a record, at any depth and with any name; files that cannot be
     decoded become rejects. Hidden files and files left by operating systems (``Thumbs.db``,
     ``__MACOSX`` …) are skipped and counted.
+
+    With ``masks``, each image has a mask, the feature ``mask``: the file of the same path and stem,
+    but in the folder ``masks`` instead of ``images``, such as ``masks/a.png`` for ``images/a.jpg``.
+    Images without a mask, masks without an image, and several files of one stem are rejects. There
+    are no class folders then: other features come from ``pattern`` or ``table``.
 
     Raw batches are in the wire form of the raw features: the file's bytes in ``image``, and facts
     from its header in ``image/height``, ``image/width`` and ``image/orientation``, where the size
@@ -61,9 +70,13 @@ class ImageFolder(MediaFolder):
         split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict; None for none. Its
-            strings become a ClassLabel; numbers of a table are kept.
+            strings become a ClassLabel; numbers of a table are kept. With ``masks``, the default is
+            the mask.
         max_pixels: Images with more pixels are rejected before decoding, which would need 3 bytes
             of memory for each pixel.
+        masks: The name of the folder of the masks, at any depth; None for none.
+        images: With ``masks``: the name of the folder of the images. Files in neither folder are
+            skipped and counted.
     """
 
     url: str
@@ -72,32 +85,74 @@ class ImageFolder(MediaFolder):
     table: str | None = None
     split_folders: bool | None = None
     label: str | None = LABEL
+    masks: str | None = None
+    images: str = IMAGES
 
     _content = "image"
+
+    def __post_init__(self) -> None:
+        """Checks the origin of labels; with masks, these are the label."""
+        if self.masks is not None:
+            if "/" in self.masks + self.images or self.masks == self.images:
+                raise ValueError(
+                    f"masks={self.masks!r} and images={self.images!r}: expected the names of two "
+                    "folders"
+                )
+            if self.label == LABEL:
+                object.__setattr__(self, "label", MASK)
+        super().__post_init__()
+
+    @property
+    def _labels(self) -> FileLabels:
+        found = super()._labels
+        if self.masks is None:
+            return found
+        label = None if self.label == MASK else self.label
+        return dataclasses.replace(found, label=label, by_folder=False)
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Selects all files except hidden ones, system files and the table; pairs masks."""
+        selection = super().select(files)
+        if self.masks is None:
+            return selection
+        return pair_masks(selection, images=self.images, masks=self.masks)
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records, as plain JSON, for the fingerprint."""
         labels = self._labels.settings()
-        return {"source": "image_folder", "max_pixels": self.max_pixels, **labels}
+        masks = {} if self.masks is None else {"masks": [self.images, self.masks]}
+        return {"source": "image_folder", "max_pixels": self.max_pixels, **labels, **masks}
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The encoded image, and the features found by ``labels``.
+        """The encoded image, its mask, and the features found by ``labels``.
 
         Raises:
             RecipeError: if class folders are named like splits.
             DataError: if no file has labels, or the table is not valid.
         """
-        return {"image": Image(storage="encoded"), **self.infer_labels(files, opened)}
+        labels = self.infer_labels(files, opened)
+        if self.masks is None:
+            return {"image": Image(storage="encoded"), **labels}
+        if MASK in labels:
+            raise DataError(
+                f"ImageFolder: a field or column is called {MASK!r}, which is the name of the "
+                "mask. Rename it."
+            )
+        return {"image": Image(storage="encoded"), MASK: Mask(storage="encoded"), **labels}
 
     def _kind(self, features: Features) -> MediaKind[ImageHeader]:
-        return MediaKind(
+        kind = MediaKind(
             name=self._content,
             read_header=self._read_header,
             unreadable=UnreadableImageError,
             weigh=_num_pixels,
             max_weight=BATCH_PIXELS,
-            sides=_side_columns,
+            sides=functools.partial(_side_columns, name=self._content),
         )
+        if self.masks is None:
+            return kind
+        sides = functools.partial(_side_columns, name=MASK)
+        return dataclasses.replace(kind, partner=dataclasses.replace(kind, name=MASK, sides=sides))
 
     def _read_header(self, data: bytes) -> ImageHeader:
         return read_header(data, max_pixels=self.max_pixels)
@@ -107,9 +162,9 @@ def _num_pixels(header: ImageHeader) -> int:
     return header.height * header.width + header.more_pixels // 3
 
 
-def _side_columns(headers: Sequence[ImageHeader]) -> Mapping[str, pa.Array]:
+def _side_columns(headers: Sequence[ImageHeader], *, name: str) -> Mapping[str, pa.Array]:
     return {
-        f"image/{part}": pa.array([getattr(header, part) for header in headers], pa.int64())
+        f"{name}/{part}": pa.array([getattr(header, part) for header in headers], pa.int64())
         for part in ("height", "width", "orientation")
     }
 
@@ -121,20 +176,22 @@ def infer_image_steps(
 
     Images of the same size are copied unchanged. Otherwise they are resized to the size of more
     than half of them, or fitted into 256×256 with black padding if no size has a majority. Files
-    without a readable header are ignored.
+    without a readable header are ignored. Masks, if there are any, are decoded if images are.
 
     Args:
         files: The records' files, of which at most 20,000 are read.
         opened: The source's root.
         name: The image feature.
     """
-    sizes = Counter(read_sizes(files, opened))
+    masks = [images.decode(MASK)] if any(file.of for file in files) else []
+    pictures = [file for file in files if not file.of and not file.unpaired]
+    sizes = Counter(read_sizes(pictures, opened))
     if len(sizes) <= 1:
         return []
     size, count = max(sizes.items(), key=lambda item: (item[1], item[0]))
     ruled = 2 * count > sizes.total()
     resize = images.resize(name, size if ruled else FALLBACK_SIZE, keep_ratio=not ruled)
-    return [images.decode(name), resize]
+    return [images.decode(name), *masks, resize]
 
 
 def read_sizes(files: Sequence[SourceFile], opened: OpenSource) -> list[tuple[int, int]]:

@@ -74,6 +74,7 @@ class FileLabels:
         split_folders: Whether the first folder is the split. None means no, and refuses class
             folders named like splits.
         label: The field or column to predict, whose texts are classes; None for none.
+        by_folder: Whether class folders have labels, without ``pattern`` and ``table``.
     """
 
     source: str
@@ -82,6 +83,7 @@ class FileLabels:
     table: str | None = None
     split_folders: bool | None = None
     label: str | None = LABEL
+    by_folder: bool = True
 
     def check(self) -> None:
         """Checks the arguments, without reading files.
@@ -165,6 +167,8 @@ class FileLabels:
             return features
         if self.pattern is not None:
             return self._infer_fields(paths)
+        if not self.by_folder:
+            return {}
         return {LABEL: self._infer_classes(paths)}
 
     def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
@@ -201,6 +205,11 @@ class FileLabels:
             return _TableReader(self._names, self._table(opened).read(wanted))
         if self.pattern is not None:
             return _PatternReader(self._below, self.pattern, wanted)
+        if wanted and not self.by_folder:
+            raise SchemaError(
+                f"features= declares {next(iter(wanted))!r}, and {self.source} has none: give "
+                "pattern= or table=."
+            )
         return _FolderReader(self._below, wanted, split_folders=bool(self.split_folders))
 
     def _table(self, opened: OpenSource) -> LabelTable:

@@ -338,7 +338,8 @@ def adapted(
     """
     form = tensor_form(feature) or TensorForm(dtype="string")
     if isinstance(feature, Image) and not is_encoded(feature):
-        pixels = TensorForm(dtype="uint8", shape=(feature.height, feature.width, feature.channels))
+        shape = (feature.height, feature.width, feature.channels)
+        pixels = TensorForm(dtype=feature.dtype, shape=shape)
         if _kind_of(column.type) == "int64" or _may_hold_tensors(column, pixels):
             form = pixels
     counts = _lengths(column)
