@@ -224,7 +224,8 @@ def test_a_changed_mask_is_read_again_and_a_limit_counts_pairs(lab: Any, tmp_pat
     np.testing.assert_array_equal(np.asarray(Pillow.open(io.BytesIO(found))), changed)
 
 
-def test_other_features_come_from_names(lab: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("origin", ["pattern", "table"])
+def test_other_features_come_from_names_or_a_table(lab: Any, tmp_path: Path, origin: str) -> None:
     content = jpeg(4, 4), png(np.zeros((4, 4), np.uint8), "L")
     contents = {
         f"{kind}/{name}.{suffix}": one
@@ -233,6 +234,11 @@ def test_other_features_come_from_names(lab: Any, tmp_path: Path) -> None:
     }
     folder = str(write(tmp_path / "in", contents))
     source = ss.ImageFolder(folder, masks="masks", pattern="{patient}_{n}.jpg")
+    if origin == "table":
+        rows = [f"images/{name}_{n}.jpg,{name}" for name, n in (("ann", 1), ("ann", 2), ("bob", 1))]
+        (tmp_path / "labels.csv").write_text("\n".join(["file,patient", *rows]) + "\n")
+        table = str(tmp_path / "labels.csv")
+        source = ss.ImageFolder(folder, masks="masks", table=table)
     snapshot = build_all(tmp_path, source, max_rejects=0)
     found = {key: row["patient"] for key, row in lab.stored_rows(snapshot).items()}
     assert found == {
