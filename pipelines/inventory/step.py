@@ -106,7 +106,8 @@ def take_inventory(
     selection = source.select(listed)
     if excluded is not None and not source.numbered:
         files = without_excluded(selection.files, excluded)
-        num_skipped = {**selection.num_skipped, EXCLUDED: len(selection.files) - len(files)}
+        num_excluded = sum(file.path in excluded for file in selection.files)
+        num_skipped = {**selection.num_skipped, EXCLUDED: num_excluded}
         selection = Selection(files=files, num_skipped=num_skipped)
     if not selection.files:
         raise DataError(_say_none(source, opened, listed, num_skipped=selection.num_skipped))

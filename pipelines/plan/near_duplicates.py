@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...schemas.blocks import SplitPlan
-from ...schemas.features import Feature, Features, Image, Scalar, Text
+from ...schemas.features import Feature, Features, Image, Mask, Scalar, Text
 from ...schemas.naming import Workspace
 from ...transforms import storage
 from ...transforms.activity import advance
@@ -154,6 +154,8 @@ def _why_not(
 
 def _kind_of(name: str, feature: Feature) -> _Kind | None:
     """How a feature is compared; None if it is not."""
+    if isinstance(feature, Mask) or (isinstance(feature, Image) and feature.dtype != "uint8"):
+        return None  # masks are alike by nature, and 16 bits are more than a sketch compares
     if isinstance(feature, Image):
         return _Kind(
             similarity.IMAGE_SKETCH,

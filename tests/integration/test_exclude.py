@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -120,14 +121,21 @@ def tfrecords(folder: Path) -> Any:
 
 
 def images(folder: Path) -> Any:
-    from PIL import Image
-
     rng = np.random.default_rng(0)
     for n in range(NUM):
         path = folder / "ab"[n % 2] / f"{n}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8)).save(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        PIL.Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8)).save(path)
     return ss.ImageFolder(str(folder))
+
+
+def masked(folder: Path) -> Any:
+    images(folder / "images")
+    for path in sorted((folder / "images").rglob("*.png")):
+        mask = folder / "masks" / path.relative_to(folder / "images")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        PIL.Image.fromarray(np.full((6, 6), int(path.stem) % 3, np.uint8)).save(mask)
+    return ss.ImageFolder(str(folder), masks="masks", images="images")
 
 
 def web_data(folder: Path) -> Any:
@@ -172,7 +180,7 @@ def own_files(folder: Path) -> Any:
 QUICK = [csv, images, sql]
 SOURCES = [
     csv, csv_recoded, json_lines, lines, paragraphs, text_files, parquet, arrow, arrays,
-    arrays_of_splits, tfrecords, images, web_data, sql, table, iterable, own_files,
+    arrays_of_splits, tfrecords, images, masked, web_data, sql, table, iterable, own_files,
 ]  # fmt: skip
 ONE_BLOCK = (csv_recoded, arrays, arrays_of_splits, sql, table, iterable, own_files)
 """Sources that are not cut here, or never."""
