@@ -248,6 +248,12 @@ class TestIds:
 
 
 class TestFilter:
+    def test_one_that_fails_leaves_nothing_behind(self, reader: types.ModuleType) -> None:
+        with pytest.raises(ValueError, match="filter= must return True or False"):
+            reader.dataset("train", 16, filter=lambda example: None)
+        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+            assert tf.Variable(1.0) == 1.0
+
     @pytest.mark.parametrize(
         "options",
         [

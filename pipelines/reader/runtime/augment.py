@@ -64,9 +64,23 @@ def augment_batches(plan: Plan) -> Plan:
         like = _not_none("augment", returned)
         is_ragged = any(isinstance(one, tf.RaggedTensor) for one in tf.nest.flatten(batch))
         spec = tf.nest.map_structure(functools.partial(_spec, is_ragged), like)
-        return tf.map_fn(lambda pair: augment(*pair), (batch, seeds), fn_output_signature=spec)
+        return map_each(lambda pair: augment(*pair), (batch, seeds), spec)
 
     return dataclasses.replace(plan, read_epoch=read, parse_batch=augmented)
+
+
+def map_each(function: Callable[[Any], Any], batch: Any, signature: Any) -> Any:
+    """``tf.map_fn``, but a function that fails leaves no device in TensorFlow's variable scope.
+
+    The next ``tf.distribute.Strategy`` of the process would be refused because of it.
+    """
+    scope = tf.compat.v1.get_variable_scope()
+    device = scope.caching_device
+    try:
+        return tf.map_fn(function, batch, fn_output_signature=signature)
+    finally:
+        if scope.caching_device is not device:
+            scope.set_caching_device(device)
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from .augment import converted, explained
+from .augment import converted, explained, map_each
 from .pipeline import Plan
 from .sequences import all_records, fail_if_empty, finished
 
@@ -34,7 +34,7 @@ def filter_examples(plan: Plan) -> Plan:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator, unused-ignore]
     def kept(*element: Any) -> Any:
         batch = parse(*element)
-        mask = tf.map_fn(checked, batch, fn_output_signature=tf.bool)
+        mask = map_each(checked, batch, tf.bool)
         return tf.nest.map_structure(lambda values: _masked(values, mask), batch)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator, unused-ignore]
