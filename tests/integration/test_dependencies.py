@@ -164,6 +164,7 @@ def project(folder: Path, text: str, options: str = "") -> Path:
     return recipe
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

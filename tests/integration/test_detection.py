@@ -78,6 +78,7 @@ def build(folder: Path, **changes: Any) -> ss.Snapshot:
     return ss.build(ss.Recipe(name="coco", source=source, **settings), folder / "out")
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(coco: Any, tmp_path: Path) -> None:
     assert run_examples(PAGE, tmp_path) == 12
 

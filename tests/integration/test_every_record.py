@@ -420,6 +420,7 @@ class TestFullData:
         assert_all_rows(lab, snapshot, table)
 
 
+@pytest.mark.slow
 def test_manifest_adds_up(sign_digits: ss.Snapshot, penguins: ss.Snapshot) -> None:
     schema = Path(__file__).resolve().parents[2] / "docs" / "manifest.schema.json"
     validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))

@@ -177,7 +177,7 @@ def own_files(folder: Path) -> Any:
     )
 
 
-QUICK = [csv, images, sql]
+QUICK = [csv]
 SOURCES = [
     csv, csv_recoded, json_lines, lines, paragraphs, text_files, parquet, arrow, arrays,
     arrays_of_splits, tfrecords, images, masked, web_data, sql, table, iterable, own_files,
@@ -260,6 +260,7 @@ def test_excluded_records_are_gone_and_the_others_as_they_were(
     assert manifests[0] == manifests[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [csv, lines, tfrecords, images])
 def test_only_the_blocks_of_excluded_records_are_prepared_again(
     make: Callable[[Path], Any], tmp_path: Path
@@ -315,6 +316,7 @@ def bytes_in(folder: Path, wanted: bytes) -> list[str]:
     return [str(path.relative_to(folder)) for path in paths if wanted in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_the_procedure_of_docs_takedown_leaves_no_trace(tmp_path: Path, lab: Any) -> None:
     """Build, remove the old snapshot, collect garbage: the words of the record are nowhere."""
     words = "a sentence that only this person wrote"

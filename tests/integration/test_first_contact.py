@@ -241,6 +241,7 @@ def test_class_folders_stratify(call: Any, num: int, stratify_by: str | None) ->
         assert ss.build(recipe, "out").cached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cells", "feature"),
     [
@@ -408,6 +409,7 @@ def test_few_different_texts(kind: str, num_texts: int, num_rows: int, expected:
         assert num_rejects(made) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("places", "table", "header", "given", "source"),
     [

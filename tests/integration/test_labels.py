@@ -47,6 +47,7 @@ def patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(patients: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_examples(PAGE, patients) > 5
 
@@ -182,6 +183,7 @@ REQUEST: dict[str, Any] = {
 TOKENS = [ss.text.tokenize("diagnosis", ["M", "B"]), ss.records.rename({"diagnosis": "y"})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "steps", "is_input"),
     [
@@ -253,6 +255,7 @@ def test_a_label_that_a_preprocessing_fn_makes(
         ss.build(ss.Recipe(name="x", label="diagnosis", **settings), patients / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_column_of_a_table_of_images(patients: Path, suffix: str) -> None:
     table = f"patients.{suffix}"
@@ -299,6 +302,7 @@ DIED = ss.ClassLabel({0: "lived", 1: "died"})
 SIGNS = ss.ClassLabel({-1: "no", 1: "yes"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "table", "sql", "tfrecord", "images"])
 def test_integers_are_classes_in_every_source(tmp_path: Path, kind: str) -> None:
     """Other values are rejects, missing ones are missing; what is stored is the index."""

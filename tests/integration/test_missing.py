@@ -174,6 +174,7 @@ def as_read(name: str, value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_no_missing_value_is_taken_for_a_real_one(tmp_path: Path, source: str) -> None:
     write, names = SOURCES[source]

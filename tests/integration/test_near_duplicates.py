@@ -211,6 +211,7 @@ def expected(snapshot: ss.Snapshot) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_copies_with_changes_are_counted(name: str, tmp_path: Path) -> None:
     snapshot = build(tmp_path, name)
@@ -226,6 +227,7 @@ def test_copies_with_changes_are_counted(name: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["images", "texts"])
 def test_neither_workers_nor_blocks_count(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -309,6 +311,7 @@ def test_equal_contents_beyond_a_limit_are_not_counted(tmp_path: Path, limit: in
     assert snapshot.manifest.shared_contents == ({"train, test": both} if both else {})
 
 
+@pytest.mark.slow
 def test_the_command_line_warns_with_an_example(tmp_path: Path, lab: Any) -> None:
     """docs/duplicates.md: the warning names a pair; inspect repeats it."""
     (tmp_path / "data").mkdir()

@@ -118,6 +118,7 @@ def read(snapshot: Any, **options: Any) -> dict[str, Any]:
     return {name: value[order] for name, value in batch.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", SOURCES, ids=[make.__name__ for make in SOURCES])
 def test_columns_of_every_source_are_stacked(tmp_path: Path, make: Callable[[Path], Any]) -> None:
     steps = [ss.tables.stack("c*", to="x")]
@@ -130,6 +131,7 @@ def test_columns_of_every_source_are_stacked(tmp_path: Path, make: Callable[[Pat
     assert {"x", "y"} <= batch.keys() <= {"x", "y", "id"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "kind"),
     [

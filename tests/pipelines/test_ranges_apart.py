@@ -97,6 +97,7 @@ def check(name: str, first: bytes, second: bytes, make: Callable[[str], Any], fe
         return len(shared)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @pytest.mark.parametrize("kind", _SOURCES)
 @given(data=st.data())

@@ -332,6 +332,7 @@ class TestDecoded:
         stored = ids(reader.dataset("train", 16, shuffle=False, cache="decoded"))
         assert stored == list(range(TOTAL))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("options", [{}, {"drop_remainder": True}, {"as_supervised": True}])
     def test_values_as_without_it(self, images: Any, options: dict[str, Any]) -> None:
         reader, _ = images

@@ -72,6 +72,7 @@ def batched(dataset: Any, name: str = "number") -> list[Any]:
 
 
 class TestSingle:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "options",
         [
@@ -118,6 +119,7 @@ class TestSingle:
             seen += found
         assert len({*seen}) == len(seen)
 
+    @pytest.mark.slow
     def test_resumes_at_an_example(self, own: types.ModuleType) -> None:
         for options in ({"seed": 1}, {"shuffle": False}, {"seed": 1, "balance": "uniform"}):
             given: dict[str, Any] = {"epochs": 3, **options}
@@ -163,6 +165,7 @@ class TestSingle:
 
 
 class TestIds:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "options",
         [
@@ -254,6 +257,7 @@ class TestFilter:
         with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
             assert tf.Variable(1.0) == 1.0
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "options",
         [
@@ -294,6 +298,7 @@ class TestFilter:
         assert found == [*range(0, 100, 2)]
         assert reader.steps("train", None, **given) == -2
 
+    @pytest.mark.slow
     def test_nothing_is_left(self, reader: types.ModuleType) -> None:
         assert not [*reader.dataset("train", 8, filter=lambda example: False)]
         endless = reader.dataset("train", 8, filter=lambda example: False, epochs=None)
@@ -324,6 +329,7 @@ class TestFilter:
             reader.dataset("train", 8, **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "function"),
     [

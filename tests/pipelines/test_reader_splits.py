@@ -133,6 +133,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", MODES.values(), ids=MODES)
 @SOME
 def test_modes(
@@ -152,6 +153,7 @@ def test_modes(
         assert found[: len(expected)] != expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shuffle", "count"), [(False, 2), (True, 3), (True, 2), ("equal", 5)])
 def test_workers_share_a_part(reader: types.ModuleType, count: int, shuffle: bool | str) -> None:
     split, equal = ["train[:30]", "validation[7:]"], shuffle == "equal"
@@ -168,6 +170,7 @@ def test_workers_share_a_part(reader: types.ModuleType, count: int, shuffle: boo
     assert len(set(nums)) == 1 if equal else sorted(found) == sorted(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"shuffle": True, "seed": 1}, {"shuffle": False}], ids=str)
 def test_resumes(reader: types.ModuleType, options: dict[str, Any]) -> None:
     split = ["validation", "train[100:250]"]
@@ -192,6 +195,7 @@ def test_balance(reader: types.ModuleType) -> None:
     assert rest == found[24:]
 
 
+@pytest.mark.slow
 def test_folders_of_caches_and_copies_serve_all_parts(
     own: types.ModuleType, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def shape_of(value: Any) -> Any:
     return {*value}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "inputs", "targets"),
     [

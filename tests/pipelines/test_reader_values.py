@@ -447,6 +447,7 @@ class TestMasks:
             num += len(features["id"])
         return num
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "options",
         [

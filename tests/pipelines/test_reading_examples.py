@@ -76,6 +76,7 @@ def test_parts_of_splits(reader: types.ModuleType) -> None:
         assert sorted(int(one["x"][2]) for one in epoch) == [*range(20 * share)]
 
 
+@pytest.mark.slow
 def test_cross_validation(folds: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     found = run("Cross-validation", folds)
     assert len(found["accuracy"]) == 5

@@ -57,6 +57,7 @@ def test_it_ends_when_told(tmp_path: Path) -> None:
     assert not [process for process in alive if _SERVER in process.cmdline()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_it_ends_with_the_process_that_started_it(ending: signal.Signals) -> None:
     with subprocess.Popen(

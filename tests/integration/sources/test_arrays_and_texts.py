@@ -134,6 +134,7 @@ def test_arrays_beside_each_other_come_back_equal(lab: Any, tmp_path: Path) -> N
     assert rows == [{"data": pixels[i].tolist(), "y": i} for i in range(NUM)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("per", ["line", "paragraph", "file"])
 def test_texts_come_back_equal(lab: Any, tmp_path: Path, place: str, per: Any) -> None:

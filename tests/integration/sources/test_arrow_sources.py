@@ -123,6 +123,7 @@ def expected_of(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("who", "items")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_arrow_files_come_back_equal(lab: Any, tmp_path: Path, name: str) -> None:
     make, write = FORMATS[name]

@@ -232,6 +232,7 @@ def test_re_encoded_images_keep_their_bytes_where_nothing_changes(lab: Any, tmp_
     assert files["cat/large.jpg"] not in stored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "memory", "zip"])
 def test_a_web_dataset_comes_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     num = 20

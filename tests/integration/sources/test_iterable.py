@@ -137,6 +137,7 @@ def test_a_tf_data_pipeline_comes_back_equal(lab: Any, tmp_path: Path) -> None:
     assert list(rows["iterable#1"]["l"]) == [b"\xc3", b"\xa9"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [False, True], ids=["integers", "texts"])
 def test_keys_identify_records(
     lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bool

@@ -82,6 +82,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_pixels_come_back_as_images(lab: Any, tmp_path: Path, name: str) -> None:
     snapshot = build_all(tmp_path, SOURCES[name](tmp_path), max_rejects=0)

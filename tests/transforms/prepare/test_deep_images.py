@@ -31,6 +31,7 @@ def encoded(dtype: Any = "uint8") -> dict[str, Any]:
     return {"image": ss.Image(storage="encoded", dtype=dtype)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "in the step"])
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_all_bits_are_kept(kitchen: Any, channels: Any, declared: bool) -> None:

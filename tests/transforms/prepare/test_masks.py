@@ -60,6 +60,7 @@ KINDS: dict[str, tuple[int, Callable[[Indices], bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["raw", "encoded"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_are_the_indices(kitchen: Any, kind: str, storage: str) -> None:
@@ -108,6 +109,7 @@ BAD: dict[str, tuple[bytes, str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [[], DECODE[1:]], ids=["encoded", "raw"])
 @pytest.mark.parametrize("name", BAD)
 def test_what_holds_no_indices_is_rejected(kitchen: Any, name: str, steps: list[Any]) -> None:
@@ -150,6 +152,7 @@ GEOMETRY: dict[str, tuple[Any, Callable[[Indices], Indices]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GEOMETRY)
 def test_a_mask_follows_its_image(kitchen: Any, name: str) -> None:
     step, expected = GEOMETRY[name]

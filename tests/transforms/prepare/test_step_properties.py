@@ -99,6 +99,7 @@ def test_equal_values_have_one_hash_and_a_clipped_one_lies_between(hashed: Any, 
 NAMES = st.lists(st.sampled_from(sorted(FEATURES)), unique=True, min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @SEVERAL
 @given(rows=ROWS, names=NAMES, shift=st.integers(1, 4))
 def test_names_move_and_values_stay(kitchen: Any, rows: Any, names: Any, shift: int) -> None:

@@ -194,6 +194,7 @@ def test_casts_of_text_bools_classes_and_lists(kitchen: Any) -> None:
     assert len(done.rejects) == len(bad) + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", sorted(NUMBERS))
 def test_clip_of_every_dtype(kitchen: Any, dtype: str) -> None:
     features = {"x": Scalar(dtype, optional=True), "y": Tensor(dtype, (2, None))}
@@ -257,6 +258,7 @@ def test_one_hot(kitchen: Any) -> None:
     assert "expected 0 to 3, found] [4]" in reject.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [True, False])
 def test_multi_hot(kitchen: Any, together: bool) -> None:
     features = {
