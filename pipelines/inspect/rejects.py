@@ -39,6 +39,8 @@ _SUFFIXES = (
     (b"\x89PNG\r\n\x1a\n", "png"),
     (b"GIF8", "gif"),
     (b"BM", "bmp"),
+    (b"II*\0", "tif"),
+    (b"MM\0*", "tif"),
     (b"fLaC", "flac"),
     (b"OggS", "ogg"),
     (b"\x1f\x8b", "gz"),

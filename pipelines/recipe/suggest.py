@@ -65,7 +65,7 @@ from ..inventory.inference_cache import infer_features
 from ..inventory.resolve import resolve_features
 from ..inventory.texts import TextColumn, read_integers, read_texts
 
-_IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
+_IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 _SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 _SQLITE = b"SQLite format 3\0"
 _SNIFFED_BYTES = 1 << 20

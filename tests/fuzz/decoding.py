@@ -85,7 +85,7 @@ class DecodedTarget:
         return rows, rejects
 
 
-FORMS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+FORMS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 
 
 def _images(*steps: Any) -> Any:

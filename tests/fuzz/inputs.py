@@ -361,6 +361,9 @@ def _files(
     return target
 
 
+_FORMS = ("JPEG", "GIF", "BMP", "WEBP", "TIFF")
+
+
 def _images(form: str, **more: Any) -> Callable[[Path], InputTarget]:
     """An image in one of two class folders."""
 
@@ -368,7 +371,7 @@ def _images(form: str, **more: Any) -> Callable[[Path], InputTarget]:
         for label in ("cat", "dog"):
             (folder / label).mkdir()
             (folder / label / "whole").write_bytes(made.image("PNG", 1))
-        others = [made.image(other, 3) for other in ("PNG", "JPEG", "GIF", "BMP", "WEBP")]
+        others = [made.image(other, 3) for other in ("PNG", *_FORMS)]
         others.append(made.image(form, 4, (300, 2)))
         content = made.image(form, 5)
         return InputTarget(
@@ -549,7 +552,7 @@ KINDS = (
     ),
     # A suggested recipe counts the records of its splits, whose images are decoded.
     Kind("PNG", _images("PNG", layers=(made.PNG,)), loads="tensorflow"),
-    *(Kind(form, _images(form), loads="tensorflow") for form in ("JPEG", "GIF", "BMP", "WEBP")),
+    *(Kind(form, _images(form), loads="tensorflow") for form in _FORMS),
     Kind("WAV", _sounds, loads="tensorflow"),
     Kind("label table, CSV", _label_table(".csv")),
     Kind("label table, JSON", _label_table(".jsonl")),

@@ -74,7 +74,7 @@ class Pictures:
                 ),
                 "unsupported image format",
             ),
-            "tiff": (self.encode(self.noise(), "TIFF"), "unsupported image format"),
+            "big_tiff": (b"II+\0" + bytes(100), "unsupported image format"),
             "palette_bmp": (
                 self.encode(self.noise(), "BMP", "P"),
                 "unsupported image format",

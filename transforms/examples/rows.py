@@ -25,7 +25,8 @@ from ...schemas.features import (
     tensor_form,
     wire_columns,
 )
-from ..media.image_header import UnreadableImageError, read_header
+from ..media.image_header import UnreadableImageError
+from ..media.tiff import readable_image
 from ..prepare.engine.validate import Validator
 from ..runs.files import arrow_type
 from .decode import ExampleList, NotAnExampleError, read_lists
@@ -177,7 +178,7 @@ def _image_to_wire(name: str, feature: Image, value: object) -> dict[str, Flat]:
         if not isinstance(value, bytes):
             raise unfit(name, feature, f"a {type(value).__name__}", "Give the file's bytes.")
         try:
-            header = read_header(value)
+            value, header = readable_image(value)
         except UnreadableImageError as error:
             raise unfit(name, feature, f"not a valid image ({error})", "Fix it.") from None
         height, width = header.height, header.width

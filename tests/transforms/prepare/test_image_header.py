@@ -87,7 +87,16 @@ def test_a_big_endian_and_a_senseless_exif_block(pictures: Any) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["empty", "text", "zeros", "junk", "animated_webp", "tiff", "palette_bmp", "cut_jpeg_header"],
+    [
+        "empty",
+        "text",
+        "zeros",
+        "junk",
+        "animated_webp",
+        "big_tiff",
+        "palette_bmp",
+        "cut_jpeg_header",
+    ],
 )
 def test_what_is_no_image_is_told_apart(pictures: Any, kind: str) -> None:
     content, reason = pictures.odd()[kind]

@@ -37,7 +37,7 @@ def encode(form: str, size: tuple[int, int] = (5, 4), **options: Any) -> bytes:
     return sink.getvalue()
 
 
-GOOD = {form: encode(form) for form in ("JPEG", "PNG", "GIF", "BMP", "WEBP")}
+GOOD = {form: encode(form) for form in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")}
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
@@ -107,7 +107,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "webp_of_nothing": (b"RIFF\4\0\0\0WEBP", "truncated image"),
     "webp_of_another_chunk": (b"RIFF\x0c\0\0\0WEBPJUNK\0\0\0\0", "damaged image"),
     "webp_without_code": (GOOD["WEBP"][:23] + b"abc" + GOOD["WEBP"][26:], "damaged image"),
-    "tiff": (encode("TIFF"), "unsupported image format"),
+    "big_tiff": (b"II+\0" + bytes(100), "unsupported image format"),
+    "tiff_without_directory": (encode("TIFF")[:8], "truncated image"),
     "heic": (b"\0\0\0\x18ftypheic" + bytes(40), "unsupported image format"),
     "pdf": (b"%PDF-1.7" + bytes(40), "unsupported image format"),
     "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "text, not an image"),

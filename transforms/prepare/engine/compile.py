@@ -21,6 +21,7 @@ from ....schemas.errors import Reject
 from ....schemas.features import Feature, Features, is_encoded, is_optional
 from ...media.image_codecs import NO_ALPHA, NOT_16_BITS, NOT_A_MASK
 from ...media.image_header import diagnose
+from ...media.tiff import is_converted
 from ...payloads import MAX_PAYLOAD_BYTES, with_bytes, with_row
 from ...runs.files import wire_schema
 from ..audio import Decode as DecodeSound
@@ -230,7 +231,8 @@ def with_record(
     if encoded:
         content = columns.column(encoded[0])[row].as_py()
         if content is not None and (len(content) <= MAX_PAYLOAD_BYTES or not numbered):
-            return with_bytes(reject, content, start=None if numbered else 0)
+            in_file = not (numbered or is_converted(content))
+            return with_bytes(reject, content, start=0 if in_file else None)
     return with_row(reject, columns, row)
 
 

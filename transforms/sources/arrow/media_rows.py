@@ -20,7 +20,7 @@ from ....schemas.features import Audio, Features, Image, is_encoded
 from ...media.audio_header import UnreadableSoundError
 from ...media.audio_header import read_header as read_sound
 from ...media.image_header import MAX_PIXELS, UnreadableImageError
-from ...media.image_header import read_header as read_image
+from ...media.tiff import readable_image
 from ...payloads import with_row
 from ...runs.files import wire_schema
 from ..python_values import Lists, wire_arrays
@@ -59,7 +59,7 @@ def media_lists(
         if isinstance(feature, Audio):
             read_sound(value)
             return {name: [value]}
-        header = read_image(value, max_pixels=max_pixels)
+        value, header = readable_image(value, max_pixels=max_pixels)
     except (UnreadableImageError, UnreadableSoundError) as error:
         raise UnfitPartError("read", error.reason, f"{name}: {error}") from None
     return {

@@ -37,7 +37,8 @@ from ....schemas.features import (
 )
 from ....schemas.wire import ITEM_BYTES, WireColumn
 from ...examples.dtypes import packed_bytes, widened
-from ...media.image_header import ImageHeader, UnreadableImageError, read_header
+from ...media.image_header import ImageHeader, UnreadableImageError
+from ...media.tiff import readable_image
 from ...payloads import with_bytes, with_row
 from ...runs.files import wire_schema
 from .types import Cells, Leaf, extract, leaves_of, nulls
@@ -67,16 +68,28 @@ class MediaCells:
         for row in np.flatnonzero(self.bad).tolist():
             self._why[row] = ("missing value", "has no value, expected the bytes of a file")
         if isinstance(feature, Image):
+            converted: dict[int, bytes] = {}
             for row, value in enumerate(self._values):
                 if not self.bad[row]:
-                    self._read_header(row, value.as_buffer().to_pybytes())
+                    content = value.as_buffer().to_pybytes()
+                    readable = self._read_image(row, content)
+                    if readable is not content:
+                        converted[row] = readable
+            if converted:
+                rows = enumerate(self._values.to_pylist())
+                contents = [converted.get(row, content) for row, content in rows]
+                self._values = pa.array(contents, pa.large_binary())
 
-    def _read_header(self, row: int, content: bytes) -> None:
+    def _read_image(self, row: int, content: bytes) -> bytes:
+        """Notes an image's header, or why it has none; returns its bytes to store."""
         try:
-            self._headers.append(read_header(content))
+            readable, header = readable_image(content)
         except UnreadableImageError as error:
             self._why[row] = (error.reason, f"holds {len(content):,} bytes: {error}")
             self.bad[row] = True
+            return content
+        self._headers.append(header)
+        return readable
 
     def describe(self, row: int) -> tuple[str, str]:
         """The reason and the message for a bad row."""

@@ -92,14 +92,14 @@ class AudioFolder(MediaFolder):
         expected = features.get("audio", Audio(storage="encoded"))
         assert isinstance(expected, Audio)
 
-        def read_checked(data: bytes) -> SoundHeader:
+        def read_checked(data: bytes) -> tuple[bytes, SoundHeader]:
             header = read_header(data, max_samples=self.max_samples)
             _check(header, expected)
-            return header
+            return data, header
 
         return MediaKind(
             name=self._content,
-            read_header=read_checked,
+            read=read_checked,
             unreadable=UnreadableSoundError,
             weigh=_num_samples,
             max_weight=BATCH_SAMPLES,

@@ -40,8 +40,11 @@ class MediaKind(Generic[_H]):
 
     name: str
     """The feature of the files' bytes."""
-    read_header: Callable[[bytes], _H]
-    """Raises an ``unreadable`` error, which has a ``reason`` to group by."""
+    read: Callable[[bytes], tuple[bytes, _H]]
+    """A file's bytes -> the record's bytes, and their header.
+
+    Raises an ``unreadable`` error, which has a ``reason`` to group by.
+    """
     unreadable: type[Exception]
     weigh: Callable[[_H], int]
     """The decoded size of a file …"""
@@ -208,7 +211,7 @@ def _read_chunk(
             pending.reject(path, error, stage="validate", reason=error.reason, data=data)
             continue
         try:
-            header = kind.read_header(data)
+            content, header = kind.read(data)
         except kind.unreadable as error:
             reason: str = error.reason  # type: ignore[attr-defined]
             pending.reject(path, error, stage="read", reason=reason, data=data)
@@ -220,13 +223,13 @@ def _read_chunk(
             continue
         partner: tuple[bytes, _H] | None = None
         if kind.partner is not None:
-            second, content = partners[path]
+            second, second_data = partners[path]
             if second.problem:
                 text = f"{second.path}: {second.problem}"
                 pending.reject(path, text, stage="inventory", reason=second.problem)
                 continue
             try:
-                partner = content, kind.partner.read_header(content)
+                partner = kind.partner.read(second_data)
             except kind.unreadable as error:
                 reason = error.reason  # type: ignore[attr-defined]
                 text = f"{second.path}: {error}"
@@ -236,7 +239,7 @@ def _read_chunk(
         if pending.weight and pending.weight + weight > kind.max_weight:
             yield pending.batch()
             pending = _Pending(kind, features, labels)
-        pending.add(path, data=data, header=header, label=label, weight=weight, partner=partner)
+        pending.add(path, data=content, header=header, label=label, weight=weight, partner=partner)
     if pending.ids or pending.rejects:
         yield pending.batch()
 

@@ -20,7 +20,8 @@ from ....schemas.config import config_class
 from ....schemas.errors import DataError
 from ....schemas.features import Features, Image, Mask
 from ....schemas.recipe import OpenSource, PrepareStep
-from ...media.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError, read_header
+from ...media.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError
+from ...media.tiff import read_any_header, readable_image
 from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
@@ -51,7 +52,8 @@ class ImageFolder(MediaFolder):
     Images without a mask, masks without an image, and several files of one stem are rejects. There
     are no class folders then: other features come from ``pattern`` or ``table``.
 
-    Raw batches are in the wire form of the raw features: the file's bytes in ``image``, and facts
+    Raw batches are in the wire form of the raw features: the file's bytes in ``image``, of a TIFF
+    those of a PNG with the same pixels, and facts
     from its header in ``image/height``, ``image/width`` and ``image/orientation``, where the size
     is that of the image as displayed. Steps find out whether the pixels can be decoded.
 
@@ -143,7 +145,7 @@ class ImageFolder(MediaFolder):
     def _kind(self, features: Features) -> MediaKind[ImageHeader]:
         kind = MediaKind(
             name=self._content,
-            read_header=self._read_header,
+            read=self._read_image,
             unreadable=UnreadableImageError,
             weigh=_num_pixels,
             max_weight=BATCH_PIXELS,
@@ -154,8 +156,8 @@ class ImageFolder(MediaFolder):
         sides = functools.partial(_side_columns, name=MASK)
         return dataclasses.replace(kind, partner=dataclasses.replace(kind, name=MASK, sides=sides))
 
-    def _read_header(self, data: bytes) -> ImageHeader:
-        return read_header(data, max_pixels=self.max_pixels)
+    def _read_image(self, data: bytes) -> tuple[bytes, ImageHeader]:
+        return readable_image(data, max_pixels=self.max_pixels)
 
 
 def _num_pixels(header: ImageHeader) -> int:
@@ -202,7 +204,7 @@ def read_sizes(files: Sequence[SourceFile], opened: OpenSource) -> list[tuple[in
     headers = read_headers(
         readable,
         opened,
-        read=lambda _, data: read_header(data),
+        read=lambda _, data: read_any_header(data),
         unreadable=UnreadableImageError,
         cut_short="truncated image",
     )

@@ -33,7 +33,8 @@ from ....schemas.wire import FLOATS
 from ...examples.decode import NotAnExampleError, read_frames, top_level_fields
 from ...examples.dtypes import numpy_dtype
 from ...examples.varint import varint
-from ...media.image_header import UnreadableImageError, read_header
+from ...media.image_header import UnreadableImageError
+from ...media.tiff import readable_image
 
 TENSOR = "tensor"
 """The feature name of a record that is a serialized tensor."""
@@ -479,15 +480,21 @@ def image_columns(name: str, contents: pa.Array) -> tuple[dict[str, pa.Array], d
     """
     sides = np.zeros((len(_SIDES), len(contents)), np.int64)
     problems: dict[int, str] = {}
+    converted: dict[int, bytes] = {}
     for row, content in enumerate(contents.to_pylist()):
         if content is None:
             problems[row] = "is missing, expected one image"
             continue
         try:
-            header = read_header(content)
+            readable, header = readable_image(content)
         except UnreadableImageError as error:
             problems[row] = str(error)
             continue
         sides[:, row] = [getattr(header, side) for side in _SIDES]
+        if readable is not content:
+            converted[row] = readable
+    if converted:
+        rows = enumerate(contents.to_pylist())
+        contents = pa.array([converted.get(row, one) for row, one in rows], pa.large_binary())
     columns = {f"{name}/{side}": pa.array(sides[i]) for i, side in enumerate(_SIDES)}
     return {name: contents.fill_null(b""), **columns}, problems
