@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .transforms.sources.arrow.hugging_face import HuggingFace
     from .transforms.sources.arrow.ipc import Arrow
     from .transforms.sources.arrow.parquet import Parquet
+    from .transforms.sources.combined import Sources
     from .transforms.sources.csv.source import Csv
     from .transforms.sources.custom import Files
     from .transforms.sources.folders.audio import AudioFolder
@@ -81,6 +82,7 @@ __all__ = [
     "Shards",
     "SnapshardError",
     "Snapshot",
+    "Sources",
     "Spark",
     "Splits",
     "Sql",
@@ -138,6 +140,7 @@ _EXPORTS: dict[str, str] = {
     "Shards": ".schemas.shards",
     "SnapshardError": ".schemas.errors",
     "Snapshot": ".pipelines.snapshot",
+    "Sources": ".transforms.sources.combined",
     "load": ".pipelines.snapshot",
     "Spark": ".schemas.runner",
     "Splits": ".schemas.splits",

@@ -13,7 +13,8 @@ from ..schemas.naming import MANIFEST, OutputPaths
 from ..schemas.recipe import Recipe, Source
 from ..schemas.runner import JobRunner
 from ..transforms import storage
-from ..transforms.storage.opened_source import open_source
+from ..transforms.sources.combined import sources_of
+from ..transforms.storage.opened_source import OpenedSource, open_source
 
 
 def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRunner) -> None:
@@ -25,8 +26,7 @@ def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRu
     """
     if runner.shares_memory:
         return
-    source = recipe.source
-    urls = [source.url, *source.side_urls] if isinstance(source, Source) else []
+    urls = [url for source in sources_of(recipe.source) for url in (source.url, *source.side_urls)]
     for url in (*urls, out.out, out.workspace):
         if not runner.sees_local_files and storage.is_local(url.rpartition("::")[2]):
             raise RecipeError(
@@ -67,10 +67,11 @@ def refuse_output_among_data(recipe: Recipe, out: OutputPaths) -> None:
     Raises:
         RecipeError: if the output's folder is inside the source, and the source would read it.
     """
-    source = recipe.source
-    if not isinstance(source, Source):
-        return
-    opened = open_source(source.url, recipe.folder)
+    for source in sources_of(recipe.source):
+        _refuse_output_in(source, open_source(source.url, recipe.folder), out)
+
+
+def _refuse_output_in(source: Source, opened: OpenedSource, out: OutputPaths) -> None:
     if not opened.local or opened.single or opened.pattern:
         return
     root = os.path.realpath(storage.local_path(opened.root))

@@ -20,7 +20,7 @@ from ..schemas.progress import Silent
 from ..transforms import storage
 from ..transforms.analysis.graph import checked_graph
 from ..transforms.examples.shards import ShardSettings, missing_shards, read_shard_infos
-from ..transforms.storage.opened_source import open_source
+from ..transforms.sources.combined import open_files
 from .analyze.step import graph_url
 from .build_steps import BuildSteps, shard_names
 from .inventory.artifact import (
@@ -276,7 +276,7 @@ class SingleStep(BuildSteps):
     def _refuse_changed(self, found: Survey) -> None:
         """Refuses to prepare files that are no longer those of the inventory."""
         recipe = found.recipe
-        opened = open_source(recipe.files.url, recipe.folder, recipe.limits)
+        opened = open_files(recipe.files, recipe.folder, recipe.limits)
         if changed := changed_files(found.inventory, opened):
             others = " and others" if changed[1:] else ""
             raise StepOrderError(

@@ -73,9 +73,12 @@ class Block:
 
     ranges: tuple[FileRange, ...]
     rows: str = ""
-    """Hash of the rows of a side table that belong to its files; empty if there is no table."""
+    """Hash of what shapes its records besides its files, such as the rows of a side table that
+    belong to them; empty if there is nothing that not all blocks share."""
     excluded: tuple[str, ...] = ()
     """Ids of records that the recipe excludes and that may be in the block."""
+    missing: tuple[str, ...] = ()
+    """Features that its source lacks, and another source of the recipe has."""
 
     @functools.cached_property
     def block_id(self) -> str:
@@ -96,6 +99,8 @@ class Block:
             found["rows"] = self.rows
         if self.excluded:
             found["excluded"] = list(self.excluded)
+        if self.missing:
+            found["missing"] = list(self.missing)
         return found
 
     @property
@@ -132,6 +137,7 @@ class Block:
             tuple(FileRange(**dict(zip(names, part, strict=False))) for part in more["ranges"]),
             rows=more.get("rows", ""),
             excluded=tuple(more.get("excluded", ())),
+            missing=tuple(more.get("missing", ())),
         )
 
 

@@ -287,7 +287,8 @@ class Recipe:
 
     Attributes:
         name: Name of the snapshot's folder. ASCII letters, digits, '_', '.', '-'.
-        source: The source of the records; relative paths are resolved against the recipe's folder.
+        source: The source of the records, or several as ``ss.Sources``; relative paths are resolved
+            against the recipe's folder.
         prepare: Steps, in order: built-in ones (``ss.images.resize``, ``ss.series.windows``) or
             your own TensorFlow functions on single records, ``dict of tensors -> dict of
             tensors``.
@@ -379,13 +380,14 @@ class Recipe:
             )
         if not isinstance(self.source, Source | ExtractedSource):
             several = (
-                " A recipe has one source: for several files, give a folder or a glob, as in "
-                'ss.Csv("tables/*.csv").'
+                " For several files of one format, give a folder or a glob, as in "
+                'ss.Csv("tables/*.csv"); for several sources, name them: '
+                'ss.Sources(old=ss.Csv("a.csv"), new=ss.Parquet("b")).'
             )
             raise RecipeError(
                 f"Recipe: source={reprlib.repr(self.source)} is not a source. Write for example "
                 'ss.ImageFolder("folder") or ss.Csv("table.csv").'
-                + (several if isinstance(self.source, list | tuple | set) else "")
+                + (several if isinstance(self.source, list | tuple | set | Mapping) else "")
             )
         if not isinstance(self.prepare, list | tuple):
             raise RecipeError(

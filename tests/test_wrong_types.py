@@ -42,6 +42,7 @@ BASES: dict[str, dict[str, Any]] = {
     "Tensor": {"dtype": "int64", "shape": (2,)},
     "WebDataset": {"shards": "a.tar"},
     "ClassLabel": {"names": ("a", "b")},
+    "Sources": {"train": ss.Csv("t.csv")},
     "Splits": {"train": 1.0},
     "Splits.by_column": {"feature": "a", "train": "x"},
     "Splits.by_folder": {"train": "x"},

@@ -33,6 +33,7 @@ from ...transforms.rejects import Dropped, describe_rejects
 from ...transforms.runs.files import ID, NUM_BYTES
 from ...transforms.runs.keys import record_keys
 from ...transforms.runs.summary import write_summary
+from ...transforms.sources.combined import SourcePart, part_of, parts_of, without_prefix
 from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, compression_of
 from ...transforms.storage.opened_source import path_bytes
@@ -176,28 +177,14 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     recipe, inventory = found.recipe, found.inventory
     config = first_config(found, carry(recipe), workspace)
     dropped = Dropped()
-    block = _sample_block(found)
-    batches: list[pa.RecordBatch] = []
-    num_read, num_behind, num_rejects = block.num_bytes, 0, 0
-    is_enough = False
-    for records in RunMaker(config).records(block, dropped):
-        if is_enough:
-            num_behind += len(records)
-            continue
-        batches.append(records)
-        num_rejects = len(dropped.rejects)
-        if recipe.files.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
-            is_enough = True
-            before = _bytes_before(records.column(ID)[-1].as_py(), block, found)
-            if before is not None:
-                num_read = before
-                break
+    read = [_read_rows(found, config, block, dropped) for block in _sample_blocks(found)]
+    batches = [records for rows in read for records in rows.batches]
+    is_enough = any(rows.is_enough for rows in read)
     num_records = sum(map(len, batches))
     if recipe.files.numbered:
-        if is_enough:
-            # Rejects after the sample do not belong to it.
-            del dropped.rejects[num_rejects:]
-        scale = inventory.num_bytes / max(1, num_read) * (1 + num_behind / max(1, num_records))
+        scale = inventory.num_bytes / max(1, sum(rows.num_read for rows in read))
+        if num_records:
+            scale = sum(rows.num_records * rows.scale for rows in read) / num_records
     else:
         readable = sum(not file.problem and not file.of for file in inventory.files)
         num_rejects = sum(reject.stage != "inventory" for reject in dropped.rejects)
@@ -227,17 +214,73 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     )
 
 
-def _sample_block(found: Survey) -> Block:
-    """The block to sample: the files with the lowest keys, or the first block of rows."""
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """The sampled records of one source."""
+
+    batches: list[pa.RecordBatch]
+    num_read: int
+    """How many bytes of the source hold them."""
+    is_enough: bool
+    """Whether its block has more records."""
+    scale: float
+    """How many records of the source each of them represents."""
+
+    @property
+    def num_records(self) -> int:
+        return sum(map(len, self.batches))
+
+
+def _read_rows(found: Survey, config: PrepareConfig, block: Block, dropped: Dropped) -> _Rows:
+    """Prepares the records of a block; of rows, the first ones."""
+    batches: list[pa.RecordBatch] = []
+    num_read, num_behind, num_rejects = block.num_bytes, 0, 0
+    is_enough = False
+    for records in RunMaker(config).records(block, dropped):
+        if is_enough:
+            num_behind += len(records)
+            continue
+        batches.append(records)
+        num_rejects = len(dropped.rejects)
+        if found.recipe.files.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
+            is_enough = True
+            before = _bytes_before(records.column(ID)[-1].as_py(), block, found)
+            if before is not None:
+                num_read = before
+                break
+    if is_enough:
+        # Rejects after the sample do not belong to it.
+        del dropped.rejects[num_rejects:]
+    prefix = _part_of(found, block).prefix
+    files = (file for file in found.inventory.files if file.path.startswith(prefix))
+    num_bytes = sum(file.num_bytes for file in files)
+    num_records = sum(map(len, batches))
+    scale = num_bytes / max(1, num_read) * (1 + num_behind / max(1, num_records))
+    return _Rows(batches, num_read, is_enough, scale)
+
+
+def _sample_blocks(found: Survey) -> list[Block]:
+    """What to sample: the files with the lowest keys, or the first block of rows of each source."""
     blocks = found.inventory.blocks
+    first = {_part_of(found, block).prefix: block for block in reversed(blocks)}
     if found.recipe.files.numbered:
-        return blocks[0]
+        return list(first.values())
     ranges = [part for block in blocks for part in block.ranges if not part.of]
     keys = record_keys([part.path for part in ranges], found.recipe.seed)
     lowest = [ranges[index] for index in np.argsort(keys)[:_SAMPLE_FILES]]
     records = {part.path for part in lowest}
     partners = [part for block in blocks for part in block.ranges if part.of in records]
-    return Block((*lowest, *partners))
+    wanted = [*lowest, *partners]
+    chosen = (
+        dataclasses.replace(block, ranges=tuple(r for r in wanted if r.path.startswith(prefix)))
+        for prefix, block in first.items()
+    )
+    return [block for block in chosen if block.ranges]
+
+
+def _part_of(found: Survey, block: Block) -> SourcePart:
+    """The source that a block belongs to."""
+    return part_of(parts_of(found.recipe.files, found.opened), block.ranges[0].path)
 
 
 def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
@@ -257,15 +300,17 @@ def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
 
 def _source_offset(position: int, part: FileRange, found: Survey) -> int | None:
     """Where a record is in its file, in bytes of the stored file; None if unknown."""
-    source, opened = found.recipe.files, found.opened
+    own = _part_of(found, Block((part,)))
+    source, opened = own.source, own.opened
+    (file,) = (file for file in found.inventory.files if file.path == part.path)
+    (file,) = without_prefix([file], own.prefix)
     if isinstance(source, NumbersRecords):
-        (file,) = (file for file in found.inventory.files if file.path == part.path)
         return source.offset_of(file, position + 1, opened)
     # The position is an offset in the uncompressed content.
-    compression = compression_of(opened.read(part.path, 0, MAGIC_BYTES))
+    compression = compression_of(opened.read(file.path, 0, MAGIC_BYTES))
     if not compression:
         return position
-    return compressed_offset(functools.partial(opened.read, part.path), compression, position)
+    return compressed_offset(functools.partial(opened.read, file.path), compression, position)
 
 
 def _next_stage(

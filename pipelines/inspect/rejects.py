@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -95,13 +95,14 @@ class RejectsFile:
     Attributes:
         url: Its location.
         refused: Whether its build failed because of the rejects.
-        source: Location of the source, without credentials; None if unknown.
+        source: Location of the source, without credentials, or the locations of several by name;
+            None if unknown.
         sha256: Hash of the file in the manifest of its snapshot; empty if there is none.
     """
 
     url: str
     refused: bool
-    source: str | None
+    source: str | Mapping[str, str] | None
     sha256: str = ""
 
     @classmethod
@@ -227,7 +228,7 @@ def _list_names(path: str) -> list[str]:
         return []
 
 
-def _source_near(folder: str) -> str | None:
+def _source_near(folder: str) -> str | Mapping[str, str] | None:
     """The location of the source, from the files next to the rejects."""
     for name, keys in ((BUILD, ("input", "source")), ("refused.json", ("source",))):
         try:
@@ -236,7 +237,7 @@ def _source_near(folder: str) -> str | None:
                 value = value[key]
         except (StorageError, ValueError, KeyError, TypeError, RecursionError):
             continue
-        return value if isinstance(value, str) else None
+        return value if isinstance(value, str | dict) else None
     return None
 
 
@@ -385,7 +386,8 @@ def export_payloads(
         rejects: The file of rejects.
         wanted: Which rejects of it.
         folder: A local folder, new or empty.
-        source: Current location of the source; None for its location when it was built.
+        source: Current location of the source; None for its location when it was built. Of several
+            sources: a folder that holds each in a folder of its name.
 
     Raises:
         RecipeError: if the folder is not local, or not empty.
@@ -434,9 +436,9 @@ def _export_one(
 class _Fetcher:
     """Reads payloads from the source that were too long to keep."""
 
-    def __init__(self, url: str | None) -> None:
-        self._url = url
-        self._opened: OpenedSource | None = None
+    def __init__(self, source: str | Mapping[str, str] | None) -> None:
+        self._source = source
+        self._opened: dict[str, OpenedSource] = {}
 
     def fetch(self, row: dict[str, Any]) -> tuple[bytes | None, str | None]:
         """The payload, or the reason why it is missing."""
@@ -445,18 +447,20 @@ class _Fetcher:
         if row["payload_start"] is None:
             place = "" if row["position"] is None else f" at {row['position']}"
             return None, f"too long to keep; the record is in {row['source']}{place}"
-        if self._url is None:
+        url, path = self._place(row["source"])
+        if url is None:
             return None, "too long to keep, and the location of the source is unknown"
         if (row["payload_bytes"] or 0) > MAX_FETCHED_BYTES:
             return None, f"longer than {MAX_FETCHED_BYTES:,} bytes"
         if row["source"].startswith("/") or ".." in row["source"].split("/"):
             return None, "its name leads out of the source"
         try:
-            if self._opened is None:
-                self._opened = open_source(self._url, os.getcwd())
-            if not _may_read(self._opened, row["source"]):
-                return None, f"{self._opened.shown} has no such file"
-            content = _read_payload(self._opened, row)
+            opened = self._opened.get(url)
+            if opened is None:
+                opened = self._opened[url] = open_source(url, os.getcwd())
+            if not _may_read(opened, path):
+                return None, f"{opened.shown} has no such file"
+            content = _read_payload(opened, path, row)
         except (SnapshardError, OSError) as error:
             return None, f"the source cannot be read: {storage.redact(str(error))}"
         if content is None:
@@ -464,6 +468,14 @@ class _Fetcher:
         if hashlib.sha256(content).hexdigest() != row["payload_sha256"]:
             return None, f"{row['source']} has changed since: its sha256 differs"
         return content, None
+
+    def _place(self, path: str) -> tuple[str | None, str]:
+        """The URL of the source that a file belongs to, and the file's path there."""
+        if not isinstance(self._source, Mapping):
+            return self._source, path
+        name, _, own = path.partition("/")
+        url = self._source.get(name)
+        return url if isinstance(url, str) else None, own
 
 
 def _may_read(opened: OpenedSource, path: str) -> bool:
@@ -474,9 +486,8 @@ def _may_read(opened: OpenedSource, path: str) -> bool:
     return os.path.isfile(full) and not leads_out(full, os.path.realpath(opened.root))
 
 
-def _read_payload(opened: OpenedSource, row: dict[str, Any]) -> bytes | None:
+def _read_payload(opened: OpenedSource, path: str, row: dict[str, Any]) -> bytes | None:
     """The bytes of a payload; None if they exceed the limit."""
-    path = row["source"]
     if row["payload_stop"] is not None:
         return opened.read(path, row["payload_start"], row["payload_stop"])
     parts, size = [], 0

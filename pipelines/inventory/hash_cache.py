@@ -30,15 +30,21 @@ def read_sources(url: str, *, what: str) -> dict[str, Any]:
 
 
 def write_source(
-    url: str, sources: Mapping[str, Any], *, what: str, source: str, kept: object
+    url: str,
+    sources: Mapping[str, Any],
+    *,
+    what: str,
+    source: str,
+    kept: object,
+    num_kept: int = _NUM_SOURCES,
 ) -> None:
-    """Writes a cache file with the entry of a source; the oldest of more than four entries goes.
+    """Writes a cache file with the entry of a source; the oldest of ``num_kept`` entries goes.
 
     Raises:
         StorageError: if it cannot be written.
     """
     others = [item for item in sources.items() if item[0] != source]
-    content = dict([*others[1 - _NUM_SOURCES :], (source, kept)])
+    content = dict([*others[max(0, len(others) + 1 - num_kept) :], (source, kept)])
     body = json.dumps(content, separators=(",", ":")).encode("ascii")
     put_artifact(url, body, what=what)
 
@@ -67,11 +73,13 @@ class Memo:
         source: str,
         cuts_by: str,
         content: Mapping[str, Any],
+        num_kept: int = _NUM_SOURCES,
     ) -> None:
         """See :func:`read_memo`; ``content`` is that of the file."""
         self._url = url
         self._source = source
         self._cuts_by = cuts_by
+        self._num_kept = num_kept
         self._sources: dict[str, Any] = dict(content)
         found = self._sources.get(source, {})
         self._listed_ns = int(found.get("listed_ns", 0))
@@ -116,16 +124,30 @@ class Memo:
             for path, facts in kept.items()
         }
         entry = {"listed_ns": listed_ns, "cuts_by": self._cuts_by, "files": files}
-        write_source(self._url, self._sources, what=_WHAT, source=self._source, kept=entry)
+        write_source(
+            self._url,
+            self._sources,
+            what=_WHAT,
+            source=self._source,
+            kept=entry,
+            num_kept=self._num_kept,
+        )
 
 
-def read_memo(url: str, *, source: str, cuts_by: str) -> Memo:
+def read_memo(url: str, *, source: str, cuts_by: str, num_kept: int = 1) -> Memo:
     """Reads the memo of a workspace; a missing or damaged one is empty.
 
     Args:
         url: Its file.
         source: URL of the source; only its hash is stored, since it may contain credentials.
         cuts_by: How files are cut; cuts that were made differently are not used.
+        num_kept: The number of sources of the recipe: the memo keeps four times as many.
     """
     key = hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return Memo(url, source=key, cuts_by=cuts_by, content=read_sources(url, what=_WHAT))
+    return Memo(
+        url,
+        source=key,
+        cuts_by=cuts_by,
+        content=read_sources(url, what=_WHAT),
+        num_kept=_NUM_SOURCES * num_kept,
+    )

@@ -24,6 +24,7 @@ from ...schemas.features import (
 from ...schemas.fingerprint import digest, library_versions
 from ...schemas.recipe import OpenSource, Source
 from ...transforms import storage
+from ...transforms.sources.combined import join_features, parts_of, without_prefix
 from ...transforms.sources.remembered import remembered
 from ...transforms.storage.opened_source import OpenedSource
 from ..watchdog import expected_to_advance
@@ -40,10 +41,13 @@ class RememberingSource(OpenedSource):
 
     known: dict[str, Any] = dataclasses.field(repr=False)
     used: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    name: str = ""
+    """The source's name among several of a recipe."""
 
     def remembered(self, content: str, what: str, compute: Callable[[], Any]) -> Any:
         """What was inferred from the same content before, otherwise the result of ``compute``."""
-        key = hashlib.sha256(f"{content} {what}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        named = f"{self.name} {content} {what}" if self.name else f"{content} {what}"
+        key = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         if key not in self.used:
             self.used[key] = self.known[key] if key in self.known else compute()
         return self.used[key]
@@ -63,21 +67,26 @@ class Findings:
         self._url = url
         self._source = digest(described)[:32]
         self._sources = read_sources(url, what=_WHAT)
+        self._known: dict[str, Any] = self._sources.get(self._source, {})
+        self._used: dict[str, Any] = {}
 
-    def opened(self, opened: OpenedSource) -> RememberingSource:
+    def opened(self, opened: OpenedSource) -> OpenedSource:
         """The same source, using the cache."""
-        parts = {field.name: getattr(opened, field.name) for field in dataclasses.fields(opened)}
-        return RememberingSource(**parts, known=self._sources.get(self._source, {}))
+        return opened.each(self._remembering)
 
-    def write(self, opened: RememberingSource) -> None:
-        """Writes what was inferred through an opened source, if there is anything new.
+    def _remembering(self, name: str, opened: OpenedSource) -> RememberingSource:
+        parts = {field.name: getattr(opened, field.name) for field in dataclasses.fields(opened)}
+        return RememberingSource(**parts, known=self._known, used=self._used, name=name)
+
+    def write(self) -> None:
+        """Writes what was inferred through opened sources, if there is anything new.
 
         Raises:
             StorageError: if it cannot be written.
         """
-        if opened.used.keys() <= opened.known.keys():
+        if self._used.keys() <= self._known.keys():
             return
-        write_source(self._url, self._sources, what=_WHAT, source=self._source, kept=opened.used)
+        write_source(self._url, self._sources, what=_WHAT, source=self._source, kept=self._used)
 
 
 class Inferred(NamedTuple):
@@ -87,16 +96,34 @@ class Inferred(NamedTuple):
     """Flat, in the order of the source."""
     structs: tuple[str, ...]
     """The structs whose fields they are."""
+    missing: Mapping[str, tuple[str, ...]] = {}
+    """The features that each of several sources lacks, by the source's name."""
 
 
-def infer_features(source: Source, files: Sequence[SourceFile], opened: OpenSource) -> Inferred:
-    """Infers the features of a source's records.
+def infer_features(source: Source, files: Sequence[SourceFile], opened: OpenedSource) -> Inferred:
+    """Infers the features of a source's records, or of those of several sources together.
 
     Through a :class:`RememberingSource`, nothing is read if all contents are unchanged.
 
     Raises:
-        SchemaError: if they cannot be inferred.
+        SchemaError: if they cannot be inferred, or two sources have a feature in different types.
     """
+    found: dict[str, Inferred] = {}
+    for part in parts_of(source, opened):
+        with part.naming():
+            own = without_prefix(files, part.prefix)
+            found[part.name] = _infer_part(part.source, own, part.opened)
+    joined = join_features({name: inferred.features for name, inferred in found.items()})
+    structs = dict.fromkeys(name for inferred in found.values() for name in inferred.structs)
+    if both := [name for name in structs if name in joined.features]:
+        raise SchemaError(
+            f"Sources: {both[0]!r} is a struct in one source, and a value in another. Give it "
+            "another name in one of them."
+        )
+    return Inferred(joined.features, tuple(structs), joined.missing)
+
+
+def _infer_part(source: Source, files: Sequence[SourceFile], opened: OpenedSource) -> Inferred:
 
     def infer() -> dict[str, Any]:
         waited_for = f"the inspection of the contents of {storage.redact(source.url)}"

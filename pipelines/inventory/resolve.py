@@ -62,7 +62,7 @@ def resolve_features(recipe: Recipe, inferred: Inferred) -> ResolvedFeatures:
         RecipeError: if the steps do not lead to the declared features, or ``stratify_by`` or
             ``group_by`` names none that can be divided by.
     """
-    found, structs = inferred
+    found = inferred.features
     declared = None if recipe.features is None else flatten(recipe.features)[0]
     if declared is None:
         raw = found
@@ -75,7 +75,7 @@ def resolve_features(recipe: Recipe, inferred: Inferred) -> ResolvedFeatures:
     wire_columns(prepared)
     check_masks(prepared)
     _check_divisible(recipe, prepared)
-    named = dict.fromkeys([*recipe.structs, *structs])
+    named = dict.fromkeys([*recipe.structs, *inferred.structs])
     kept = [name for name in named if any(leaf.startswith(f"{name}.") for leaf in prepared)]
     return ResolvedFeatures(raw=raw, prepared=prepared, structs=tuple(sorted(kept)))
 

@@ -27,13 +27,20 @@ from ...schemas.recipe import CountsRows, CutsApart, HasRows, Source
 from ...transforms import storage
 from ...transforms.activity import reading, working_on
 from ...transforms.sources.blocks import MIN_CUT_BYTES, group_blocks
+from ...transforms.sources.combined import (
+    SourcePart,
+    part_of,
+    parts_of,
+    with_prefix,
+    without_prefix,
+)
 from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ...transforms.storage.local_files import NO_PERMISSION
 from ...transforms.storage.opened_source import OpenedSource
 from ...transforms.storage.unchanged import COARSE_NS, settled_ns
 from ..plan.sample import lowest_files
 from .exclusions import IdList, exclude_records, without_excluded
-from .hash_cache import Known, read_memo
+from .hash_cache import Known, Memo, read_memo
 
 CHUNK_BYTES = 4 * 2**20
 """Files are hashed in chunks of this size: memory is bounded by this times the threads."""
@@ -101,59 +108,113 @@ def take_inventory(
         DataError: if no file holds records.
         StorageError: if the source cannot be listed, or changes while it is read.
     """
+    parts = parts_of(source, opened)
+    listings = [_list_part(part, excluded) for part in parts]
+    selected = _joined((part, listing.files) for part, listing in zip(parts, listings, strict=True))
+    wanted, stop_key = selected, None
+    if limit is not None:
+        alone = [file for file in selected if not file.of]
+        lowest, stop_key = lowest_files(alone, limit=limit, seed=seed)
+        records = {file.path for file in lowest}
+        wanted = tuple(file for file in selected if (file.of or file.path) in records)
+    progress.start(STEP, total=len(wanted), unit="files")
+    num_done = num_hashed = 0
+    files: list[SourceFile] = []
+    blocks: list[Block] = []
+    for part, listing in zip(parts, listings, strict=True):
+        memo = read_memo(
+            workspace.memo,
+            source=part.opened.url,
+            cuts_by=_cuts_by(part.source, part.opened),
+            num_kept=len(parts),
+        )
+        own = without_prefix(wanted, part.prefix)
+        known = {f.path: found for f in listing.files if (found := _find(memo, f)) is not None}
+        unknown = [file for file in own if not file.problem and file.path not in known]
+        hashed_ns = _settle(unknown)
+        num_done += len(own) - len(unknown)
+        num_hashed += len(unknown)
+        with contextlib.closing(_learn(part.source, part.opened, unknown)) as batches:
+            for batch in batches:
+                known.update(batch)
+                num_done += len(batch)
+                progress.advance(STEP, done=num_done)
+        taken = [_complete(file, known.get(file.path)) for file in own]
+        contents = {path: found for path, found in known.items() if isinstance(found, Known)}
+        if write:
+            memo.write(contents, listed_ns=listing.listed_ns)
+        files += with_prefix(taken, part.prefix)
+        grouped = group_blocks(
+            [_provable(file, hashed_ns=hashed_ns) for file in taken],
+            {path: found.cuts for path, found in contents.items()},
+            parts={path: found.parts for path, found in contents.items() if found.parts},
+        )
+        if listing.excluded is not None and part.source.numbered:
+            grouped = exclude_records(grouped, listing.excluded, part.source)
+        blocks += (part.among_all(block) for block in grouped)
+    progress.finish(STEP, reused=not num_hashed)
+    skipped = collections.Counter[str]()
+    for listing in listings:
+        skipped.update(listing.num_skipped)
+    by_path = {file.path: file for file in files}
+    return Inventory(
+        files=tuple(files),
+        num_skipped=dict(skipped),
+        num_bytes=sum(file.num_bytes for file in files),
+        blocks=tuple(blocks),
+        input_digest=input_digest(files),
+        num_hashed=num_hashed,
+        selected=tuple(by_path.get(file.path, file) for file in selected),
+        stop_key=stop_key,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Listing:
+    """The files of one source."""
+
+    files: tuple[SourceFile, ...]
+    """Those with records."""
+    num_skipped: Mapping[str, int]
+    listed_ns: int
+    """When they were listed, in ns since 1970."""
+    excluded: IdList | None
+    """The excluded records, by the ids that they have in this source."""
+
+
+def _list_part(part: SourcePart, excluded: IdList | None) -> _Listing:
+    """Lists the files of one source, without those that are excluded records.
+
+    Raises:
+        DataError: if none holds records.
+        StorageError: if they cannot be listed.
+    """
     listed_ns = time.time_ns()
-    listed = opened.list()
-    selection = source.select(listed)
-    if excluded is not None and not source.numbered:
+    listed = part.opened.list()
+    selection = part.source.select(listed)
+    if excluded is not None:
+        excluded = IdList(part.own_ids(excluded.ids))
+    if excluded is not None and not part.source.numbered:
         files = without_excluded(selection.files, excluded)
         num_excluded = sum(file.path in excluded for file in selection.files)
         num_skipped = {**selection.num_skipped, EXCLUDED: num_excluded}
         selection = Selection(files=files, num_skipped=num_skipped)
     if not selection.files:
-        raise DataError(_say_none(source, opened, listed, num_skipped=selection.num_skipped))
-    memo = read_memo(workspace.memo, source=opened.url, cuts_by=_cuts_by(source, opened))
-    wanted, stop_key = selection.files, None
-    if limit is not None:
-        alone = [file for file in selection.files if not file.of]
-        lowest, stop_key = lowest_files(alone, limit=limit, seed=seed)
-        records = {file.path for file in lowest}
-        wanted = tuple(file for file in selection.files if (file.of or file.path) in records)
-    readable = [file for file in selection.files if not file.problem]
-    known: dict[str, Known | str] = {
-        file.path: found for file in readable if (found := memo.find(file)) is not None
-    }
-    unknown = [file for file in wanted if not file.problem and file.path not in known]
-    hashed_ns = _settle(unknown)
-    progress.start(STEP, total=len(wanted), unit="files")
-    num_done = len(wanted) - len(unknown)
-    with contextlib.closing(_learn(source, opened, unknown)) as batches:
-        for batch in batches:
-            known.update(batch)
-            num_done += len(batch)
-            progress.advance(STEP, done=num_done)
-    taken = {file.path: _complete(file, known.get(file.path)) for file in wanted}
-    files = tuple(taken.values())
-    contents = {path: found for path, found in known.items() if isinstance(found, Known)}
-    if write:
-        memo.write(contents, listed_ns=listed_ns)
-    progress.finish(STEP, reused=not unknown)
-    blocks = group_blocks(
-        [_provable(file, hashed_ns=hashed_ns) for file in files],
-        {path: found.cuts for path, found in contents.items()},
-        parts={path: found.parts for path, found in contents.items() if found.parts},
-    )
-    if excluded is not None and source.numbered:
-        blocks = exclude_records(blocks, excluded, source)
-    return Inventory(
-        files=files,
-        num_skipped=dict(selection.num_skipped),
-        num_bytes=sum(file.num_bytes for file in files),
-        blocks=blocks,
-        input_digest=input_digest(files),
-        num_hashed=len(unknown),
-        selected=tuple(taken.get(file.path, file) for file in selection.files),
-        stop_key=stop_key,
-    )
+        with part.naming():
+            raise DataError(
+                _say_none(part.source, part.opened, listed, num_skipped=selection.num_skipped)
+            )
+    return _Listing(selection.files, selection.num_skipped, listed_ns, excluded)
+
+
+def _joined(files: Iterable[tuple[SourcePart, Sequence[SourceFile]]]) -> tuple[SourceFile, ...]:
+    """The files of all sources, as paths of the recipe."""
+    found = (with_prefix(own, part.prefix) for part, own in files)
+    return tuple(itertools.chain.from_iterable(found))
+
+
+def _find(memo: Memo, file: SourceFile) -> Known | str | None:
+    return None if file.problem else memo.find(file)
 
 
 def input_digest(files: Sequence[SourceFile]) -> str:
@@ -182,9 +243,21 @@ def count_unused_rows(inventory: Inventory, source: Source, opened: OpenedSource
 
 
 def with_rows(
-    inventory: Inventory, source: Source, opened: OpenedSource, *, features: Features
+    inventory: Inventory,
+    source: Source,
+    opened: OpenedSource,
+    *,
+    features: Features,
+    missing: Mapping[str, Sequence[str]],
 ) -> Inventory:
-    """The inventory, with blocks identified by the rows that a side table has for their files.
+    """The inventory, with blocks identified by all that shapes them, besides their files.
+
+    Args:
+        inventory: The inventory.
+        source: Says for each block what a side table has for its files.
+        opened: The source's root.
+        features: The features of the records as read.
+        missing: Those that each of several sources lacks, by the source's name.
 
     Raises:
         SchemaError: if the table does not have these features.
@@ -192,11 +265,14 @@ def with_rows(
     """
     if not isinstance(source, HasRows):
         return inventory
-    blocks = tuple(
-        dataclasses.replace(block, rows=source.rows_digest(block, features=features, opened=opened))
-        for block in inventory.blocks
-    )
-    return dataclasses.replace(inventory, blocks=blocks)
+    parts = parts_of(source, opened)
+    blocks = []
+    for block in inventory.blocks:
+        lacks = missing.get(part_of(parts, block.ranges[0].path).name, ())
+        known = dataclasses.replace(block, missing=tuple(n for n in lacks if n in features))
+        rows = source.rows_digest(known, features=features, opened=opened)
+        blocks.append(dataclasses.replace(known, rows=rows))
+    return dataclasses.replace(inventory, blocks=tuple(blocks))
 
 
 def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:
@@ -360,8 +436,7 @@ def _learn_file(
         head = opened.read(file.path, 0, source.head_bytes(file, opened))
         ends = itertools.pairwise([0, *cuts, file.num_bytes])
         parts = tuple(_hash_part(opened, file.path, *span, head=head) for span in ends)
-    if opened.proof is not None:
-        opened.proof.check()
+    opened.check()
     return Known(
         num_bytes=file.num_bytes,
         stamp=file.stamp,

@@ -13,12 +13,13 @@ from ...schemas.fingerprint import FingerprintParts, digest, fingerprint, librar
 from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
-from ...schemas.recipe import HasRows, Recipe, Source
+from ...schemas.recipe import Recipe, Source
 from ...transforms.code.dependencies import Dependencies, HeldFiles, functions_in, read_dependencies
 from ...transforms.code.digest import code_digest, source_settings, step_digest
 from ...transforms.code.user_reads import refuse_undeclared
 from ...transforms.prepare.engine.step_files import digest_with_files, read_step_files
-from ...transforms.storage.opened_source import OpenedSource, open_source, unopened_source
+from ...transforms.sources.combined import blocks_have_sides, open_files, settings_of_all
+from ...transforms.storage.opened_source import OpenedSource
 from ..analyze.external_graph import GivenGraph, find_graph
 from ..analyze.process import ANALYSIS, ON_RUNNER
 from ..plan.sample import Limit
@@ -106,7 +107,7 @@ def survey(
     if stored is None:
         recipe = _extract(recipe, workspace, progress=progress)
         source = recipe.files
-        opened = open_source(source.url, recipe.folder, recipe.limits)
+        opened = open_files(source, recipe.folder, recipe.limits)
         opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
         inventory = take_inventory(
             source,
@@ -124,7 +125,7 @@ def survey(
         else:
             recipe = _extract(recipe, workspace, progress=progress)
         source = recipe.files
-        opened = unopened_source(source.url, recipe.folder, recipe.limits)
+        opened = open_files(source, recipe.folder, recipe.limits, look=False)
         # The recipe may have changed, and with it their number: the fingerprint will differ.
         opened = opened.expecting(dict(zip(source.side_urls, stored.sides, strict=False)))
         inventory = stored.inventory
@@ -139,19 +140,19 @@ def survey(
         findings = Findings(workspace.findings, shaped_by)
         remembering = findings.opened(opened).proving(inventory.selected)
         inferred = infer_features(source, inventory.selected, remembering)
-        if remembering.proof is not None:
-            remembering.proof.check()
+        remembering.check()
         inventory = count_unused_rows(inventory, source, opened)
     else:
         inferred = stored.inferred
     with explaining_strings(source, inventory.selected, opened, inferred.features):
         features = resolve_features(recipe, inferred)
     if stored is None:
-        inventory = with_rows(inventory, source, opened, features=features.raw)
+        missing = inferred.missing
+        inventory = with_rows(inventory, source, opened, features=features.raw, missing=missing)
     refuse_undeclared(functions_in(recipe), held.paths, folder=recipe.folder)
     held.check()
     if stored is None and write:
-        findings.write(remembering)
+        findings.write()
     stages = stages_of(recipe)
     between = stage_features(stages, features.raw, prepared=features.prepared)
     check_stages(recipe, stages, between)
@@ -265,9 +266,10 @@ def _stage_digests(
 ) -> tuple[str, ...]:
     """For each stage, a hash of all that shapes its runs: nothing that only later stages use."""
     names = ["depends_on", "format", "raw", "seed", "source", "versions"]
-    if not (isinstance(recipe.files, HasRows) and recipe.files.side_urls):
-        names.append("sides")  # else each block has its rows
+    if not blocks_have_sides(recipe.files):
+        names.append("sides")
     shared = {name: base[name] for name in names if name in base}
+    shared["source"] = settings_of_all(recipe.files, base["source"])
     before = digest(shared)
     digests = []
     for index, (stage, made) in enumerate(zip(stages, features, strict=True)):

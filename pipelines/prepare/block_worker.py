@@ -34,7 +34,7 @@ from ...transforms.runs.key_histogram import KeyBins
 from ...transforms.runs.keys import NO_PARTITION, record_keys
 from ...transforms.runs.partitions import SplitEnds
 from ...transforms.runs.summary import Summary, name_summary, read_runs
-from ...transforms.storage.opened_source import open_source
+from ...transforms.sources.combined import open_files
 from ..recipe.shipping import StagedRecipe, altered
 from .run_files import RunFiles, keys_suffix, run_in_place
 from .sort_keys import RecordKeys, split_of_records
@@ -221,9 +221,8 @@ class SourceReader:
         """Opens the source."""
         self._recipe = recipe
         self._raw = config.features.inputs
-        self.opened = open_source(recipe.files.url, config.folder, recipe.limits).expecting(
-            config.sides
-        )
+        opened = open_files(recipe.files, config.folder, recipe.limits)
+        self.opened = opened.expecting(config.sides)
 
     def read(self, block: WorkUnit) -> Iterator[RawBatch]:
         """The block's records.
@@ -244,8 +243,7 @@ class SourceReader:
         yield from self._recipe.files.read(
             block, features=self._raw, opened=opened, ordered=ordered
         )
-        if opened.proof is not None:
-            opened.proof.check()
+        opened.check()
 
 
 class RangeReader:

@@ -178,9 +178,12 @@ def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: i
     return "\n".join([f"{share}; nothing was published. More than max_rejects= allows:", *lines])
 
 
-def source_shown(found: Survey) -> str | None:
-    """The location of a build's source, without credentials; None if records are not in files."""
-    return None if found.extracted is not None else found.opened.shown
+def source_shown(found: Survey) -> str | dict[str, str] | None:
+    """The location of a build's source, or of each of several by name, without credentials.
+
+    None if records are not in files.
+    """
+    return None if found.extracted is not None else found.opened.location
 
 
 def forget_refused(workspace: Workspace) -> None:

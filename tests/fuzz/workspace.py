@@ -92,8 +92,8 @@ class SmallBuild:
         inventory = take_inventory(source, opened, workspace=workspace, progress=Silent())
         findings = Findings(workspace.findings, source.settings())
         remembering = findings.opened(opened)
-        features, _ = infer_features(source, inventory.files, remembering)
-        findings.write(remembering)
+        features = infer_features(source, inventory.files, remembering).features
+        findings.write()
         snapshot = self.snapshots / inventory.input_digest[:16]
         entries: list[Summary] = []
         runs = []

@@ -99,7 +99,7 @@ def test_the_last_few_settings_are_kept(tmp_path: Path) -> None:
         findings = Findings(url, source.settings())
         remembering = findings.opened(opened)
         assert remembering.remembered("content", "what", lambda: [1]) == [1]
-        findings.write(remembering)
+        findings.write()
 
     def fail() -> Any:
         raise AssertionError

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import pytest
 
+import snapshard as ss
 from snapshard.pipelines.inventory import step as inventory_module
 from snapshard.pipelines.inventory.hash_cache import Known, read_memo
 from snapshard.pipelines.inventory.step import (
@@ -27,11 +28,13 @@ from snapshard.pipelines.inventory.step import (
 )
 from snapshard.schemas.blocks import Block, FileRange, Selection, SourceFile
 from snapshard.schemas.errors import DataError, StorageError
+from snapshard.schemas.limits import Limits
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.schemas.recipe import OpenSource
 from snapshard.transforms import storage
 from snapshard.transforms.sources.blocks import block_size
+from snapshard.transforms.sources.combined import open_files
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 from snapshard.transforms.storage.unchanged import COARSE_NS
 
@@ -492,3 +495,24 @@ def test_descriptors_hold_all_blocks(
     monkeypatch.setattr(storage, "put_bytes", None)
     assert write_descriptors(blocks, workspace) == urls
     assert write_descriptors([], workspace) == []
+
+
+@pytest.mark.usefixtures("aged")
+def test_contents_of_many_sources_are_remembered(tmp_path: pathlib.Path) -> None:
+    for number in range(12):
+        path = tmp_path / f"in-{number}" / "a.csv"
+        path.parent.mkdir()
+        path.write_text(f"x\n{number}\n")
+    sources = {f"s{number}": ss.Csv(f"in-{number}") for number in range(12)}
+    hashed = []
+    for names in (list(sources), list(sources), [*sources][6:], list(sources)):
+        source = ss.Sources(**{name: sources[name] for name in names})
+        found = take_inventory(
+            source,
+            open_files(source, str(tmp_path), Limits()),
+            workspace=Workspace(str(tmp_path / ".work")),
+            progress=Silent(),
+        )
+        assert [file.path for file in found.files] == sorted(f"{name}/a.csv" for name in names)
+        hashed.append(found.num_hashed)
+    assert hashed == [12, 0, 0, 0]

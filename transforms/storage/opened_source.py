@@ -16,7 +16,7 @@ import io
 import os
 import re
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from fsspec.archive import AbstractArchiveFileSystem
@@ -82,6 +82,11 @@ class OpenedSource:
     def shown(self) -> str:
         """The URL without credentials."""
         return storage.redact(self.url)
+
+    @property
+    def location(self) -> str | dict[str, str]:
+        """The URL without credentials; those of several sources by name."""
+        return self.shown
 
     @functools.cached_property
     def local(self) -> bool:
@@ -151,15 +156,28 @@ class OpenedSource:
     def proving(self, files: Iterable[SourceFile | FileRange]) -> Self:
         """The same source, which checks its files against what the inventory found.
 
-        Call ``proof.check()`` after the last read, before anything that was read is kept.
+        Call :meth:`check` after the last read, before anything that was read is kept.
         """
         plain = _replace(self, proof=None)
         return _replace(self, proof=SourceProof(plain, files))
 
+    def check(self) -> None:
+        """Compares the files that were read with what the inventory found, if this source does.
+
+        Raises:
+            SourceChangedError: if one has changed.
+        """
+        if self.proof is not None:
+            self.proof.check()
+
+    def each(self, change: Callable[[str, OpenedSource], OpenedSource]) -> OpenedSource:
+        """The same source, changed by a function of its name, which is empty, and its root."""
+        return change("", self)
+
     def note(self, paths: Iterable[str]) -> None:
         """Registers files of a store that are read by other means, many at a time.
 
-        They are compared with a new listing in ``proof.check()``.
+        They are compared with a new listing in :meth:`check`.
         """
         if self.proof is not None:
             self.proof.note(paths)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image as Pillow
 
@@ -32,6 +34,16 @@ def _exports(folder: Path) -> None:
     (folder / "exports").mkdir()
     (folder / "exports" / "2024.csv").write_text("id,amount\n1,2.5\n")
     (folder / "exports" / "2025.csv").write_text("id,amount,currency\n2,3.5,EUR\n")
+
+
+def _orders_of_two_shops(folder: Path) -> None:
+    (folder / "shop").mkdir()
+    lines = [f"{n},{n / 2},{'yes' if n % 3 else 'no'}" for n in range(40)]
+    (folder / "shop" / "2024.csv").write_text("\n".join(["id,price,returned", *lines]) + "\n")
+    (folder / "market").mkdir()
+    columns = {"id": range(40), "returned": ["no", "yes"] * 20, "seller": ["a"] * 40}
+    table = pa.table({name: list(values) for name, values in columns.items()})
+    pq.write_table(table, folder / "market" / "part-0.parquet")
 
 
 def _binary(folder: Path) -> None:
@@ -60,6 +72,7 @@ def _nothing(folder: Path) -> None:
 
 
 EXAMPLES: list[tuple[str, str, Callable[[Path], None]]] = [
+    ("sources.md", "Several sources", _orders_of_two_shops),
     ("sources.md", "Iterable", _orders),
     ("sources.md", "Images of 16 bits", _depth),
     ("sources.md", "Images with masks", _street),
