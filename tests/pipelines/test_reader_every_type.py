@@ -80,7 +80,8 @@ def any_value(feature: Any, rng: np.random.Generator) -> Any:
     """A random value of a feature, of any bits, as a person gives it to ``encode_example``."""
     form = tensor_form(feature)
     if form is None:
-        return rng.integers(0, 256, (feature.height, feature.width, feature.channels), np.uint8)
+        shape = (feature.height, feature.width, feature.channels)
+        return rng.integers(0, np.iinfo(feature.dtype).max, shape, feature.dtype, endpoint=True)
     if form.optional and rng.random() < 0.4:
         return None
     shape = tuple(int(rng.integers(0, 4)) if dim is None else dim for dim in form.shape)

@@ -52,9 +52,9 @@ file_lists = st.dictionaries(
 )
 
 
-@given(file_lists)
-def test_every_file_lies_in_one_block_in_order(files: list[SourceFile]) -> None:
-    blocks = group_blocks(files, {}, block_bytes=SMALL_BLOCK)
+@given(file_lists, st.sampled_from([1, SMALL_BLOCK]))
+def test_every_file_lies_in_one_block_in_order(files: list[SourceFile], block_bytes: int) -> None:
+    blocks = group_blocks(files, {}, block_bytes=block_bytes)
     assert all(block.ranges for block in blocks)
     assert [
         (part.path, part.sha256, part.start, part.stop, part.problem)

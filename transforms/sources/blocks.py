@@ -181,7 +181,7 @@ def _group(files: Sequence[SourceFile], block_bytes: int) -> Iterator[tuple[int,
         list(itertools.accumulate(map(_size, files))), [_score(file.path) for file in files]
     )
     start = 0
-    for stop in [*(i + 1 for i in _lowest_nearby(ends, block_bytes)), len(files)]:
+    for stop in sorted({*(i + 1 for i in _lowest_nearby(ends, block_bytes)), len(files)}):
         yield from _halve(ends, start, stop, block_bytes=block_bytes)
         start = stop
 
