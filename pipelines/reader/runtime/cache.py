@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .pipeline import Plan, open_piece
+from .pipeline import Plan, list_pieces, open_pieces
 from .shards import ends_of
 
 _AT_ONCE = 1_024
@@ -51,17 +51,15 @@ def keep_records(plan: Plan) -> Plan:
         return plan
     spec = tf.TensorSpec([], tf.string)
 
-    def keep(file: Any, *piece: Any) -> Any:
-        opened = tf.data.Dataset.from_tensors(piece).interleave(
+    def keep(number: Any, file: Any, *fields: Any) -> Any:
+        opened = tf.data.Dataset.from_tensors((*fields, number)).interleave(
             tf.autograph.experimental.do_not_convert(plan.open_records), cycle_length=1
         )
-        take = piece[3]
+        take = fields[3]
         return tf.data.experimental.to_variant(_complete_or_error(opened, take).cache(file))
 
     # Traced once for all pieces. Tracing 300 of them one by one would take seconds.
-    pieces = tf.data.Dataset.from_tensor_slices(
-        (files, *plan.pieces, tf.range(len(files), dtype=tf.int64))
-    )
+    pieces = list_pieces(plan, tf.range(len(files), dtype=tf.int64), files)
     kept = pieces.map(tf.autograph.experimental.do_not_convert(keep)).batch(len(files))
     variants = kept.get_single_element()
 
@@ -104,7 +102,7 @@ def keep_decoded(plan: Plan) -> Plan:
     num, size = sum(piece.take for piece in plan.order.pieces), options.batch_size
     if not num:
         return plan
-    found = tf.data.Dataset.range(plan.order.num).flat_map(lambda number: open_piece(plan, number))
+    found = open_pieces(plan, list_pieces(plan, tf.range(plan.order.num, dtype=tf.int64)))
     found = _complete_or_error(found, num).batch(_AT_ONCE)
     calls = options.num_parallel_calls
     found = found.map(plan.parse_batch, num_parallel_calls=calls, deterministic=True)

@@ -50,10 +50,11 @@ class Plan:
     """The rest of an interrupted epoch, if the stage that reads epochs computes it."""
 
     @functools.cached_property
-    def pieces(self) -> tuple[Any, ...]:
-        """The pieces of the order as tensors: one string[n] and four int64[n]."""
+    def pieces(self) -> tuple[Any, Any]:
+        """The pieces of the order: their paths, string[n], and their other fields, int64[4, n]."""
         with tf.init_scope():  # outside of any function that happens to be traced first
-            return as_columns(self.order.pieces)
+            paths, *others = as_columns(self.order.pieces)
+            return paths, tf.stack(others)  # one gather for all of them: each takes time to trace
 
 
 def read(plan: Plan) -> tf.data.Dataset:
@@ -88,8 +89,8 @@ def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
 
 def read_in_order(plan: Plan) -> tf.data.Dataset:
     """Records in stored order, piece by piece."""
-    pieces = plan.ahead(plan, tf.data.Dataset.range(plan.order.num))
-    return pieces.flat_map(lambda number: open_piece(plan, number))
+    numbers = tf.range(plan.order.num, dtype=tf.int64)
+    return open_pieces(plan, plan.ahead(plan, list_pieces(plan, numbers)))
 
 
 def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
@@ -103,10 +104,9 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
     has_turns = not order.shuffles_streams and plan.options.deterministic is not False
     turn = order.turn if has_turns else min(order.turn, CHUNK)
 
-    def open_stream(stream: Any) -> tf.data.Dataset:
-        numbers, delivered = order.stream(stream, seed)
-        fields = [tf.gather(column, numbers) for column in plan.pieces]  # one gather for all pieces
-        pieces = tf.data.Dataset.from_tensor_slices((numbers, delivered, *fields))
+    def open_stream(row: Any) -> tf.data.Dataset:
+        numbers, delivered = order.stream(row, seed)
+        pieces = list_pieces(plan, numbers, delivered)
         if not order.shuffles_streams:
             pieces = plan.ahead(plan, pieces)
         return pieces.flat_map(open_shuffled).batch(turn)
@@ -116,7 +116,7 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
         records = shuffle(records, order.window, seed, 1 + fields[-1])
         return records.skip(delivered) if order.is_resumed else records
 
-    streams = tf.data.Dataset.range(order.num)
+    streams = tf.data.Dataset.from_tensor_slices(order.streams(seed))
     if order.shuffles_streams:
         streams = plan.ahead(plan, shuffle(streams, order.num, seed, -1))
     chunks = streams.interleave(
@@ -134,8 +134,7 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
     if tail is None:
         return chunks
     numbers, size, delivered = tail
-    records = tf.data.Dataset.from_tensor_slices(numbers)
-    records = records.flat_map(lambda number: open_piece(plan, number))
+    records = open_pieces(plan, list_pieces(plan, numbers))
     index, count = plan.options.part
     if plan.options.seed is None:  # each worker draws its own seed
         records = shuffle(records.shard(count, index), size, seed, -2)
@@ -186,10 +185,19 @@ def prefetch(plan: Plan, batches: tf.data.Dataset) -> tf.data.Dataset:
     return batches
 
 
-def open_piece(plan: Plan, number: Any) -> tf.data.Dataset:
-    """The serialized examples of one piece."""
-    fields = [tf.gather(column, number) for column in plan.pieces]
-    return plan.open_records(*fields, number)
+def list_pieces(plan: Plan, numbers: Any, *others: Any) -> tf.data.Dataset:
+    """The numbers of some pieces, with other values of each and its fields.
+
+    They are unstacked here, for all pieces at once: where the count of a ``take`` is an output of
+    ``unstack`` other than the first, TensorFlow (2.16 to 2.21) crashes.
+    """
+    paths, rest = (tf.gather(fields, numbers, axis=-1) for fields in plan.pieces)
+    return tf.data.Dataset.from_tensor_slices((numbers, *others, paths, *tf.unstack(rest)))
+
+
+def open_pieces(plan: Plan, pieces: tf.data.Dataset) -> tf.data.Dataset:
+    """The serialized examples of listed pieces, one after another."""
+    return pieces.flat_map(lambda number, *fields: plan.open_records(*fields, number))
 
 
 def epoch_seeds(seed: int | None) -> tf.data.Dataset:

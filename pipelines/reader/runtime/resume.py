@@ -253,7 +253,7 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
     if at.done is None and is_dealt(options, plan.shards):
         order: Order = plan_order(options, plan.shards, delivered=at.delivered)
         seed = tf.constant(_seeds(options, at.number)[1][-1], tf.int64)
-        streams = [order.stream(tf.constant(i, tf.int64), seed) for i in range(order.num)]
+        streams = [order.stream(row, seed) for row in order.streams(seed)]
         again = sum(int(tf.reduce_sum(delivered)) for _, delivered in streams)
         _log(at.delivered, total, sum(len(numbers) for numbers, _ in streams), again)
         return dataclasses.replace(plan, order=order, open_records=uncached), num

@@ -405,10 +405,10 @@ def open_records(
         about = take * (facts.RECORD_BYTES + 16)  # do not fetch more than the piece
         at_once = tf.clip_by_value(about, READ_BYTES, FETCH_BYTES)
     variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=tf.reshape(path, [1]),
+        filenames=path,
         compression_type="GZIP" if facts.COMPRESSION == "gzip" else "",
         buffer_size=at_once,
-        byte_offsets=tf.reshape(offset, [1]),
+        byte_offsets=offset,
     )
     records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
     if passes_over and not is_whole:
