@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .transforms.sources.csv.source import Csv
     from .transforms.sources.custom import Files
     from .transforms.sources.folders.audio import AudioFolder
+    from .transforms.sources.folders.clips import ClipFolder
     from .transforms.sources.folders.images import ImageFolder
     from .transforms.sources.folders.web_dataset import WebDataset
     from .transforms.sources.iterable import Iterable
@@ -61,6 +62,7 @@ __all__ = [
     "AudioFolder",
     "BoundingBoxes",
     "ClassLabel",
+    "ClipFolder",
     "Csv",
     "Dataflow",
     "Direct",
@@ -121,6 +123,7 @@ _EXPORTS: dict[str, str] = {
     "AudioFolder": ".transforms.sources.folders.audio",
     "BoundingBoxes": ".schemas.features",
     "ClassLabel": ".schemas.features",
+    "ClipFolder": ".transforms.sources.folders.clips",
     "Csv": ".transforms.sources.csv.source",
     "Dataflow": ".schemas.runner",
     "Direct": ".schemas.runner",

@@ -37,6 +37,7 @@ from .schemas.features import (
     Image,
     Mask,
     Timestamp,
+    frames_of,
     is_optional,
     mask_name,
     tensor_form,
@@ -380,6 +381,9 @@ def describe_feature(feature: Feature) -> str:
     if isinstance(feature, ClassLabel):
         names = shorten(", ".join(map(_cell, feature.names)), 40)
         return f"class, one of {len(feature.names):,}: {names}"
+    frame = frames_of(feature)
+    if frame is not None:
+        return f"clip: {describe_feature(frame)}"
     if isinstance(feature, Image):
         shape = (feature.height, feature.width, feature.channels)
         kind = "mask" if isinstance(feature, Mask) else "image"

@@ -36,6 +36,13 @@ class SourceFile:
     """Path of the file whose record this file is part of; empty if it is a record of its own."""
     unpaired: str = ""
     """Why the record of this file is incomplete; it becomes a reject, with its content."""
+    record: str = ""
+    """Id of its record, if that is not the path of a file; see :attr:`record_id`."""
+
+    @property
+    def record_id(self) -> str:
+        """Id of the record of this file, in sources of files that are records."""
+        return self.record or self.of or self.path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +72,13 @@ class FileRange:
     """As in :class:`SourceFile`; that file is in the same block."""
     unpaired: str = ""
     """As in :class:`SourceFile`."""
+    record: str = dataclasses.field(default="", compare=False)
+    """As in :class:`SourceFile`."""
+
+    @property
+    def record_id(self) -> str:
+        """As in :class:`SourceFile`."""
+        return self.record or self.of or self.path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +134,8 @@ class Block:
         """The block as one line of ASCII JSON; :meth:`from_line` is the inverse."""
         parts: object = [
             [p.path, p.sha256, p.start, p.stop, p.problem, p.stamp, p.whole_sha256]
-            + ([p.of, p.unpaired] if p.of or p.unpaired else [])
+            + ([p.of, p.unpaired] if p.of or p.unpaired or p.record else [])
+            + ([p.record] if p.record else [])
             for p in self.ranges
         ]
         if more := self._besides():

@@ -53,6 +53,7 @@ __all__ = [
     "features_from_json",
     "features_to_json",
     "flatten",
+    "frames_of",
     "is_encoded",
     "is_optional",
     "list_kind",
@@ -83,6 +84,12 @@ _LIMITS |= {"unit": None}
 def is_encoded(feature: Feature) -> bool:
     """Whether a feature is an image or a sound stored as the bytes of its file."""
     return isinstance(feature, Image | Audio) and feature.storage == "encoded"
+
+
+def frames_of(feature: Feature | None) -> Image | None:
+    """What the frames of a clip are: the encoded images of a sequence; None if it has none."""
+    of = feature.of if isinstance(feature, Sequence) else None
+    return of if isinstance(of, Image) else None
 
 
 def tensor_form(feature: Feature) -> TensorForm | None:

@@ -29,7 +29,7 @@ from .values import (
 )
 
 Item = Annotated[
-    Scalar | ClassLabel | Text | Timestamp | Tensor, pydantic.Field(discriminator="kind")
+    Scalar | ClassLabel | Text | Timestamp | Tensor | Image, pydantic.Field(discriminator="kind")
 ]
 
 
@@ -41,6 +41,11 @@ class Sequence(TensorFeature):
     a sequence of structs as a struct of sequences. Where an ``optional`` sequence is missing, the
     reader returns an empty one and a mask, ``<name>_present``; with ``default=()`` there is no
     mask.
+
+    ``Sequence(Image(storage="encoded"))`` is a clip: the bytes of its frames, in their order, for
+    steps and in the Example. The reader decodes them, to ``uint8[frames, height, width,
+    channels]``. All frames of a clip have the same size and no EXIF orientation. Pixels of a clip
+    are a ``Tensor("uint8", (None, height, width, channels))``.
     """
 
     of: Item
@@ -50,6 +55,13 @@ class Sequence(TensorFeature):
 
     def __post_init__(self) -> None:
         """Checks the item type."""
+        if isinstance(self.of, Image):
+            if self.of.storage != "encoded" or self.of.dtype != "uint8" or self.optional:
+                raise ValueError(
+                    'the images of a sequence are uint8 files, Image(storage="encoded"), and the '
+                    "sequence cannot be optional; pixels are a Tensor"
+                )
+            return
         if self.of.optional:
             raise ValueError("items of a sequence cannot be optional: make the sequence optional")
         if None in self.of.form.shape:
@@ -63,6 +75,8 @@ class Sequence(TensorFeature):
     @property
     def form(self) -> TensorForm:
         """As a tensor."""
+        if isinstance(self.of, Image):
+            return TensorForm(dtype="string", shape=(None,))
         item = self.of.form
         shape = (None, *item.shape)
         return TensorForm(

@@ -140,4 +140,4 @@ def _holding(
 
 def without_excluded(files: Sequence[SourceFile], excluded: IdList) -> tuple[SourceFile, ...]:
     """The files, each of them one record or part of one, that are not excluded."""
-    return tuple(file for file in files if (file.of or file.path) not in excluded)
+    return tuple(file for file in files if file.record_id not in excluded)

@@ -27,6 +27,7 @@ from ...schemas.features import (
     Timestamp,
     check_masks,
     flatten,
+    frames_of,
     is_encoded,
     is_optional,
     mask_name,
@@ -192,6 +193,8 @@ def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]
 def _can_be_read_as(found: Feature, wanted: Feature) -> bool:
     """Whether a source may try: bytes may contain anything, single values are not lists."""
     forms = tensor_form(found), tensor_form(wanted)
+    if frames_of(found) is not None:
+        return frames_of(wanted) is not None
     if forms[0] is None or forms[1] is None:
         holds_bytes = forms[0] is not None and (forms[0].dtype, forms[0].shape) == ("string", ())
         is_mask = isinstance(_as_declared(found, wanted), Mask)
@@ -307,6 +310,9 @@ def _fits(found: Feature, wanted: Feature) -> bool:
                 not found.fixed_size or (found.height, found.width) == (wanted.height, wanted.width)
             )
         )
+    frames = frames_of(found), frames_of(wanted)
+    if frames[0] is not None and frames[1] is not None:
+        return _fits(frames[0], frames[1])
     if _bare(found) == _bare(wanted):
         return True
     item = found.of if isinstance(found, Sequence) else found
@@ -365,10 +371,13 @@ def with_image_facts(features: Features, facts: Mapping[str, ImageFacts]) -> dic
     """The features with the sizes that all stored images turned out to have."""
 
     def sized(name: str, feature: Feature) -> Feature:
-        found = facts.get(name)
-        if not isinstance(feature, Image) or feature.storage == "raw" or found is None:
+        found, frame = facts.get(name), frames_of(feature)
+        if found is None or found.height is None or found.width is None:
             return feature
-        if found.height is None or found.width is None:
+        if frame is not None:
+            sized = dataclasses.replace(frame, height=found.height, width=found.width)
+            return _with(feature, of=sized)
+        if not isinstance(feature, Image) or feature.storage == "raw":
             return feature
         return dataclasses.replace(feature, height=found.height, width=found.width)
 

@@ -115,8 +115,8 @@ def take_inventory(
     if limit is not None:
         alone = [file for file in selected if not file.of]
         lowest, stop_key = lowest_files(alone, limit=limit, seed=seed)
-        records = {file.path for file in lowest}
-        wanted = tuple(file for file in selected if (file.of or file.path) in records)
+        records = {file.record_id for file in lowest}
+        wanted = tuple(file for file in selected if file.record_id in records)
     progress.start(STEP, total=len(wanted), unit="files")
     num_done = num_hashed = 0
     files: list[SourceFile] = []
@@ -196,7 +196,7 @@ def _list_part(part: SourcePart, excluded: IdList | None) -> _Listing:
         excluded = IdList(part.own_ids(excluded.ids))
     if excluded is not None and not part.source.numbered:
         files = without_excluded(selection.files, excluded)
-        num_excluded = sum(file.path in excluded for file in selection.files)
+        num_excluded = sum(file.record_id in excluded for file in selection.files if not file.of)
         num_skipped = {**selection.num_skipped, EXCLUDED: num_excluded}
         selection = Selection(files=files, num_skipped=num_skipped)
     if not selection.files:

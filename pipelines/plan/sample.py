@@ -37,7 +37,7 @@ def lowest_files(
     """The files with the lowest keys, in their given order, and the first excluded key."""
     if limit >= len(files):
         return tuple(files), KEY_SPACE
-    keys = record_keys([file.path for file in files], seed)
+    keys = record_keys([file.record_id for file in files], seed)
     stop = np.sort(keys)[limit]
     return tuple(files[row] for row in np.flatnonzero(keys < stop).tolist()), int(stop)
 

@@ -237,8 +237,8 @@ class SourceReader:
         assert isinstance(block, Block)
         ordered = list(range(len(block.ranges)))
         if not self._recipe.files.numbered:
-            keys = record_keys([part.path for part in block.ranges], self._recipe.seed)
-            ordered.sort(key=lambda i: (int(keys[i]), block.ranges[i].path))
+            keys = record_keys([part.record_id for part in block.ranges], self._recipe.seed)
+            ordered.sort(key=lambda i: (int(keys[i]), block.ranges[i].record_id))
         opened = self.opened.proving(block.ranges)
         yield from self._recipe.files.read(
             block, features=self._raw, opened=opened, ordered=ordered

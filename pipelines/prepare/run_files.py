@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from ...schemas.blocks import ImageFacts, RunInfo
 from ...schemas.errors import DamagedWorkError, StorageError
-from ...schemas.features import Features, Image
+from ...schemas.features import Features, Image, frames_of
 from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
 from ...transforms import storage
-from ...transforms.media.image_header import found_formats
+from ...transforms.media.image_header import found_formats, read_header
 from ...transforms.rejects import Dropped
 from ...transforms.runs.contents import content_hashes
 from ...transforms.runs.files import (
@@ -340,6 +340,10 @@ def merge_image_facts(
 ) -> None:
     """Merges the common properties of the records' encoded images into ``facts``."""
     for name, feature in features.items():
+        frame = frames_of(feature)
+        if frame is not None and len(records):
+            found = _frame_facts(records.column(name), frame)
+            facts[name] = facts[name].merge(found) if name in facts else found
         if not isinstance(feature, Image) or feature.storage != "encoded":
             continue
         heights = np.unique(records.column(f"{name}/height").to_numpy())
@@ -352,3 +356,16 @@ def merge_image_facts(
             found_formats(records.column(name), channels=feature.channels),
         )
         facts[name] = facts[name].merge(found) if name in facts else found
+
+
+def _frame_facts(clips: pa.LargeListArray, frame: Image) -> ImageFacts:
+    """The common properties of the frames of clips, of which each has frames of one size."""
+    firsts = (clip[0].as_py() for clip in clips if len(clip))
+    sizes = {(header.height, header.width) for header in map(read_header, firsts)}
+    heights, widths = ({size[side] for size in sizes} for side in (0, 1))
+    return ImageFacts(
+        heights.pop() if len(heights) == 1 else None,
+        widths.pop() if len(widths) == 1 else None,
+        False,
+        found_formats(clips.flatten(), channels=frame.channels),
+    )

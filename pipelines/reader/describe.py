@@ -14,6 +14,7 @@ from ...schemas.features import (
     TensorForm,
     WireColumn,
     features_to_json,
+    frames_of,
     mask_name,
     side_columns,
     tensor_form,
@@ -69,6 +70,8 @@ def _described(name: str, feature: Feature) -> dict[str, object]:
         of = settings["of"]
         assert isinstance(of, dict)
         settings = {**of, "of": of["kind"]}
+        if frames_of(feature) is not None:
+            facts |= {"height": of["height"], "width": of["width"]}
     return facts | {key: settings[key] for key in _EXTRA if key in settings}
 
 
@@ -85,8 +88,13 @@ def formats_of(
     return {
         name: sorted(image_formats[name])
         for name, feature in _sorted(features)
-        if isinstance(feature, Image) and feature.storage == "encoded" and image_formats.get(name)
+        if (frames_of(feature) is not None or _is_encoded_image(feature))
+        and image_formats.get(name)
     }
+
+
+def _is_encoded_image(feature: Feature) -> bool:
+    return isinstance(feature, Image) and feature.storage == "encoded"
 
 
 def sides_of(features: Features, rotated_images: frozenset[str]) -> dict[str, list[str]]:

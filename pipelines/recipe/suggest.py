@@ -43,7 +43,8 @@ from ...transforms.sources.arrow.parquet import Parquet
 from ...transforms.sources.csv.files import SUFFIXES, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
-from ...transforms.sources.folders.files import MediaFolder
+from ...transforms.sources.folders.clips import ClipFolder, holds_clips
+from ...transforms.sources.folders.files import LabelledFolder
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
 from ...transforms.sources.folders.masks import MASKS, holds_masks
@@ -215,7 +216,7 @@ def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource)
     source = recipe.source
     if not recipe.files.media:
         return _Table(recipe.files, files, opened)
-    if not isinstance(source, MediaFolder):
+    if not isinstance(source, LabelledFolder):
         return None
     if source.table is None or not source.table.lower().endswith((".csv", ".tsv")):
         return None
@@ -499,6 +500,9 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
         source = ImageFolder(url, masks=MASKS, split_folders=split_folders or None)
         steps = infer_image_steps(paired, opened)
         splits = Splits.by_folder() if split_folders else splits
+    elif (clips := _find_clips(url, pictured)) is not None:
+        source = clips
+        splits = Splits.by_folder() if clips.split_folders else splits
     elif num_images or read_sizes(pictured[:: 1 + len(pictured) // _NUM_PROBED], opened):
         source = images
         steps = infer_image_steps(images.select(listed).files, opened)
@@ -511,15 +515,25 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
         raise DataError(_say_unknown(opened, listed))
     if label is not None and source.label != label:
         source = _with_label(source, label)
-    if isinstance(source, MediaFolder):
-        splits = _stratified_by_class(splits, source, source.select(listed).files, opened)
+    if isinstance(source, LabelledFolder):
+        files = source.select(listed).files
+        splits = _stratified_by_class(
+            splits, source, [file for file in files if not file.of], opened
+        )
     recipe = Recipe(name=_name_of(url), source=source, prepare=steps, splits=splits)
     object.__setattr__(recipe, "folder", ".")
     return recipe, opened
 
 
+def _find_clips(url: str, pictured: Sequence[SourceFile]) -> ClipFolder | None:
+    """The source of folders of frames in class folders; None if there are none."""
+    split_folders = _has_split_folders(pictured)
+    paths = [file.path.partition("/")[2] if split_folders else file.path for file in pictured]
+    return ClipFolder(url, split_folders=split_folders or None) if holds_clips(paths) else None
+
+
 def _stratified_by_class(
-    splits: Splits, source: MediaFolder, files: Sequence[SourceFile], opened: OpenedSource
+    splits: Splits, source: LabelledFolder, files: Sequence[SourceFile], opened: OpenedSource
 ) -> Splits:
     """Splits in which the classes of files have equal proportions, unless classes are tiny."""
     try:

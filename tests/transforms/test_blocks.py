@@ -256,6 +256,33 @@ def test_a_second_file_of_a_record_is_in_its_block(files: list[SourceFile]) -> N
         ]
 
 
+def _record_of(file: SourceFile) -> SourceFile:
+    return dataclasses.replace(file, record=f"clip {file.path}")
+
+
+@given(file_lists, st.lists(st.integers(0, 3 * FILE_COST_BYTES), max_size=5))
+def test_all_files_of_a_record_are_in_one_block(files: list[SourceFile], more: list[int]) -> None:
+    firsts = [_record_of(file) for file in files]
+    others = [
+        dataclasses.replace(_file(f"{file.path} {number}", size), of=file.path, record=file.record)
+        for file in firsts
+        for number, size in enumerate(more)
+    ]
+    besides = sum(size + FILE_COST_BYTES for size in more)
+    largest = max((file.num_bytes + FILE_COST_BYTES + besides for file in files), default=0)
+    blocks = group_blocks(_sorted([*firsts, *others]), {}, block_bytes=SMALL_BLOCK)
+    ranges = [part for block in blocks for part in block.ranges]
+    assert sorted(part.path for part in ranges) == sorted(f.path for f in [*firsts, *others])
+    for block in blocks:
+        clips = [part.record_id for part in block.ranges if not part.of]
+        assert {part.record_id for part in block.ranges} == set(clips)
+        again = Block.from_line(block.to_line())
+        assert [dataclasses.astuple(part) for part in again.ranges] == [
+            dataclasses.astuple(part) for part in block.ranges
+        ]
+        assert len(clips) == 1 or _weight(block) <= 2 * SMALL_BLOCK + largest
+
+
 def test_why_a_record_is_incomplete_is_part_of_a_blocks_name() -> None:
     file = _file("masks/a.png", 5)
     lone = dataclasses.replace(file, unpaired="mask without an image")

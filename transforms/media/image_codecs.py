@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from ...schemas.blocks import RawBatch
 from ...schemas.features import RESERVED_PREFIX, Features, Image
+from .image_header import UnreadableImageError, read_header
 
 Format = Literal["jpeg", "png"]
 
@@ -202,6 +203,18 @@ def decode_pixels(data: Any, channels: int, dtype: str = "uint8") -> Any:
     return tf.ensure_shape(image, (None, None, channels))
 
 
+def decoding_error(data: bytes) -> str:
+    """Why an image does not decode; empty if it does."""
+    import tensorflow as tf
+
+    try:
+        with tf.device("/CPU:0"):
+            decode_pixels(tf.constant(data), 3)
+    except tf.errors.OpError as error:
+        return str(error.message)
+    return ""
+
+
 def _decode_deep(data: Any, channels: int) -> Any:
     """Decodes a PNG of 16 bits, a string scalar, to ``uint16[height, width, channels]``."""
     import tensorflow as tf
@@ -386,11 +399,11 @@ class JpegCheck:
     graph. Thread-safe. Keep it: making one is expensive.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        """Compiles the graph; ``names`` are the encoded images of a record."""
+    def __init__(self, names: Sequence[str], clips: Sequence[str] = ()) -> None:
+        """Compiles the graph; ``names`` are the encoded images of a record, and the clips."""
         import tensorflow as tf
 
-        self._tf, self._names = tf, tuple(names)
+        self._tf, self._names, self._clips = tf, tuple(names), tuple(clips)
         with tf.device("/CPU:0"):
             self._sizes = tf.function(_small_sizes, autograph=False).get_concrete_function(
                 tf.TensorSpec([None], tf.string)
@@ -402,11 +415,32 @@ class JpegCheck:
         Args:
             columns: Wire columns, including the images' side columns.
         """
-        return all(self._passes(columns, name) for name in self._names)
+        return all(
+            self._clips_pass(columns.column(name))
+            if name in self._clips
+            else self._passes(columns, name)
+            for name in self._names
+        )
+
+    def _clips_pass(self, clips: pa.LargeListArray) -> bool:
+        """Whether all frames are upright JPEGs, of one size in each clip."""
+        frames = clips.flatten()
+        if not _are_jpegs(frames):
+            return False
+        try:
+            headers = [read_header(frame.as_buffer().to_pybytes()) for frame in frames]
+        except UnreadableImageError:
+            return False
+        if any(header.orientation != 1 for header in headers):
+            return False
+        sizes = np.array([(header.height, header.width) for header in headers]).reshape(-1, 2)
+        rows = np.repeat(np.arange(len(clips)), pc.list_value_length(clips).to_numpy())
+        same = (rows[1:] != rows[:-1]) | (sizes[1:] == sizes[:-1]).all(axis=1)
+        return bool(same.all()) and self._decode_to(frames, sizes)
 
     def _passes(self, columns: pa.RecordBatch, name: str) -> bool:
         data = columns.column(name)
-        if data.null_count or not pc.all(pc.starts_with(data, b"\xff\xd8\xff")).as_py():
+        if not _are_jpegs(data):
             return False
         height, width, orientation = (
             columns.column(f"{name}/{part}").to_numpy()
@@ -414,12 +448,20 @@ class JpegCheck:
         )
         turned = orientation >= 5
         stated = np.stack([np.where(turned, width, height), np.where(turned, height, width)], 1)
+        return self._decode_to(data, stated)
+
+    def _decode_to(self, data: pa.LargeBinaryArray, stated: Any) -> bool:
+        """Whether all images decode to the stated heights and widths, ``int[n, 2]``."""
         with self._tf.device("/CPU:0"):
             try:
                 found = self._sizes(self._tf.constant(data.to_numpy(zero_copy_only=False)))
             except self._tf.errors.OpError:
                 return False
         return bool(np.array_equal(found.numpy(), (stated + 7) // 8))
+
+
+def _are_jpegs(data: pa.LargeBinaryArray) -> bool:
+    return not data.null_count and bool(pc.all(pc.starts_with(data, b"\xff\xd8\xff")).as_py())
 
 
 def _small_sizes(data: Any) -> Any:

@@ -23,7 +23,15 @@ import pydantic
 
 from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
-from ...schemas.features import BoundingBoxes, Features, Image, Mask, side_columns
+from ...schemas.features import (
+    BoundingBoxes,
+    Features,
+    Image,
+    Mask,
+    Tensor,
+    frames_of,
+    side_columns,
+)
 from ..media.image_codecs import (
     Format,
     Origin,
@@ -34,6 +42,7 @@ from ..media.image_codecs import (
     is_jpeg,
     is_stored_as,
     luma,
+    orientation_of,
     origin_name,
     turn_upright,
     with_image,
@@ -57,6 +66,8 @@ __all__ = [
     "resize",
 ]
 
+FRAMES_DIFFER = "the frames of the clip differ in size"
+FRAME_TURNED = "a frame has an EXIF orientation"
 Size = Annotated[int, pydantic.Field(ge=1, le=65_535)]
 
 
@@ -276,6 +287,8 @@ class Check:
         Raises:
             RecipeError: if there is no encoded image of this name.
         """
+        if _frame(self.name, features) is not None:
+            return features
         if image_feature(self, self.name, features).storage != "encoded":
             raise RecipeError(
                 f"prepare: {self!r}: {self.name!r} is already decoded, which checks it. Remove "
@@ -284,10 +297,16 @@ class Check:
         return features
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Fails if the image does not decode, or not to the size stated in its header."""
+        """Fails if the image does not decode, or not to the size stated in its header.
+
+        The frames of a clip must also have one size, and no EXIF orientation.
+        """
         import tensorflow as tf
 
         data = record[self.name]
+        if _frame(self.name, features) is not None:
+            with tf.control_dependencies([_check_frames(data)]):
+                return {**record, self.name: tf.identity(data)}
         sides = side_columns(self.name, Image(storage="encoded"))
         height, width, orientation = (record[side] for side in sides)
         stated = tf.cast(tf.stack([height, width]), tf.int32)
@@ -309,6 +328,36 @@ class Check:
         verdict = tf.debugging.Assert(agrees, ["the image's size is not what its header states"])
         with tf.control_dependencies([verdict]):
             return {**record, f"{self.name}/height": tf.identity(height)}
+
+
+def _frame(name: str, features: Features) -> Image | None:
+    """What the frames of a clip are; None if the feature of this name is none."""
+    return frames_of(features[name]) if name in features else None
+
+
+def _check_frames(frames: Any) -> Any:
+    """Asserts that encoded frames, ``string[frames]``, decode to one size, and are upright."""
+    import tensorflow as tf
+
+    def one(data: Any) -> Any:
+        def jpeg() -> Any:
+            stated = tf.io.extract_jpeg_shape(data)[:2]
+            small = tf.shape(decode_small(data))[:2]
+            text = ["the image's size is not what its header states"]
+            agrees = tf.debugging.Assert(tf.reduce_all(small == (stated + 7) // 8), text)
+            with tf.control_dependencies([agrees]):
+                return tf.identity(stated)
+
+        size = tf.cond(is_jpeg(data), jpeg, lambda: tf.shape(decode_pixels(data, 3))[:2])
+        turned = [f"{FRAME_TURNED}. Save the clip's frames upright"]
+        with tf.control_dependencies([tf.debugging.Assert(orientation_of(data) == 1, turned)]):
+            return tf.identity(size)
+
+    sizes = tf.map_fn(
+        one, frames, fn_output_signature=tf.TensorSpec([2], tf.int32), parallel_iterations=1
+    )
+    text = [f"{FRAMES_DIFFER}. Resize them to one size"]
+    return tf.debugging.Assert(tf.reduce_all(sizes == sizes[:1]), text)
 
 
 def decode(
@@ -353,8 +402,11 @@ def resize(
 
     Bilinear (``tf.image.resize``), rounded to the nearest integer; masks by nearest neighbour.
 
+    The encoded frames of a clip are decoded and resized one by one, and become a
+    ``Tensor("uint8", (None, height, width, channels))``.
+
     Args:
-        name: The image feature.
+        name: The image feature, or the clip.
         size: (height, width) in pixels.
         keep_ratio: True fits the image into ``size`` and centres it on black (a mask on its
             ``ignore``, else 0); ``"crop"`` fills
@@ -491,12 +543,21 @@ class Resize:
         Raises:
             RecipeError: if there is no decoded image of this name, or its mask is encoded.
         """
+        frame = _frame(self.name, features)
+        if frame is not None:
+            return {**features, self.name: Tensor("uint8", (None, *self.size, frame.channels))}
         return {**features, **_sized(self, self.name, self.size, features)}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Replaces ``uint8[any, any, channels]`` by ``uint8[height, width, channels]``."""
+        """Replaces ``uint8[any, any, channels]`` by ``uint8[height, width, channels]``.
+
+        Of a clip, ``string[frames]`` by ``uint8[frames, height, width, channels]``.
+        """
         import tensorflow as tf
 
+        frame = _frame(self.name, features)
+        if frame is not None:
+            return {**record, self.name: self._resize_frames(record[self.name], frame)}
         wanted = tf.constant(self.size)
         given = tf.shape(record[self.name])[:2]
         shares = tf.cast(wanted, tf.float64) / tf.cast(given, tf.float64)
@@ -528,6 +589,17 @@ class Resize:
                 return self._scale(pixels, wanted, feature)
 
         return _changed(record, self, change, features=features, window=window)
+
+    def _resize_frames(self, frames: Any, frame: Image) -> Any:
+        """Decodes and resizes the frames of a clip, one at a time."""
+        import tensorflow as tf
+
+        def one(data: Any) -> Any:
+            pixels = turn_upright(decode_pixels(data, frame.channels), orientation_of(data))
+            return self.apply({self.name: pixels}, {self.name: frame})[self.name]
+
+        spec = tf.TensorSpec([*self.size, frame.channels], tf.uint8)
+        return tf.map_fn(one, frames, fn_output_signature=spec, parallel_iterations=1)
 
     def _scale(self, image: Any, size: Any, feature: Image | None) -> Any:
         import tensorflow as tf
@@ -749,6 +821,11 @@ def image_feature(step: object, name: str, features: Features) -> Image:
     Raises:
         RecipeError: if it does not exist.
     """
+    if _frame(name, features) is not None:
+        raise RecipeError(
+            f"prepare: {step!r}: {name!r} is a clip, a sequence of frames. To decode and resize "
+            f"each of them, write ss.images.resize({quoted(name)}, (height, width))."
+        )
     return find_media(step, name, features, Image, what="Images")
 
 

@@ -64,7 +64,7 @@ def group_blocks(
     parts: Mapping[str, Sequence[str]] | None = None,
     block_bytes: int | None = None,
 ) -> tuple[Block, ...]:
-    """Groups files into blocks.
+    """Groups files into blocks, with the files of a record in one.
 
     Args:
         files: Files with content hashes, ordered by the bytes of their paths. One that is part of
@@ -82,22 +82,41 @@ def group_blocks(
     Returns:
         The blocks, in the order of paths and offsets. Every byte of every file is in exactly one.
     """
-    partners = {file.of: file for file in files if file.of}
+    partners: dict[str, list[SourceFile]] = {}
+    for file in files:
+        if file.of:
+            partners.setdefault(file.of, []).append(file)
     if partners:
+        # A mask does not count: it is small, and blocks stay as they were without it.
+        sizes = {
+            path: sum(_size(file) for file in found if file.record)
+            for path, found in partners.items()
+        }
         alone = [file for file in files if not file.of]
         return tuple(
             _with_partners(block, partners)
-            for block in group_blocks(alone, cuts, parts=parts, block_bytes=block_bytes)
+            for block in _group_blocks(alone, cuts, parts, sizes, block_bytes)
         )
+    return tuple(_group_blocks(files, cuts, parts, {}, block_bytes))
+
+
+def _group_blocks(
+    files: Sequence[SourceFile],
+    cuts: Mapping[str, Sequence[int]],
+    parts: Mapping[str, Sequence[str]] | None,
+    more: Mapping[str, int],
+    block_bytes: int | None,
+) -> list[Block]:
+    """Groups files that are not parts of others; ``more`` is the size of the parts of each."""
     blocks: list[Block] = []
     if block_bytes is None:
-        block_bytes = block_size(sum(map(_size, files)))
+        block_bytes = block_size(sum(map(_size, files)) + sum(more.values()))
     for cut, group in itertools.groupby(files, key=lambda file: bool(cuts.get(file.path))):
         if not cut:
             whole = tuple(group)
             blocks.extend(
                 Block(tuple(_range(file, 0, file.num_bytes) for file in whole[start:stop]))
-                for start, stop in _group(whole, block_bytes)
+                for start, stop in _group(whole, more, block_bytes)
             )
             continue
         for file in group:
@@ -108,12 +127,12 @@ def group_blocks(
             offsets = _choose_cuts(file.num_bytes, cuts[file.path], block_bytes=block_bytes)
             ends = itertools.pairwise([0, *offsets, file.num_bytes])
             blocks.extend(Block((_range(file, start, stop),)) for start, stop in ends)
-    return tuple(blocks)
+    return blocks
 
 
-def _with_partners(block: Block, partners: Mapping[str, SourceFile]) -> Block:
+def _with_partners(block: Block, partners: Mapping[str, Sequence[SourceFile]]) -> Block:
     """A block with the files that are part of its records."""
-    found = [partners[part.path] for part in block.ranges if part.path in partners]
+    found = [file for part in block.ranges for file in partners.get(part.path, ())]
     return Block(block.ranges + tuple(_range(file, 0, file.num_bytes) for file in found))
 
 
@@ -129,6 +148,7 @@ def _range(file: SourceFile, start: int, stop: int) -> FileRange:
         stamp=file.stamp,
         of=file.of,
         unpaired=file.unpaired,
+        record=file.record,
     )
 
 
@@ -175,11 +195,12 @@ class _Ends:
     scores: list[int]
 
 
-def _group(files: Sequence[SourceFile], block_bytes: int) -> Iterator[tuple[int, int]]:
+def _group(
+    files: Sequence[SourceFile], more: Mapping[str, int], block_bytes: int
+) -> Iterator[tuple[int, int]]:
     """Ranges of files, [start, stop), one for each block."""
-    ends = _Ends(
-        list(itertools.accumulate(map(_size, files))), [_score(file.path) for file in files]
-    )
+    sizes = (_size(file) + more.get(file.path, 0) for file in files)
+    ends = _Ends(list(itertools.accumulate(sizes)), [_score(file.path) for file in files])
     start = 0
     for stop in sorted({*(i + 1 for i in _lowest_nearby(ends, block_bytes)), len(files)}):
         yield from _halve(ends, start, stop, block_bytes=block_bytes)

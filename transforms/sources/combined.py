@@ -435,7 +435,10 @@ def without_prefix(files: Iterable[_File], prefix: str) -> list[_File]:
         return list(files)
     return [
         dataclasses.replace(
-            file, path=file.path.removeprefix(prefix), of=file.of.removeprefix(prefix)
+            file,
+            path=file.path.removeprefix(prefix),
+            of=file.of.removeprefix(prefix),
+            record=file.record.removeprefix(prefix),
         )
         for file in files
         if file.path.startswith(prefix)
@@ -447,7 +450,12 @@ def with_prefix(files: Iterable[_File], prefix: str) -> list[_File]:
     if not prefix:
         return list(files)
     return [
-        dataclasses.replace(file, path=prefix + file.path, of=file.of and prefix + file.of)
+        dataclasses.replace(
+            file,
+            path=prefix + file.path,
+            of=file.of and prefix + file.of,
+            record=file.record and prefix + file.record,
+        )
         for file in files
     ]
 

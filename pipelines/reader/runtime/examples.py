@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .kinds import PIXELS, is_clip
+
 _Spans = tuple[int, list[tuple[int, int]], bool]
 """A list's tag, the spans of its items, and whether these bytes may differ between examples."""
 _NO_SPANS: _Spans = (0, [], True)
@@ -63,13 +65,15 @@ class Parser:
         lists = self.lists_of(serialized)
         values: dict[str, Any] = {}
         for name, feature in self._features.items():
-            if feature["kind"] in ("image", "mask"):
+            if feature["kind"] in PIXELS:
                 values[name] = self._image(name, feature, lists)
                 continue
             try:
                 values[name] = _tensor(feature, lists.get(name), lists.get(f"{name}/shape"))
             except ValueError as error:
                 raise ValueError(f"feature {name!r}: {error}") from None
+            if is_clip(feature) and self._decode is not None:
+                values[name] = [self._decode(one, feature["channels"]) for one in values[name]]
             if "present" in feature:
                 values[feature["present"]] = np.bool_(name in lists)
             if f"{name}/rate" in self._sides.get(name, ()):

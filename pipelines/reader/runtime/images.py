@@ -8,24 +8,25 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
+from .kinds import is_clip
 
 Size = tuple[int, int]
 _FORMATS = ("jpeg", "cmyk", "png", "gif", "bmp", "webp")
 """Possible formats of encoded images; "cmyk" means JPEGs of four components."""
-PIXELS = ("image", "mask")
-"""The kinds of features that are images: with colours, or with the index of a class per pixel."""
 
 
 def image_batch(name: str, parts: list[Any], size: Size) -> Any:
     """``uint8[batch, height, width, channels]`` of one feature, or uint16.
 
     Args:
-        name: Of the feature.
+        name: Of the feature; for a clip, ``batch`` are the frames of all clips.
         parts: Its contents, string[batch] or uint8[batch, bytes], followed by its side columns,
             each int64[batch]: height and width of raw images, orientation of encoded ones.
         size: (height, width).
     """
     feature = facts.FEATURES[name]
+    if is_clip(feature):
+        feature = {**feature, "kind": "image", "storage": "encoded", "dtype": "uint8"}
     if feature["storage"] == "raw" and feature["height"]:
         return _pixels(parts[0], feature, size)
     shape = [*size, feature["channels"]]

@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .images import PIXELS, image_batch
+from .images import image_batch
+from .kinds import PIXELS, has_pixels, is_clip
 from .targets import Supervised, Targets, targets_of
 
 Values = dict[str, Any]
@@ -59,15 +60,93 @@ def make_parser(
     dtype: str | None = None,
     scale: float | None = None,
     needs_size: bool = True,
+    decodes: bool = True,
 ) -> Callable[[Any], Any]:
     """Builds the function that parses a batch, and checks its options; see ``dataset``.
 
-    ``needs_size`` is False if nothing will be parsed: ``image_size`` may then be missing.
+    ``needs_size`` is False if nothing will be parsed: ``image_size`` may then be missing. With
+    ``decodes=False``, the frames of clips stay bytes, for ``clip_decoder``.
     """
     targets = targets_of(as_supervised)
     features = _wanted(columns, targets)
     sizes = _image_sizes(features, image_size, needs_size)
-    has_images = any(feature["kind"] in PIXELS for feature in facts.FEATURES.values())
+    convert = _conversion(image_size, dtype, scale)
+
+    def parse_batch(serialized: Any) -> Any:
+        values = (
+            _by_layout(serialized, features) if facts.LAYOUT else _by_proto(serialized, features)
+        )
+        for name, feature in features.items():
+            if feature["kind"] == "audio" and feature["dtype"] == "int16":
+                values[name] = tf.cast(values[name], tf.float32) / 32_768
+        for name, size in sizes.items():
+            if is_clip(features[name]):
+                decode = _decode_clips if decodes else _undecoded
+                values[name] = decode(name, values[name], size, convert)
+                continue
+            parts = [values.pop(part) for part in (name, *facts.SIDES.get(name, ()))]
+            images = image_batch(name, parts, size)
+            # A mask has classes, which have no scale.
+            values[name] = convert(images) if features[name]["kind"] == "image" else images
+        values = {name: values.pop(name) for name in features} | values
+        if targets is None:
+            return _nested(values)
+        inputs, labels = targets.split(values)
+        return tuple(_nested(one) if isinstance(one, dict) else one for one in (inputs, labels))
+
+    return parse_batch
+
+
+def clip_decoder(
+    *,
+    columns: Sequence[str] | None,
+    as_supervised: Supervised,
+    image_size: tuple[int, int] | None,
+    dtype: str | None,
+    scale: float | None,
+) -> Callable[[Any, str], Any]:
+    """Builds the function that decodes a feature of a batch parsed with ``decodes=False``.
+
+    It maps ``string[batch, frames]``, dense or ragged, to images with one more ``[height, width,
+    channels]``, if the feature of this name is a clip, and returns others as they are.
+    """
+    features = _wanted(columns, targets_of(as_supervised))
+    sizes = _image_sizes(features, image_size, needs_size=True)
+    convert = _conversion(image_size, dtype, scale)
+
+    def decode(value: Any, name: str) -> Any:
+        if name not in sizes or not is_clip(features[name]):
+            return value
+        return _decode_clips(name, value, sizes[name], convert)
+
+    return decode
+
+
+def _decode_clips(
+    name: str, clips: Any, size: tuple[int, int], convert: Callable[[Any], Any]
+) -> Any:
+    """The frames of a batch of clips, ``string[batch, frames]``, decoded."""
+    if isinstance(clips, tf.RaggedTensor):
+        return clips.with_flat_values(convert(image_batch(name, [clips.flat_values], size)))
+    images = convert(image_batch(name, [tf.reshape(clips, [-1])], size))
+    outer = [-1 if dim is None else dim for dim in clips.shape]
+    return tf.reshape(images, [*outer, *images.shape[1:]])
+
+
+def _undecoded(name: str, clips: Any, size: Any, convert: Any) -> Any:
+    del name, size, convert
+    return clips
+
+
+def _conversion(
+    image_size: tuple[int, int] | None, dtype: str | None, scale: float | None
+) -> Callable[[Any], Any]:
+    """The function that converts the pixels of images to ``dtype``, multiplied by ``scale``.
+
+    Raises:
+        ValueError: if an option is invalid, or there are no images.
+    """
+    has_images = any(map(has_pixels, facts.FEATURES.values()))
     if not has_images and (image_size, dtype, scale) != (None, None, None):
         raise ValueError("image_size=, dtype= and scale= are for images, and there are none here.")
     try:
@@ -79,28 +158,12 @@ def make_parser(
     if scale is not None and not kind.is_floating:
         raise ValueError(f"scale={scale} needs a floating-point dtype, found {kind.name}.")
 
-    def parse_batch(serialized: Any) -> Any:
-        values = (
-            _by_layout(serialized, features) if facts.LAYOUT else _by_proto(serialized, features)
-        )
-        for name, feature in features.items():
-            if feature["kind"] == "audio" and feature["dtype"] == "int16":
-                values[name] = tf.cast(values[name], tf.float32) / 32_768
-        for name, size in sizes.items():
-            parts = [values.pop(part) for part in (name, *facts.SIDES.get(name, ()))]
-            images = image_batch(name, parts, size)
-            if features[name]["kind"] == "image":  # a mask has classes, which have no scale
-                as_stored = dtype is None and scale is None
-                images = images if as_stored else tf.cast(images, kind)
-                images = images if scale is None else images * tf.cast(scale, kind)
-            values[name] = images
-        values = {name: values.pop(name) for name in features} | values
-        if targets is None:
-            return _nested(values)
-        inputs, labels = targets.split(values)
-        return tuple(_nested(one) if isinstance(one, dict) else one for one in (inputs, labels))
+    def convert(images: Any) -> Any:
+        as_stored = dtype is None and scale is None
+        images = images if as_stored else tf.cast(images, kind)
+        return images if scale is None else images * tf.cast(scale, kind)
 
-    return parse_batch
+    return convert
 
 
 def _wanted(columns: Sequence[str] | None, targets: Targets | None) -> dict[str, dict[str, Any]]:
@@ -139,7 +202,7 @@ def _image_sizes(
     sizes = {
         name: tuple(image_size or (feature["height"], feature["width"]))
         for name, feature in features.items()
-        if feature["kind"] in PIXELS
+        if has_pixels(feature)
     }
     for name, size in sizes.items():
         if needs_size and None in size:

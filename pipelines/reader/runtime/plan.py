@@ -157,13 +157,16 @@ def plain_plan(options: Options) -> Plan:
             passes_over=not is_fresh or any(piece.skip for piece in order.pieces),
             is_remote="://" in options.root_folder,
         ),
-        parse_batch=parser_of(options),
+        # Frames are decoded after windows are cut.
+        parse_batch=parser_of(options, decodes=options.windows is None),
         read_epoch=read_epoch,
         read_epochs=read_epochs,
     )
 
 
-def parser_of(options: Options, *, needs_size: bool = True) -> Callable[..., Any]:
+def parser_of(
+    options: Options, *, needs_size: bool = True, decodes: bool = True
+) -> Callable[..., Any]:
     """Builds the function that parses a batch.
 
     Raises:
@@ -176,6 +179,7 @@ def parser_of(options: Options, *, needs_size: bool = True) -> Callable[..., Any
         dtype=options.dtype,
         scale=options.scale,
         needs_size=needs_size,
+        decodes=decodes,
     )
 
 

@@ -11,8 +11,9 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .cache import as_is
+from .kinds import is_clip
 from .options import Options
-from .parsing import make_parser
+from .parsing import clip_decoder, make_parser
 from .pipeline import Plan
 from .targets import targets_of
 
@@ -66,7 +67,7 @@ def lengths_of(bucket: bool | str) -> Callable[[Any], Any]:
         raise ValueError(f"bucket={bucket!r} needs lists, and {facts.NAME} has none.")
     if name not in varying:
         raise ValueError(f"bucket={bucket!r} must be one of {', '.join(varying)}.")
-    parse = make_parser(columns=[str(name)])
+    parse = make_parser(columns=[str(name)], needs_size=False, decodes=False)
 
     def lengths(serialized: Any) -> Any:
         return dict(_named(parse(serialized)))[name].row_lengths()
@@ -88,13 +89,9 @@ def pad_lists(plan: Plan) -> Plan:
     With ``bucket=``, the width is rounded up to the next of ``LENGTHS``.
     """
     parse, options = plan.parse_batch, plan.options
-    targets, values = targets_of(options.as_supervised), paddings(options)
-    ends = facts.LENGTHS if options.bucket else {}
+    values, ends = paddings(options), facts.LENGTHS if options.bucket else {}
 
     def dense(value: Any, name: str) -> Any:
-        if isinstance(value, dict):
-            dot = f"{name}." if name else ""
-            return {key: dense(one, f"{dot}{key}") for key, one in value.items()}
         if not isinstance(value, tf.RaggedTensor):
             return value
         fill = tf.constant(values[name], value.dtype) if name in values else None
@@ -110,17 +107,29 @@ def pad_lists(plan: Plan) -> Plan:
         )
 
     def padded(*batch: Any) -> Any:
-        found = parse(*batch)
-        if targets is None:
-            return dense(found, "")
-        names = targets.tensor_names(options.columns)
-        pair = (
-            dense(value, "" if isinstance(value, dict) else name)
-            for value, name in zip(found[:2], names, strict=True)
-        )
-        return *pair, *found[2:]
+        return _map_features(dense, parse(*batch), options)
 
     return dataclasses.replace(plan, parse_batch=padded)
+
+
+def _map_features(change: Callable[[Any, str], Any], batch: Any, options: Options) -> Any:
+    """Applies ``change(tensor, name)`` to the features of a batch."""
+    targets = targets_of(options.as_supervised)
+
+    def changed(value: Any, name: str) -> Any:
+        if not isinstance(value, dict):
+            return change(value, name)
+        dot = f"{name}." if name else ""
+        return {key: changed(one, f"{dot}{key}") for key, one in value.items()}
+
+    if targets is None:
+        return changed(batch, "")
+    names = targets.tensor_names(options.columns)
+    pair = (
+        changed(value, "" if isinstance(value, dict) else name)
+        for value, name in zip(batch[:2], names, strict=True)
+    )
+    return *pair, *batch[2:]
 
 
 def paddings(options: Options) -> dict[str, float]:
@@ -166,13 +175,22 @@ def cut_windows(plan: Plan) -> Plan:
     """Cuts lists into windows and batches these; each repeats the other features of its record.
 
     Windows are shuffled together with those of as many records as a batch has. A record shorter
-    than a window yields none.
+    than a window yields none. The frames of clips are decoded after that, in the batches of
+    windows, which are small.
     """
     options, parse = plan.options, plan.parse_batch
     read_epoch = all_records(plan.read_epoch)
     check_windows(options)
     assert options.windows is not None
     length, step = options.windows
+    has_clips = any(map(is_clip, facts.FEATURES.values()))
+    decode = clip_decoder(
+        columns=options.columns,
+        as_supervised=options.as_supervised,
+        image_size=options.image_size,
+        dtype=options.dtype,
+        scale=options.scale,
+    )
 
     def cut(number: Any, batch: Any, seed: Any) -> Any:
         leaves = tf.nest.flatten(batch)
@@ -198,6 +216,10 @@ def cut_windows(plan: Plan) -> Plan:
 
         return tf.nest.pack_sequence_as(batch, [windows(leaf) for leaf in leaves])
 
+    def decoded(*batch: Any) -> Any:
+        found = batch[0] if len(batch) == 1 else batch
+        return _map_features(decode, found, options)
+
     def read(plan: Plan, seed: Any) -> tf.data.Dataset:
         def parsed(number: Any, serialized: Any) -> Any:
             return cut(number, parse(serialized), seed)
@@ -205,6 +227,8 @@ def cut_windows(plan: Plan) -> Plan:
         batches = read_epoch(plan, seed).enumerate()
         batches = batches.map(parsed, num_parallel_calls=options.num_parallel_calls)
         batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
+        if has_clips:
+            batches = batches.map(decoded, num_parallel_calls=options.num_parallel_calls)
         return (
             fail_if_empty(batches, f"windows={options.windows}")
             if options.epochs is None

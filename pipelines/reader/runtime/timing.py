@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import facts
 from .console import DAMAGED, MB, RefusedError
+from .kinds import has_pixels
 from .splits import Section, select
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Input:
             except (ValueError, SyntaxError):
                 self.options[key] = text
         if arguments.image_size:
-            if not any(feature["kind"] in ("image", "mask") for feature in facts.FEATURES.values()):
+            if not any(map(has_pixels, facts.FEATURES.values())):
                 raise RefusedError(f"{facts.NAME} has no images: leave out --image-size.")
             self.options["image_size"] = tuple(arguments.image_size)
 

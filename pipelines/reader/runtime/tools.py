@@ -22,6 +22,7 @@ from . import facts
 from .benchmark import benchmark
 from .console import DAMAGED, MB, Output, RefusedError, reason, visible
 from .doctor import doctor
+from .kinds import has_pixels
 from .serve import serve
 from .timing import Input, Snapshot, load_tensorflow, size_of
 
@@ -149,8 +150,8 @@ def show(arguments: argparse.Namespace, out: Output) -> int:
     rows = []
     for name, feature in features.items():
         shape = feature.get("shape", [])
-        if feature["kind"] in ("image", "mask"):
-            shape = [feature["height"], feature["width"], feature["channels"]]
+        if has_pixels(feature):
+            shape = [*shape, feature["height"], feature["width"], feature["channels"]]
         stated = [
             key
             for key in ("unit", "rate", "default", "optional", "present", "storage")
@@ -179,7 +180,7 @@ def show(arguments: argparse.Namespace, out: Output) -> int:
     images = [name for name, feature in features.items() if feature["kind"] == "image"]
     if arguments.sheet and not images:
         raise RefusedError(f"--sheet: {facts.NAME} has no images.")
-    pixels = [feature for feature in features.values() if feature["kind"] in ("image", "mask")]
+    pixels = [feature for feature in features.values() if has_pixels(feature)]
     unsized = any(one["height"] is None or one["width"] is None for one in pixels)
     size = (96, 96) if pixels and (arguments.sheet or unsized) else None
     size = tuple(arguments.image_size) if pixels and arguments.image_size else size
@@ -212,7 +213,7 @@ def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _value(value: Any, feature: dict[str, Any]) -> str:
     """One value as a line of text."""
     tf = load_tensorflow()
-    if feature.get("kind") in ("image", "mask", "audio"):
+    if feature.get("kind") == "audio" or (feature and has_pixels(feature)):
         mean = float(tf.reduce_mean(tf.cast(value, tf.float32)))
         return f"{value.dtype.name}{value.shape.as_list()}, mean {mean:.3g}"
     found = value.to_list() if hasattr(value, "to_list") else value.numpy()

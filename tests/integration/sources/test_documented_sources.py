@@ -67,6 +67,16 @@ def _street(folder: Path) -> None:
             Pillow.fromarray(pixels).save(folder / "street" / kind / f"{number}.{suffix}")
 
 
+def _clips(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        clip = folder / "clips" / ("run" if number % 2 else "walk") / f"clip_{number}"
+        clip.mkdir(parents=True)
+        for frame in range(1, 26):
+            pixels = rng.integers(0, 256, (12, 16, 3), np.uint8)
+            Pillow.fromarray(pixels).save(clip / f"{frame:04}.jpg")
+
+
 def _nothing(folder: Path) -> None:
     del folder
 
@@ -76,6 +86,7 @@ EXAMPLES: list[tuple[str, str, Callable[[Path], None]]] = [
     ("sources.md", "Iterable", _orders),
     ("sources.md", "Images of 16 bits", _depth),
     ("sources.md", "Images with masks", _street),
+    ("sources.md", "ClipFolder", _clips),
     ("sources.md", "Numpy", _arrays),
     ("sources.md", "Files", _binary),
     ("csv.md", "Files with different columns", _exports),

@@ -19,6 +19,7 @@ def _read(file: Any) -> Iterator[dict[str, Any]]:
 SOURCES: dict[str, Callable[[str], Any]] = {
     "ImageFolder": ss.ImageFolder,
     "AudioFolder": ss.AudioFolder,
+    "ClipFolder": ss.ClipFolder,
     "WebDataset": ss.WebDataset,
     "Csv": ss.Csv,
     "JsonLines": ss.JsonLines,

@@ -19,6 +19,7 @@ from ....schemas.features import (
     Image,
     Mask,
     Tensor,
+    frames_of,
     is_encoded,
     side_names,
     tensor_form,
@@ -68,8 +69,8 @@ def _runs_users_code(step: Step) -> bool:
 def closing_steps(features: Features, wanted: Features | None = None) -> tuple[Step, ...]:
     """The steps appended to those of a recipe, for media that are still encoded.
 
-    An image is checked by decoding it; a mask becomes a grey PNG of 8 bits; a sound is decoded,
-    unless it is ``wanted`` encoded.
+    An image is checked by decoding it, and so are the frames of a clip; a mask becomes a grey PNG
+    of 8 bits; a sound is decoded, unless it is ``wanted`` encoded.
 
     Args:
         features: The features after the recipe's own steps.
@@ -79,7 +80,7 @@ def closing_steps(features: Features, wanted: Features | None = None) -> tuple[S
     for name, feature in sorted(features.items()):
         if is_encoded(feature) and isinstance(feature, Mask):
             steps += [DecodeImage(name), EncodeImage(name, "png")]
-        elif is_encoded(feature) and isinstance(feature, Image):
+        elif (is_encoded(feature) and isinstance(feature, Image)) or frames_of(feature) is not None:
             steps.append(Check(name))
         elif is_encoded(feature):
             kept = feature if wanted is None else wanted.get(name)
@@ -329,7 +330,11 @@ def _apply_function(
 
 
 def _same_kind(found: Feature, before: Feature | None) -> Feature | None:
-    """What a function made of a mask, or of an image of 16 bits, if it still has that form."""
+    """What a function made of a mask, an image of 16 bits or a clip, if it still has that form."""
+    if before is not None and frames_of(before) is not None:
+        form = tensor_form(found)
+        is_clip = form is not None and (form.dtype, form.shape) == ("string", (None,))
+        return before if is_clip else None
     if isinstance(before, Mask) and isinstance(found, Image) and found.channels == 1:
         # Steps after a function that maps indices must not interpolate them.
         return dataclasses.replace(before, height=found.height, width=found.width)

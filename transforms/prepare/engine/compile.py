@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from ....schemas.blocks import RawBatch
 from ....schemas.errors import Reject
-from ....schemas.features import Feature, Features, is_encoded, is_optional
-from ...media.image_codecs import NO_ALPHA, NOT_16_BITS, NOT_A_MASK
+from ....schemas.features import Feature, Features, frames_of, is_encoded, is_optional
+from ...media.image_codecs import NO_ALPHA, NOT_16_BITS, NOT_A_MASK, decoding_error
 from ...media.image_header import diagnose
 from ...media.tiff import is_converted
 from ...payloads import MAX_PAYLOAD_BYTES, with_bytes, with_row
 from ...runs.files import wire_schema
 from ..audio import Decode as DecodeSound
-from ..images import Check, Decode
+from ..images import FRAME_TURNED, FRAMES_DIFFER, Check, Decode, Resize
 from ..values import FAILURE_MARK
 from .chain import Step, closing_steps, describe, output_features
 from .program import Program, compile_programs, run_apart
@@ -155,7 +155,8 @@ class StepRunner:
                 return None
         from ...media.image_codecs import JpegCheck
 
-        return JpegCheck(checked)
+        clips = [name for name in checked if frames_of(self._features[name]) is not None]
+        return JpegCheck(checked, clips)
 
     def empty_batch(self) -> pa.RecordBatch:
         """A prepared batch without records."""
@@ -176,11 +177,17 @@ class StepRunner:
         if isinstance(step, DecodeSound) and "\t" in text:
             reason, _, text = text.partition("\t")
         text = " ".join(text.split())[:300]
-        if isinstance(step, Decode | Check):
+        if isinstance(step, Resize) and frames_of(self._features.get(step.name)) is not None:
+            reason, text = _of_clip(single.column(step.name)[0].as_py(), text)
+        elif isinstance(step, Decode | Check):
             known = "unsupported image format" if NO_ALPHA in text else ""
             known = "not a mask" if NOT_A_MASK[:60] in text else known
             known = "not 16 bits" if NOT_16_BITS[:20] in text else known
-            reason = known or diagnose(single.column(step.name)[0].as_py())
+            content = single.column(step.name)[0].as_py()
+            if isinstance(content, list):
+                reason, text = _of_clip(content, text)
+            else:
+                reason = known or diagnose(content)
         elif step is None:
             stage, reason = "validate", "another shape than declared"
         path, _, position = record_id.rpartition("#") if self._numbered else (record_id, "", "")
@@ -194,6 +201,18 @@ class StepRunner:
             position=int(position) if position else None,
         )
         return with_record(reject, single, 0, features=self._features, numbered=self._numbered)
+
+
+def _of_clip(frames: Sequence[bytes], text: str) -> tuple[str, str]:
+    """The reason and the message of a clip's failure, with the number of the frame."""
+    if FRAMES_DIFFER in text:
+        return "frames differ in size", text
+    for number, frame in enumerate(frames):
+        message = decoding_error(frame)
+        if message:
+            message = f"frame {number} of {len(frames):,}: {_NODE.split(message)[0].strip()}"
+            return diagnose(frame), " ".join(message.split())[:300]
+    return ("rotated frame" if FRAME_TURNED in text else "damaged image"), text
 
 
 def _with_gaps(prepared: Features, found: Features) -> dict[str, Feature]:

@@ -42,6 +42,7 @@ from ....schemas.features import (
     Tensor,
     Text,
     Timestamp,
+    frames_of,
     tensor_form,
 )
 from ....schemas.wire import FLOATS
@@ -88,7 +89,9 @@ def kind_of(type_: pa.DataType) -> str:
 
 
 def item_of(feature: Feature) -> Feature:
-    """The item feature of a sequence; any other feature itself."""
+    """The item feature of a sequence, strings for the frames of a clip; others themselves."""
+    if frames_of(feature) is not None:
+        return Scalar("string")
     return feature.of if isinstance(feature, Sequence) else feature
 
 

@@ -56,8 +56,8 @@ class MediaKind(Generic[_H]):
     """The kind of the file that each record has besides its own, if any."""
 
 
-class MediaFolder(abc.ABC):
-    """A source of media files, labelled by folders, file names or a table.
+class LabelledFolder(abc.ABC):
+    """A source of media files, labelled by folders, names or a table.
 
     Subclasses are frozen dataclasses that declare these attributes and their own, in any order.
     """
@@ -92,10 +92,6 @@ class MediaFolder(abc.ABC):
             label=self.label,
         )
 
-    @abc.abstractmethod
-    def _kind(self, features: Features) -> MediaKind[Any]:
-        """The specifics of the media kind, for these features."""
-
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files except hidden ones, system files and the table."""
         labels = self._labels
@@ -108,8 +104,25 @@ class MediaFolder(abc.ABC):
         return Selection(files=kept, num_skipped={key: counts[key] for key in sorted(counts)})
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """None: each file is one record."""
+        """None: no file has several records."""
         return ()
+
+    @abc.abstractmethod
+    def infer_labels(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
+        """The features besides the files' content. Reads at most a table.
+
+        Raises:
+            RecipeError: if class folders are named like splits, or the table has no such label.
+            DataError: if no file has labels, or the table is not valid.
+        """
+
+
+class MediaFolder(LabelledFolder):
+    """A source of media files, each of which is a record."""
+
+    @abc.abstractmethod
+    def _kind(self, features: Features) -> MediaKind[Any]:
+        """The specifics of the media kind, for these features."""
 
     def infer_labels(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
         """The features besides the files' content. Reads at most a table.
@@ -298,12 +311,12 @@ class _Pending(Generic[_H]):
 
     def batch(self) -> RawBatch:
         columns = {
-            self.kind.name: _binary_array(self.contents),
+            self.kind.name: binary_array(self.contents),
             **self.kind.sides(self.headers),
             **self.reader.columns(self.labels),
         }
         if self.kind.partner is not None:
-            columns[self.kind.partner.name] = _binary_array([data for data, _ in self.partners])
+            columns[self.kind.partner.name] = binary_array([data for data, _ in self.partners])
             columns |= self.kind.partner.sides([header for _, header in self.partners])
         schema = wire_schema(self.features)
         arrays = [columns[name] for name in schema.names]
@@ -314,7 +327,7 @@ class _Pending(Generic[_H]):
         )
 
 
-def _binary_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
+def binary_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
     """``pa.array(contents, pa.large_binary())`` with one copy of the bytes instead of two."""
     ends = np.cumsum([0, *map(len, contents)], dtype=np.int64)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(contents))]

@@ -75,6 +75,7 @@ class FileLabels:
             folders named like splits.
         label: The field or column to predict, whose texts are classes; None for none.
         by_folder: Whether class folders have labels, without ``pattern`` and ``table``.
+        record: What a record is, for messages: a file, or a clip.
     """
 
     source: str
@@ -84,6 +85,7 @@ class FileLabels:
     split_folders: bool | None = None
     label: str | None = LABEL
     by_folder: bool = True
+    record: str = "file"
 
     def check(self) -> None:
         """Checks the arguments, without reading files.
@@ -210,7 +212,9 @@ class FileLabels:
                 f"features= declares {next(iter(wanted))!r}, and {self.source} has none: give "
                 "pattern= or table=."
             )
-        return _FolderReader(self._below, wanted, split_folders=bool(self.split_folders))
+        return _FolderReader(
+            self._below, wanted, split_folders=bool(self.split_folders), record=self.record
+        )
 
     def _table(self, opened: OpenSource) -> LabelTable:
         assert self.table is not None
@@ -238,11 +242,13 @@ class FileLabels:
         }
         if not names:
             raise DataError(
-                f"{self.source}: none of the {len(paths):,} files is in a class folder (first: "
-                f"{paths[0] if paths else None!r}). Expected "
-                f"<root>/{'<split>/' if self.split_folders else ''}<class>/<file>: put the files "
-                "into a folder for each class, or specify where labels come from: pattern="
-                '"{label}_{n}.*" for file names, table="labels.csv" for a table.'
+                f"{self.source}: none of the {len(paths):,} {self.record}s is in a class folder "
+                f"(first: {paths[0] if paths else None!r}). Expected "
+                f"<root>/{'<split>/' if self.split_folders else ''}<class>/<{self.record}>: put "
+                f"the {self.record}s into a folder for each class, or specify where labels come "
+                f'from: pattern="{{label}}_{{n}}{".*" if self.record == "file" else ""}" for '
+                f'{self.record} names, table="labels.csv" for a table.'
+                + (" label=None if there are none." if self.record != "file" else "")
             )
         if self.split_folders is None and looks_like_splits(paths):
             shown = ", ".join(sorted(names))
@@ -266,9 +272,9 @@ class FileLabels:
         if not any(seen.values()) and seen:
             first = _subject(self.pattern, self._below(paths[0])) if paths else ""
             raise DataError(
-                f"{self.source}: pattern={self.pattern!r} matches none of the {len(paths):,} files "
-                f"(first: {first!r}). Fields match as few characters as possible, '*' matches any; "
-                "a pattern with a '/' is matched with the entire path."
+                f"{self.source}: pattern={self.pattern!r} matches none of the {len(paths):,} "
+                f"{self.record}s (first: {first!r}). Fields match as few characters as possible, "
+                "'*' matches any; a pattern with a '/' is matched with the entire path."
             )
         return {name: self._field(name, texts) for name, texts in seen.items()}
 
@@ -290,7 +296,12 @@ def looks_like_splits(paths: Iterable[str]) -> bool:
 
 class _FolderReader(LabelReader):
     def __init__(
-        self, below: Callable[[str], str], features: Features, *, split_folders: bool
+        self,
+        below: Callable[[str], str],
+        features: Features,
+        *,
+        split_folders: bool,
+        record: str,
     ) -> None:
         label = features.get(LABEL, ClassLabel(()))
         unknown = sorted(features.keys() - {LABEL})
@@ -303,6 +314,7 @@ class _FolderReader(LabelReader):
         self._below, self._features = below, features
         self._codes = {name: code for code, name in enumerate(label.names)}
         self._where = "a class folder of its split" if split_folders else "one"
+        self._record = record
 
     def find(self, path: str) -> int:
         folder, _, inside = self._below(path).partition("/")
@@ -313,7 +325,7 @@ class _FolderReader(LabelReader):
         if inside:
             message = f"the folder {folder!r} is not one of the declared classes"
             raise UnlabelledError("class not declared", message)
-        message = f"the file is next to the class folders, expected inside {self._where}"
+        message = f"the {self._record} is next to the class folders, expected inside {self._where}"
         raise UnlabelledError("not in a class folder", message)
 
     def columns(self, found: Sequence[int]) -> Mapping[str, pa.Array]:

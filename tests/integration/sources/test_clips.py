@@ -1,0 +1,538 @@
+"""Clips: folders of frames become records, and the reader decodes them and cuts windows."""
+
+import io
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image as Pillow
+
+import snapshard as ss
+from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.recipe.suggest import describe_suggestion
+from snapshard.schemas.errors import DataError, RecipeError
+from snapshard.transforms.sources.folders.clips import holds_clips
+
+from .built import build, build_all, rows_of
+
+Pixels = npt.NDArray[np.uint8]
+RNG = np.random.default_rng(0)
+
+
+def pixels(height: int = 8, width: int = 6) -> Pixels:
+    return RNG.integers(0, 256, (height, width, 3), np.uint8)
+
+
+def encoded(image: Pixels, form: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Pillow.fromarray(image).save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+LENGTHS = {"run/a": 12, "run/b": 1, "walk/a": 5, "walk/c 2": 3}
+CLIPS = {name: [pixels() for _ in range(length)] for name, length in LENGTHS.items()}
+
+
+def frames_of(clips: dict[str, list[Pixels]], digits: int = 0) -> dict[str, bytes]:
+    """The files of clips; frames are numbered from 1, by default without leading zeros."""
+    return {
+        f"{name}/{number:0{digits}}.png": encoded(frame)
+        for name, frames in clips.items()
+        for number, frame in enumerate(frames, 1)
+    }
+
+
+def write(folder: Path, contents: dict[str, bytes]) -> str:
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return str(folder)
+
+
+def in_folder(folder: Path, files: dict[str, bytes]) -> str:
+    return write(folder / "clips", files)
+
+
+def in_zip(folder: Path, files: dict[str, bytes]) -> str:
+    with zipfile.ZipFile(folder / "a.zip", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(f"clips/{name}", content)
+    return f"zip://clips::{folder}/a.zip"
+
+
+def in_memory(folder: Path, files: dict[str, bytes]) -> str:
+    root = f"memory://{folder.name}"
+    for name, content in files.items():
+        fsspec.filesystem("memory").pipe(f"{root}/{name}", content)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("place", "digits"), [(in_folder, 0), (in_folder, 4), (in_zip, 0), (in_memory, 0)]
+)
+def test_clips_come_back_equal_from_anywhere(
+    lab: Any, tmp_path: Path, place: Any, digits: int
+) -> None:
+    source = ss.ClipFolder(place(tmp_path, frames_of(CLIPS, digits)))
+    snapshot = build_all(tmp_path, source, max_rejects=0)
+    frames = ss.Sequence(ss.Image(8, 6, storage="encoded"))
+    assert snapshot.manifest.features["frames"] == frames
+    rows = rows_of(lab, snapshot)
+    assert {name: len(row["frames"]) for name, row in rows.items()} == LENGTHS
+    for name, row in rows.items():
+        np.testing.assert_array_equal(row["frames"], np.stack(CLIPS[name]))
+        assert row["label"] == ["run", "walk"].index(name.partition("/")[0])
+
+
+def read(snapshot: ss.Snapshot, batch_size: int = 4, **options: Any) -> list[Any]:
+    options = {"shuffle": False, "epochs": 1, **options}
+    return list(snapshot.reader().dataset("train", batch_size, **options))
+
+
+def windows_of(length: int, step: int) -> dict[bytes, Pixels]:
+    """Each window, by its own bytes."""
+    found = (
+        np.stack(frames[start : start + length])
+        for frames in CLIPS.values()
+        for start in range(0, len(frames) - length + 1, step)
+    )
+    return {window.tobytes(): window for window in found}
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> ss.Snapshot:
+    """The clips, in one split."""
+    folder = tmp_path_factory.mktemp("several")
+    return build_all(folder, ss.ClipFolder(in_folder(folder, frames_of(CLIPS))))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"as_supervised": True},
+        {"as_supervised": True, "with_id": True},
+        {"shuffle": True, "seed": 3},
+        {"columns": ["frames"]},
+        {"drop_remainder": True, "batch_size": 3},
+    ],
+)
+@pytest.mark.parametrize(("length", "step"), [(4, 2), (3, 3), (1, 1)])
+def test_windows_of_clips(
+    several: ss.Snapshot, length: int, step: int, options: dict[str, Any]
+) -> None:
+    expected, found = windows_of(length, step), list[bytes]()
+    for batch in read(several, **{"windows": (length, step), **options}):
+        clips = batch["frames"] if isinstance(batch, dict) else batch[0]
+        assert clips.dtype == np.uint8
+        assert clips.shape[1:] == (length, 8, 6, 3)
+        found += [window.tobytes() for window in clips.numpy()]
+    num = len(expected)
+    num -= num % 3 if options.get("drop_remainder") else 0
+    assert len(found) == len(set(found)) == num
+    assert set(found) <= set(expected)
+
+
+def test_the_windows_of_a_clip_are_in_its_split(lab: Any, tmp_path: Path) -> None:
+    clips = {f"{label}/{n}": [pixels() for _ in range(6)] for label in "ab" for n in range(20)}
+    source = ss.ClipFolder(in_folder(tmp_path, frames_of(clips)))
+    snapshot = build(tmp_path, source, splits=ss.Splits(train=0.5, test=0.5))
+    seen = {}
+    for split in ("train", "test"):
+        options: Any = {"epochs": 1, "shuffle": False, "windows": (2, 1), "with_id": True}
+        batches = snapshot.reader().dataset(split, 8, **options)
+        seen[split] = [name for batch in batches for name in batch["record_id"].numpy().tolist()]
+        assert len(seen[split]) == 5 * len(set(seen[split])) > 0
+    assert not set(seen["train"]) & set(seen["test"])
+    assert set(seen["train"]) | set(seen["test"]) == {name.encode() for name in clips}
+
+
+def of_sizes(*sizes: tuple[int, int], length: int = 3) -> dict[str, list[Pixels]]:
+    return {f"a/{n}": [pixels(*size) for _ in range(length)] for n, size in enumerate(sizes)}
+
+
+def test_clips_of_several_sizes_are_resized(tmp_path: Path) -> None:
+    clips = of_sizes((8, 6), (16, 12))
+    snapshot = build_all(tmp_path, ss.ClipFolder(in_folder(tmp_path, frames_of(clips))))
+    assert snapshot.manifest.features["frames"] == ss.Sequence(ss.Image(storage="encoded"))
+    with pytest.raises(ValueError, match=r"'frames' differ in size: pass image_size"):
+        read(snapshot)
+    for options in ({}, {"windows": (2, 1)}, {"pad": True}, {"bucket": "frames"}):
+        (batch,) = read(snapshot, 8, image_size=(4, 4), scale=1 / 255, **options)
+        assert batch["frames"].dtype == np.float32
+        assert batch["frames"].shape[-3:] == (4, 4, 3)
+        values = batch["frames"].to_tensor() if hasattr(batch["frames"], "to_tensor") else 0
+        values = batch["frames"] if isinstance(values, int) else values
+        assert 0 < np.max(values) <= 1
+
+
+def test_padding_of_clips(several: ss.Snapshot) -> None:
+    (batch,) = read(several, pad=True, with_id=True)
+    assert batch["frames"].shape == (4, 12, 8, 6, 3)
+    for name, clip in zip(batch["record_id"].numpy(), batch["frames"].numpy(), strict=True):
+        frames = CLIPS[name.decode()]
+        np.testing.assert_array_equal(clip[: len(frames)], np.stack(frames))
+        assert not clip[len(frames) :].any()
+
+
+def test_clips_are_read_without_tensorflow(several: ss.Snapshot) -> None:
+    arrays = several.reader().arrays
+    as_files = list(arrays.Records("train"))
+    decoded = list(arrays.Records("train", decode=arrays.decode_image))
+    for one, other in zip(as_files, decoded, strict=True):
+        np.testing.assert_array_equal(
+            np.stack(other["frames"]), [np.array(Pillow.open(io.BytesIO(f))) for f in one["frames"]]
+        )
+
+
+GOOD = {"a/1": [pixels() for _ in range(3)], "b/1": [pixels() for _ in range(3)]}
+JPEG = encoded(np.kron(pixels(4, 4), np.ones((16, 16, 1), np.uint8)), "JPEG")
+EXIF = Pillow.Exif()
+EXIF[0x0112] = 6
+
+
+BAD: list[tuple[dict[str, bytes], str, str]] = [
+    ({"2.png": b"no image"}, "text, not an image", "@2.png: "),
+    ({"2.png": b""}, "empty file", "@2.png: "),
+    ({"2.png": encoded(pixels())[:20]}, "truncated image", "@2.png: "),
+    ({"2.png": encoded(pixels())[:-40]}, "truncated image", "frame 1 of 3: "),
+    (
+        {f"{n}.jpg": JPEG if n < 3 else JPEG[:-100] for n in range(1, 4)},
+        "truncated image",
+        "frame 2 of 3: ",
+    ),
+    (
+        {"2.png": encoded(pixels(8, 7))},
+        "frames differ in size",
+        "@2.png: its height × width is 8×7, that of @1.png 8×6. Resize",
+    ),
+    (
+        {"2.png": encoded(pixels(6, 8), "JPEG", exif=EXIF)},
+        "rotated frame",
+        "@2.png: it has the EXIF orientation 6",
+    ),
+    (
+        {"02.png": encoded(pixels())},
+        "several files for one frame",
+        "such as 02.png and 2.png",
+    ),
+    (
+        {"2.jpg": encoded(pixels(), "JPEG")},
+        "several files for one frame",
+        "such as 2.jpg and 2.png",
+    ),
+]
+"""Files of a clip besides 1.png to 3.png, the reason of its reject, and part of the message."""
+
+
+def test_a_bad_frame_rejects_its_clip(lab: Any, tmp_path: Path) -> None:
+    files = frames_of(GOOD)
+    for number, (given, _, _) in enumerate(BAD):
+        frames = {} if "1.jpg" in given else {f"{n}.png": encoded(pixels()) for n in (1, 2, 3)}
+        files |= {f"a/bad{number}/{name}": data for name, data in (frames | given).items()}
+    source = ss.ClipFolder(in_folder(tmp_path, files))
+    snapshot = build_all(tmp_path, source, max_rejects=len(BAD))
+    assert set(rows_of(lab, snapshot)) == set(GOOD)
+    rejects = {reject["id"]: reject for reject in lab.rejects(snapshot)}
+    assert len(rejects) == len(BAD)
+    for number, (_, reason, message) in enumerate(BAD):
+        reject = rejects[f"a/bad{number}"]
+        assert reject["reason"] == reason
+        assert message.replace("@", f"a/bad{number}/") in reject["message"]
+
+
+def ids_of(lab: Any, snapshot: ss.Snapshot) -> set[str]:
+    return set(lab.stored_rows(snapshot))
+
+
+PLAIN = {name: CLIPS[name] for name in ("run/a", "run/b", "walk/a")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "expected"),
+    [
+        ({"label": None}, ["x", "y/z"], {}),
+        (
+            {"pattern": "{label}_{n}"},
+            ["run_1", "deep/walk_22"],
+            {"label": ["run", "walk"], "n": [1, 22]},
+        ),
+        (
+            {"table": "t.csv", "label": "kind"},
+            ["a", "b"],
+            {"kind": ["in", "out"], "score": [0.5, 0.25]},
+        ),
+        ({"split_folders": True}, ["train/run/1", "test/walk/2"], {"label": ["run", "walk"]}),
+    ],
+)
+def test_labels_of_clips(
+    lab: Any,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    names: list[str],
+    expected: dict[str, list[Any]],
+) -> None:
+    table = {"t.csv": b"clip,kind,score\na,in,0.5\nb,out,0.25\nc,in,1\n"}
+    if "table" in settings:
+        settings = settings | {"table": str(Path(write(tmp_path, table)) / "t.csv")}
+    files = frames_of({name: CLIPS["walk/a"] for name in names})
+    source = ss.ClipFolder(in_folder(tmp_path, files), **settings)
+    snapshot = build_all(tmp_path, source, max_rejects=0)
+    assert set(snapshot.manifest.features) == {"frames", *expected}
+    rows = lab.stored_rows(snapshot)
+    assert set(rows) == set(names)
+    for name, values in expected.items():
+        found = [rows[one][name] for one in names]
+        feature = snapshot.manifest.features[name]
+        is_class = isinstance(feature, ss.ClassLabel)
+        assert [feature.names[one] for one in found] if is_class else found == values
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        (["1.png"], {}, "none of the 1 images is in a folder of its clip"),
+        (["a/1.png"], {}, r"none of the 1 clips is in a class folder .*<class>/<clip>.*label=None"),
+        (["train/a/1.png", "test/b/1.png"], {}, r"write ClipFolder\(…, split_folders=True\)"),
+        (["a/notes.txt"], {}, "not an image, by its suffix"),
+        (["a/1.png"], {"pattern": "{label}_{n}"}, "matches none of the 1 clips"),
+    ],
+)
+def test_folders_that_hold_no_clips(
+    tmp_path: Path, names: list[str], settings: dict[str, Any], message: str
+) -> None:
+    files = {name: encoded(pixels()) for name in names}
+    source = ss.ClipFolder(in_folder(tmp_path, files), **settings)
+    with pytest.raises((DataError, RecipeError), match=message):
+        build_all(tmp_path, source)
+
+
+def test_files_that_are_no_frames(lab: Any, tmp_path: Path) -> None:
+    others = {"walk/a/boxes.json": b"{}", "walk/a/Thumbs.db": b"", "walk/a/.x.png": b""}
+    outside = {"cover.png": encoded(pixels()), "run/poster.png": encoded(pixels())}
+    source = ss.ClipFolder(in_folder(tmp_path, frames_of(PLAIN) | others | outside))
+    snapshot = build_all(tmp_path, source, max_rejects=2)
+    assert ids_of(lab, snapshot) == set(PLAIN)
+    assert {(one["id"], one["reason"]) for one in lab.rejects(snapshot)} == {
+        ("cover.png", "not in a folder of a clip"),
+        ("run", "not in a class folder"),
+    }
+
+
+def test_a_clip_is_excluded_and_limited_as_one_record(lab: Any, tmp_path: Path) -> None:
+    url = in_folder(tmp_path, frames_of(CLIPS))
+    ids = tmp_path / "ids.txt"
+    ids.write_text("walk/c 2\n")
+    excluded = build_all(tmp_path, ss.ClipFolder(url), exclude=str(ids))
+    assert ids_of(lab, excluded) == set(PLAIN)
+    recipe = ss.Recipe(name="made", source=ss.ClipFolder(url), splits=ss.Splits(train=1.0))
+    for number in (1, 2, 3):
+        limited = ss.build(recipe, tmp_path / f"limited{number}", limit=number)
+        assert len(ids_of(lab, limited)) == number
+
+
+def test_a_clip_beyond_the_limit_is_a_reject(lab: Any, tmp_path: Path) -> None:
+    url = in_folder(tmp_path, frames_of(CLIPS))
+    files = Path(url, "run/a").iterdir()
+    limits = ss.Limits(max_record_bytes=sum(file.stat().st_size for file in files) - 1)
+    snapshot = build_all(tmp_path, ss.ClipFolder(url), limits=limits, max_rejects=1)
+    (reject,) = lab.rejects(snapshot)
+    reason = f"clip of more than {limits.max_record_bytes:,} bytes"
+    assert (reject["id"], reject["reason"]) == ("run/a", reason)
+    assert ids_of(lab, snapshot) == set(CLIPS) - {"run/a"}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_clips_of_many_blocks(lab: Any, tmp_path: Path, workers: int) -> None:
+    clips = {f"{n % 3}/{n}": [pixels(64, 64) for _ in range(9)] for n in range(40)}
+    source = ss.ClipFolder(in_folder(tmp_path, frames_of(clips)))
+    snapshot = build(tmp_path, source, workers=workers, splits=ss.Splits(train=1.0))
+    rows = rows_of(lab, snapshot)
+    assert set(rows) == set(clips)
+    for name, row in rows.items():
+        np.testing.assert_array_equal(row["frames"], np.stack(clips[name]))
+
+
+def test_clips_of_several_sources(lab: Any, tmp_path: Path) -> None:
+    first = ss.ClipFolder(in_folder(tmp_path / "1", frames_of({"run/a": CLIPS["run/a"]})))
+    second = ss.ClipFolder(in_folder(tmp_path / "2", frames_of({"walk/a": CLIPS["walk/a"]})))
+    snapshot = build_all(tmp_path, ss.Sources(old=first, new=second), max_rejects=0)
+    rows = rows_of(lab, snapshot)
+    assert set(rows) == {"old/run/a", "new/walk/a"}
+    np.testing.assert_array_equal(rows["old/run/a"]["frames"], np.stack(CLIPS["run/a"]))
+
+
+def every_second(record: dict[str, Any]) -> dict[str, Any]:
+    return {**record, "frames": record["frames"][::2]}
+
+
+def first_byte(record: dict[str, Any]) -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {**record, "frames": tf.strings.substr(record["frames"], 0, 30)}
+
+
+def test_a_function_chooses_frames(lab: Any, tmp_path: Path) -> None:
+    source = ss.ClipFolder(in_folder(tmp_path, frames_of(CLIPS)))
+    snapshot = build_all(tmp_path, source, prepare=[every_second], max_rejects=0)
+    for name, row in rows_of(lab, snapshot).items():
+        np.testing.assert_array_equal(row["frames"], np.stack(CLIPS[name][::2]))
+
+
+def test_what_a_function_makes_of_frames_is_checked(lab: Any, tmp_path: Path) -> None:
+    source = ss.ClipFolder(in_folder(tmp_path, frames_of(CLIPS)))
+    with pytest.raises(DataError, match="reject"):
+        build_all(tmp_path, source, prepare=[first_byte])
+
+
+def test_a_declared_size_is_enforced(lab: Any, tmp_path: Path) -> None:
+    clips = of_sizes((8, 6), (16, 12))
+    source = ss.ClipFolder(in_folder(tmp_path, frames_of(clips)), label=None)
+    features = {"frames": ss.Sequence(ss.Image(8, 6, storage="encoded"))}
+    snapshot = build_all(tmp_path, source, features=features, max_rejects=1)
+    assert ids_of(lab, snapshot) == {"a/0"}
+    (reject,) = lab.rejects(snapshot)
+    assert (reject["id"], reject["reason"]) == ("a/1", "wrong size")
+    assert snapshot.manifest.features == features
+
+
+@pytest.mark.parametrize(
+    ("name", "splits"), [("{:04}.png", False), ("{}.png", True), ("frame_{}.png", False)]
+)
+def test_the_suggested_recipe_reads_clips(
+    lab: Any, tmp_path: Path, name: str, splits: bool
+) -> None:
+    outer = [f"{split}/" for split in ("train", "test")] if splits else [""]
+    clips = [f"{one}{label}/{n}" for one in outer for label in ("run", "walk") for n in range(2)]
+    files = {
+        f"{clip}/{name.format(number)}": encoded(pixels())
+        for clip in clips
+        for number in range(8, 12)
+    }
+    url = in_folder(tmp_path, files)
+    text = describe_suggestion(url)
+    assert "source=ss.ClipFolder(" in text
+    assert '"frames": ss.Sequence(ss.Image(storage="encoded")),' in text
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(text)
+    snapshot = ss.build(load_recipe_file(recipe), tmp_path / "out")
+    ids = {one for one in clips if not splits or one.startswith("train")}
+    found = set(rows_of(lab, snapshot))
+    assert found == set(clips) or ids <= found
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["run/1/1.jpg", "run/1/2.jpg", "walk/1/1.jpg", "walk/1/2.jpg", "walk/2/1.jpg"],
+        [f"{label}/{n}.jpg" for label in "ab" for n in range(9)],
+        [f"{label}/{clip}/{n * n}.jpg" for label in "ab" for clip in "cd" for n in range(9)],
+        [f"{label}/{clip}/{clip}{n}.jpg" for label in "a" for clip in "cd" for n in range(9)],
+        [f"{label}/{clip}/{n}x.jpg" for label in "ab" for clip in "cd" for n in range(9)],
+    ],
+)
+def test_other_folders_of_images_are_not_taken_for_clips(paths: list[str]) -> None:
+    assert not holds_clips(paths)
+
+
+@pytest.mark.parametrize("keep_ratio", [False, True, "crop"])
+def test_frames_are_resized_one_by_one(lab: Any, tmp_path: Path, keep_ratio: Any) -> None:
+    clips = of_sizes((8, 6), (16, 12), (9, 21), length=4)
+    url = in_folder(tmp_path, frames_of(clips))
+    step = ss.images.resize("frames", (4, 5), keep_ratio=keep_ratio)
+    snapshot = build_all(tmp_path / "1", ss.ClipFolder(url), prepare=[step], max_rejects=0)
+    assert snapshot.manifest.features["frames"] == ss.Tensor("uint8", (None, 4, 5, 3))
+    each = [ss.images.decode("image"), ss.images.resize("image", (4, 5), keep_ratio=keep_ratio)]
+    images = build_all(tmp_path / "2", ss.ImageFolder(url), prepare=each, max_rejects=0)
+    expected = {name: row["image"] for name, row in rows_of(lab, images).items()}
+    for name, row in rows_of(lab, snapshot).items():
+        frames = [expected[f"{name}/{number}.png"] for number in range(1, 5)]
+        np.testing.assert_array_equal(row["frames"], np.stack(frames))
+    windows = [batch["frames"] for batch in read(snapshot, windows=(2, 2))]
+    assert sum(len(batch) for batch in windows) == 6
+    assert {tuple(batch.shape[1:]) for batch in windows} == {(2, 4, 5, 3)}
+
+
+def test_a_frame_that_cannot_be_resized_rejects_its_clip(lab: Any, tmp_path: Path) -> None:
+    files = frames_of(GOOD) | {"a/1/2.png": encoded(pixels())[:-40]}
+    source = ss.ClipFolder(in_folder(tmp_path, files))
+    step = ss.images.resize("frames", (4, 4))
+    snapshot = build_all(tmp_path, source, prepare=[step], max_rejects=1)
+    (reject,) = lab.rejects(snapshot)
+    assert (reject["id"], reject["reason"]) == ("a/1", "truncated image")
+    assert "frame 1 of 3" in reject["message"]
+
+
+@pytest.mark.parametrize(
+    "step", [ss.images.decode("frames"), ss.images.center_crop("frames", (2, 2))]
+)
+def test_other_steps_on_clips_name_the_one_that_works(tmp_path: Path, step: Any) -> None:
+    source = ss.ClipFolder(in_folder(tmp_path, frames_of(GOOD)))
+    with pytest.raises(RecipeError, match=r'ss.images.resize\("frames", \(height, width\)\)'):
+        build_all(tmp_path, source, prepare=[step])
+
+
+OF_BYTES = {
+    "good": [encoded(pixels()) for _ in range(3)],
+    "jpeg": [encoded(pixels(), "JPEG") for _ in range(2)],
+    "other size": [encoded(pixels()), encoded(pixels(8, 7))],
+    "other size of a JPEG": [encoded(pixels(), "JPEG"), encoded(pixels(8, 7), "JPEG")],
+    "rotated": [encoded(pixels(), "JPEG", exif=EXIF) for _ in range(2)],
+    "not an image": [b"x"],
+    "cut off": [JPEG, JPEG[:-100]],
+}
+CLIP = ss.Sequence(ss.Image(storage="encoded"))
+
+
+def in_parquet(folder: Path) -> Any:
+    columns = {"id": list(OF_BYTES), "clip": pa.array(OF_BYTES.values(), pa.list_(pa.binary()))}
+    pq.write_table(pa.table(columns), folder / "t.parquet")
+    return ss.Parquet(str(folder / "t.parquet"), types={"clip": CLIP})
+
+
+def in_iterable(folder: Path) -> Any:
+    del folder
+    rows = [{"id": name, "clip": clip} for name, clip in OF_BYTES.items()]
+    return ss.Iterable(lambda: iter(rows), types={"clip": CLIP})
+
+
+@pytest.mark.parametrize("source", [in_parquet, in_iterable])
+def test_lists_of_bytes_are_declared_to_be_clips(lab: Any, tmp_path: Path, source: Any) -> None:
+    snapshot = build_all(tmp_path, source(tmp_path), max_rejects=5)
+    rows = {row["id"].decode(): row["clip"] for row in rows_of(lab, snapshot).values()}
+    assert set(rows) == {"good", "jpeg"}
+    good = [np.array(Pillow.open(io.BytesIO(frame))) for frame in OF_BYTES["good"]]
+    np.testing.assert_array_equal(rows["good"], np.stack(good))
+    assert Counter(one["reason"] for one in lab.rejects(snapshot)) == {
+        "frames differ in size": 2,
+        "rotated frame": 1,
+        "damaged image": 1,
+        "truncated image": 1,
+    }
+
+
+def test_jpegs_pass_the_quick_check(tmp_path: Path) -> None:
+    files = {f"a/{clip}/{n}.jpg": JPEG for clip in "bc" for n in range(4)}
+    snapshot = build_all(tmp_path, ss.ClipFolder(in_folder(tmp_path, files)), max_rejects=0)
+    (batch,) = read(snapshot)
+    assert batch["frames"].shape.as_list() == [2, None, 64, 64, 3]
+
+
+STEPS = ("inventory", "prepare", "plan", "write", "verify", "publish")
+
+
+def test_steps_one_by_one_give_the_same_snapshot(lab: Any, tmp_path: Path) -> None:
+    source = ss.ClipFolder(in_folder(tmp_path, frames_of(CLIPS)))
+    recipe = ss.Recipe(name="made", source=source, splits=ss.Splits(train=0.5, test=0.5))
+    for step in STEPS:
+        ss.run_step(recipe, tmp_path / "steps", step, limit=3)
+    stepped = ss.load(next((tmp_path / "steps" / "made").glob("*/manifest.json")).parent)
+    snapshot = ss.build(recipe, tmp_path / "out", limit=3)
+    assert lab.hashes(stepped) == lab.hashes(snapshot)
