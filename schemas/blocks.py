@@ -80,6 +80,11 @@ class FileRange:
         """As in :class:`SourceFile`."""
         return self.record or self.of or self.path
 
+    @property
+    def num_bytes(self) -> int:
+        """The number of bytes of the range."""
+        return self.stop - self.start
+
 
 @dataclasses.dataclass(frozen=True)
 class Block:

@@ -31,7 +31,7 @@ from ..watchdog import expected_to_advance
 from .hash_cache import read_sources, write_source
 from .step import input_digest
 
-_FORMAT = 2
+_FORMAT = 3
 _WHAT = f"findings {_FORMAT}"
 
 

@@ -40,13 +40,14 @@ def test_only_what_changed_is_looked_at(tmp_path: Path, typed: list[str]) -> Non
     data = tmp_path / "data"
     data.mkdir()
     for name in "abc":
-        (data / f"{name}.csv").write_text("z,y\n1,x\n")
+        # Smaller ones are read together.
+        (data / f"{name}.csv").write_text("z,y\n" + "1,x\n" * 20_000)
     first = _features(tmp_path, ss.Csv("data"))
     assert typed == ["a.csv"]  # the others hold the same bytes
     assert list(first) == ["z", "y"]
     assert _features(tmp_path, ss.Csv("data")) == first
     assert len(typed) == 1
-    (data / "d.csv").write_text("y,z\n7,1.5\n")
+    (data / "d.csv").write_text("y,z\n" + "7,1.5\n" * 20_000)
     changed = _features(tmp_path, ss.Csv("data"))
     assert typed == ["a.csv", "d.csv"]
     assert changed == {"z": ss.Scalar("float32"), "y": ss.Scalar("string")}

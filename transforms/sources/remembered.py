@@ -2,7 +2,7 @@
 
 A build passes its sources an opened root that caches between builds
 (``pipelines.inventory.inference_cache``); other roots compute each time. Feature inference thus
-only reads files whose content has changed.
+only reads files whose content has changed, and small files near them (``bundles``).
 """
 
 from __future__ import annotations

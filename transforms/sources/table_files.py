@@ -6,7 +6,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ from ..prepare.engine.validate_values import is_utf8
 from ..runs.files import wire_schema
 from ..storage.decompress import DamagedError
 from ..storage.globs import is_hidden
+from .bundles import bundles, content_of, read_bundle
 from .remembered import remembered
 
 UNION = "union"
@@ -42,6 +43,8 @@ READ_UNION = (
 
 INFER_ALL_BYTES = 256 << 20
 """Total size up to which features are inferred from every row."""
+
+_T = TypeVar("_T")
 
 _DTYPES: tuple[str, ...] = get_args(Dtype)
 _MAX_CHECKED = 100
@@ -179,19 +182,21 @@ def with_class(
     types: Mapping[str, Any] | None,
     files: Sequence[SourceFile],
     opened: OpenSource,
-    texts_of: Callable[[SourceFile, str], list[str] | None],
+    texts_of: Callable[[Sequence[SourceFile], str], list[str] | None],
+    bundled: bool = False,
 ) -> dict[str, Feature]:
     """Features whose label, if possible, is the class of all its texts in all files.
 
-    ``texts_of`` returns the distinct texts of a file; None if too many for a class.
+    ``texts_of`` returns the distinct texts of one file, or of a bundle of small ones if
+    ``bundled``; None if too many for a class.
     """
     chosen = dict(features)
     if label is None or not may_be_class(features[label], (types or {}).get(label)):
         return chosen
     names: set[str] = set()
-    for file in files:
-        look = functools.partial(texts_of, file, label)
-        found = remembered(opened, file.sha256, "classes", look)
+    for bundle in bundles(files) if bundled else ([file] for file in files):
+        look = functools.partial(texts_of, bundle, label)
+        found = remembered(opened, content_of(bundle), "classes", look)
         if found is None:
             return chosen
         names.update(found)
@@ -210,19 +215,33 @@ def read_ranges(
     *,
     features: Features,
     read: Callable[[FileRange], Iterator[RawBatch]],
+    small: Callable[[FileRange], _T | None] = lambda part: None,
+    together: Callable[[list[_T]], RawBatch | None] = lambda texts: None,
+    read_small: Callable[[_T], Iterable[RawBatch]] = lambda text: (),
     may_be_empty: bool = False,
 ) -> Iterator[RawBatch]:
-    """Reads a block's ranges. Unreadable and empty files become rejects."""
+    """Reads a block's ranges. Unreadable and empty files become rejects.
+
+    ``small`` and ``together`` read many small files at once, as in :func:`read_bundle`;
+    ``read_small`` reads what ``small`` returned for one of them.
+    """
+
+    def alone(part: FileRange, text: _T | None) -> Iterator[RawBatch]:
+        if part.problem:
+            yield no_rows(features, _unreadable(part))
+        elif part.stop == 0 and not may_be_empty:
+            yield no_rows(features, empty_file(part))
+        else:
+            yield from read(part) if text is None else read_small(text)
 
     def batches() -> Iterator[RawBatch]:
-        for index in ordered:
-            part = block.ranges[index]
-            if part.problem:
-                yield no_rows(features, _unreadable(part))
-            elif part.stop == 0 and not may_be_empty:
-                yield no_rows(features, empty_file(part))
-            else:
-                yield from read(part)
+        for bundle in bundles(block.ranges[index] for index in ordered):
+            yield from read_bundle(
+                bundle,
+                small=lambda part: small(part) if part.stop else None,
+                together=together,
+                alone=alone,
+            )
 
     yield from _joined(batches())
 

@@ -183,7 +183,7 @@ class ArrowTables:
             types=self.types,
             files=[file for file, _ in found],
             opened=opened,
-            texts_of=lambda file, label: self._texts_of(file, opened, label),
+            texts_of=lambda files, label: self._texts_of(files[0], opened, label),
         )
         return nest(schema, features, path=first.path)
 

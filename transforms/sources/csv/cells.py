@@ -32,7 +32,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,7 @@ from ...prepare.engine.validate_values import is_utf8
 from ...runs.files import wire_schema
 from ..arrow.values import INEXACT, class_codes, culprits
 from ..text_stream import shown_text
-from .rows import TOO_LONG, Offsets, Rows, Table
+from .rows import TOO_LONG, Offsets, Rows, SmallTable, Table, join_rows
 
 CellFeature = ClassLabel | Scalar | Text | Timestamp
 Mask = npt.NDArray[np.bool_]
@@ -253,6 +253,23 @@ class _Bad:
     def add(self, row: int, stage: str, reason: str, message: str) -> None:
         """Records a finding, unless the row has one already."""
         self.rows.setdefault(row, (stage, reason, message))
+
+
+def read_together(files: Sequence[SmallTable], features: Features) -> RawBatch | None:
+    """The records of several files; None if there may be rejects."""
+    rows = join_rows(files)
+    if rows is None or not 0 < len(rows) <= MAX_BATCH_ROWS:
+        return None
+    (batch,) = CellReader(files[0].table, features).read(rows)
+    if batch.rejects:
+        return None
+    ids = [
+        f"{table.path}#{position}"
+        for table, windows in files
+        for rows in windows
+        for position in (rows.starts + rows.offset).tolist()
+    ]
+    return dataclasses.replace(batch, ids=ids)
 
 
 class CellReader:

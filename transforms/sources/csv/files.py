@@ -11,20 +11,22 @@ import dataclasses
 import io
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ....schemas.blocks import SourceFile
+from ....schemas.blocks import FileRange, SourceFile
 from ....schemas.errors import SchemaError
+from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
 from ..blocks import cut_spacing
+from ..bundles import bundles, content_of, read_bundle, small_windows
 from ..remembered import remembered
-from ..table_files import COPY_AGAIN, READ_UNION, first_damage, other_columns
+from ..table_files import COPY_AGAIN, READ_UNION, first_damage, other_columns, utf8_texts
 from ..text_stream import Text, open_text
-from .rows import Rows, Table, cut_offsets, find_rows
-from .types import ColumnTypes, Header, check_names, class_texts, read_header
+from .rows import Rows, SmallTable, Table, cut_offsets, find_rows, join_rows
+from .types import ColumnTypes, Header, cell_texts, check_names, read_header
 
 MAX_SAMPLES = 64
 """Maximum number of windows in a sample, each of about 4 MiB."""
@@ -100,6 +102,16 @@ class FoundTable:
     start: int
     """Where its rows begin, in bytes of its text."""
 
+    @property
+    def num_bytes(self) -> int:
+        """The file's size."""
+        return self.file.num_bytes
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the file's content."""
+        return self.file.sha256
+
 
 class CsvFiles:
     """Inspects the files of one source, and caches the results by content."""
@@ -121,8 +133,9 @@ class CsvFiles:
             SchemaError: if columns differ, or no file has a row.
         """
         found: list[FoundTable] = []
-        for file in files:
-            header = None if file.problem else self._header(file)
+        readable = [file for file in files if not file.problem]
+        headers = (header for bundle in bundles(readable) for header in self._headers(bundle))
+        for file, header in zip(readable, headers, strict=True):
             if header is None:
                 continue
             max_columns = self._opened.limits.max_columns
@@ -166,7 +179,7 @@ class CsvFiles:
 
     def header_bytes(self, file: SourceFile) -> int:
         """The offset at which a file's rows begin."""
-        header = self._header(file)
+        (header,) = self._headers([file])
         return 0 if header is None else header.stop
 
     def types(self, tables: Sequence[FoundTable], *, sample: bool) -> Iterator[dict[str, Any]]:
@@ -178,8 +191,8 @@ class CsvFiles:
                 files, instead of all rows.
         """
         if not sample:
-            for found in tables:
-                yield self._types(found, found.start, num_windows=None)
+            for bundle in bundles(tables):
+                yield from self._all_types(bundle)
             return
         places = [
             (found, start)
@@ -192,10 +205,8 @@ class CsvFiles:
     def class_texts(self, tables: Sequence[FoundTable], name: str) -> list[str] | None:
         """The distinct texts of a column in all rows, sorted; None if too many for a class."""
         texts: set[str] = set()
-        for found in tables:
-            if name not in found.table.header:
-                continue
-            some = self._class_texts(found, name)
+        for bundle in bundles(found for found in tables if name in found.table.header):
+            some = self._class_texts(bundle, name)
             if some is None:
                 return None
             texts.update(some)
@@ -209,56 +220,150 @@ class CsvFiles:
             return str(error)
         return ""
 
-    def _header(self, file: SourceFile) -> Header | None:
-        def look() -> list[Any] | None:
-            text = self.open(file.path, file.num_bytes)
-            try:
-                header = self._dialect.read_header(text, file.path)
-            except DamagedError:
-                return None
-            return None if header is None else [list(header.names), header.stop]
+    def _headers(self, bundle: Sequence[SourceFile]) -> Iterator[Header | None]:
+        """The header of each file."""
 
-        what = f"header {self._dialect.delimiter_of(file.path)}"
-        found = remembered(self._opened, file.sha256, what, look)
-        return None if found is None else Header(tuple(found[0]), found[1])
+        def look() -> list[Any]:
+            headers = map(self._read_header, bundle)
+            return [None if each is None else [list(each.names), each.stop] for each in headers]
 
-    def _types(self, found: FoundTable, start: int, *, num_windows: int | None) -> dict[str, Any]:
+        what = f"headers {''.join(self._dialect.delimiter_of(file.path) for file in bundle)}"
+        try:
+            found = remembered(self._opened, content_of(bundle), what, look)
+        except SchemaError:
+            # The caller may find another error in a file before this one.
+            yield from map(self._read_header, bundle)
+            return
+        for header in found:
+            yield None if header is None else Header(tuple(header[0]), header[1])
+
+    def _read_header(self, file: SourceFile) -> Header | None:
+        text = self.open(file.path, file.num_bytes)
+        try:
+            return self._dialect.read_header(text, file.path)
+        except DamagedError:
+            return None
+
+    def small(self, part: FileRange) -> SmallTable | None:
+        """The rows of a small range; None if it is large, damaged, or has a bad row or none."""
+        text = self.open(part.path, part.stop)
+        try:
+            header = self._dialect.read_header(text, part.path)
+        except (DamagedError, SchemaError):
+            return None
+        if header is None:
+            return None
+        table = self._dialect.table(part.path, header.names, plain=text.plain)
+        return _small_table(text, table, max(part.start, header.stop))
+
+    def _small(self, found: FoundTable) -> SmallTable | None:
+        text = self.open(found.file.path, found.file.num_bytes)
+        return _small_table(text, found.table, found.start)
+
+    def _all_rows(self, found: FoundTable, read: SmallTable | None) -> Iterable[Rows]:
+        """All rows of a file, which may have been read already."""
+        if read is not None:
+            return read.windows
+        text = self.open(found.file.path, found.file.num_bytes)
+        return _rows(text, found.table, found.start)
+
+    def _types(self, found: FoundTable, start: int, *, num_windows: int) -> dict[str, Any]:
+        what = f"types {found.table.delimiter} {start} {num_windows}"
+
         def look() -> dict[str, Any]:
             text = self.open(found.file.path, found.file.num_bytes)
-            num = num_windows if text.plain or num_windows is None else _STREAM_WINDOWS
-            seen = ColumnTypes.of(found.table.header)
-            for rows in itertools.islice(_rows(text, found.table, start), num):
-                seen.add(found.table, rows)
-            return seen.to_json()
+            num = num_windows if text.plain else _STREAM_WINDOWS
+            return _types_in(found.table, itertools.islice(_rows(text, found.table, start), num))
 
-        what = f"types {found.table.delimiter} {start} {num_windows}"
         return remembered(self._opened, found.file.sha256, what, look)
+
+    def _all_types(self, bundle: Sequence[FoundTable]) -> list[dict[str, Any]]:
+        """The types in all rows of a bundle's files, of all together or of one after another."""
+
+        def together(files: Sequence[SmallTable]) -> dict[str, Any] | None:
+            types = ColumnTypes.of_files(files)
+            return None if types is None else types.to_json()
+
+        def look() -> list[dict[str, Any]]:
+            found = read_bundle(
+                bundle,
+                small=self._small,
+                together=together,
+                alone=lambda found, read: [_types_in(found.table, self._all_rows(found, read))],
+            )
+            return list(found)
+
+        what = f"types {''.join(found.table.delimiter for found in bundle)}"
+        return remembered(self._opened, content_of(bundle), what, look)
 
     def _known_cuts(self, file: SourceFile) -> list[int]:
         what = f"cuts {self._dialect.delimiter_of(file.path)}"
         return remembered(self._opened, file.sha256, what, lambda: self.cuts(file))
 
-    def _class_texts(self, found: FoundTable, name: str) -> list[str] | None:
-        def look() -> list[str] | None:
-            text = self.open(found.file.path, found.file.num_bytes)
-            return class_texts(_rows(text, found.table, found.start), found.table, name)
+    def _class_texts(self, bundle: Sequence[FoundTable], name: str) -> list[str] | None:
+        """The distinct texts of a column; None if there are too many for a class.
 
-        what = f"texts {found.table.delimiter} {name}"
-        return remembered(self._opened, found.file.sha256, what, look)
+        Texts that are not UTF-8 are left out, because their rows will be rejected.
+        """
+
+        def together(files: Sequence[SmallTable]) -> set[bytes] | None:
+            rows = join_rows(files)
+            return None if rows is None else cell_texts(files[0].table, rows, name)
+
+        def alone(found: FoundTable, read: SmallTable | None) -> Iterator[set[bytes]]:
+            for rows in self._all_rows(found, read):
+                yield cell_texts(found.table, rows, name)
+
+        def look() -> list[str] | None:
+            texts = set[bytes]()
+            for some in read_bundle(
+                bundle,
+                small=self._small,
+                together=together,
+                alone=alone,
+            ):
+                texts |= some
+                if len(texts) > MAX_LABELS:
+                    return None
+            return utf8_texts(texts)
+
+        what = f"texts {''.join(found.table.delimiter for found in bundle)} {name}"
+        return remembered(self._opened, content_of(bundle), what, look)
 
 
 def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
     """The rows from an offset on; in a damaged file, those before the damage."""
     try:
-        yield from find_rows(
-            text.read,
-            start,
-            text.stop,
-            delimiter=table.delimiter,
-            max_row_bytes=text.max_row_bytes,
-        )
+        yield from _rows_or_damage(text, table, start)
     except DamagedError:
         return
+
+
+def _rows_or_damage(text: Text, table: Table, start: int) -> Iterator[Rows]:
+    return find_rows(
+        text.read,
+        start,
+        text.stop,
+        delimiter=table.delimiter,
+        max_row_bytes=text.max_row_bytes,
+    )
+
+
+def _types_in(table: Table, windows: Iterable[Rows]) -> dict[str, Any]:
+    seen = ColumnTypes.of(table.header)
+    for rows in windows:
+        seen.add(table, rows)
+    return seen.to_json()
+
+
+def _small_table(text: Text, table: Table, start: int) -> SmallTable | None:
+    try:
+        windows = small_windows(_rows_or_damage(text, table, start))
+    except DamagedError:
+        return None
+    if windows is None or any(rows.problem for rows in windows):
+        return None
+    return SmallTable(table, windows)
 
 
 def _plain_name(path: str) -> str:

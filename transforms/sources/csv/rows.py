@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -418,6 +418,34 @@ class Table:
         written = pc.match_substring_regex(texts, _INTEGER).fill_null(False)
         integers = [_integer(text) for text in texts.filter(written).to_pylist()]
         return large[written.to_numpy(zero_copy_only=False)], np.array(integers, object)
+
+
+class SmallTable(NamedTuple):
+    """The rows of a small file, which are parsed together with those of others."""
+
+    table: Table
+    windows: Sequence[Rows]
+
+
+def join_rows(files: Sequence[SmallTable]) -> Rows | None:
+    """The rows of several files, whose ``offset`` is meaningless; None if their columns differ."""
+    first = files[0].table
+    if any(
+        (table.header, table.delimiter) != (first.header, first.delimiter) for table, _ in files
+    ):
+        return None
+    windows = [rows for file in files for rows in file.windows]
+    texts = [rows.data if rows.data.endswith(b"\n") else rows.data + b"\n" for rows in windows]
+    begins = np.cumsum([0, *map(len, texts)])[:-1].tolist()
+    none = np.zeros(0, np.int64)
+    placed = list(zip(windows, begins, strict=True))
+    return Rows(
+        data=b"".join(texts),
+        offset=0,
+        starts=np.concatenate([none, *(rows.starts + begin for rows, begin in placed)]),
+        stops=np.concatenate([none, *(rows.stops + begin for rows, begin in placed)]),
+        breaks_in_cells=any(rows.breaks_in_cells for rows in windows),
+    )
 
 
 def _integer(text: bytes) -> int:

@@ -33,9 +33,9 @@ from ..table_files import (
     with_types,
 )
 from ..text_stream import codec_name
-from .cells import CellFeature, CellReader
+from .cells import CellFeature, CellReader, read_together
 from .files import SUFFIXES, CsvFiles, Dialect
-from .rows import Table, find_rows
+from .rows import SmallTable, Table, find_rows
 from .types import ColumnTypes
 
 NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
@@ -169,11 +169,26 @@ class Csv:
         Raises:
             SchemaError: if a file lacks the column of a feature.
         """
+        found = CsvFiles(self._dialect(), opened)
+
+        def together(files: Sequence[SmallTable]) -> RawBatch | None:
+            self._check_features(files[0].table, features)
+            return read_together(files, features)
+
+        def read_small(file: SmallTable) -> Iterator[RawBatch]:
+            self._check_features(file.table, features)
+            cells = CellReader(file.table, features)
+            for rows in file.windows:
+                yield from cells.read(rows)
+
         return read_ranges(
             block,
             ordered,
             features=features,
             read=lambda part: self._read_part(part, features, opened),
+            small=found.small,
+            together=together,
+            read_small=read_small,
             may_be_empty=True,  # _read_part finds out: a file of blank lines is empty too
         )
 

@@ -28,7 +28,7 @@ import csv
 import dataclasses
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -37,11 +37,9 @@ import pyarrow as pa
 from ....schemas.errors import SchemaError
 from ....schemas.features import Dtype, Feature, Scalar
 from ....schemas.limits import too_many_columns
-from ....schemas.manifest import MAX_LABELS
 from ...examples.dtypes import PRECISION, holds_exactly
-from ..table_files import utf8_texts
 from ..text_stream import Text, shown_text
-from .rows import Rows, Table, find_rows, skip_mark
+from .rows import Rows, SmallTable, Table, find_rows, join_rows, skip_mark
 
 Kind = Literal["null", "bool", "int64", "float", "string"]
 
@@ -214,6 +212,16 @@ class ColumnTypes:
             self.kinds[position] = join(self.kinds[position], kind)
             self.optional[position] |= column.null_count > 0
 
+    @classmethod
+    def of_files(cls, files: Sequence[SmallTable]) -> ColumnTypes | None:
+        """The types in several files; None if their columns differ."""
+        rows = join_rows(files)
+        if rows is None:
+            return None
+        seen = cls.of(files[0].table.header)
+        seen.add(files[0].table, rows)
+        return seen
+
     def features(self) -> dict[str, Feature]:
         """The feature of each column."""
         found: dict[str, Feature] = {}
@@ -275,24 +283,16 @@ def is_wide(numbers: pa.Array) -> bool:
     return False
 
 
-def class_texts(windows: Iterator[Rows], table: Table, name: str) -> list[str] | None:
-    """The distinct texts of a column, sorted; None if there are too many for a class.
-
-    Texts that are not UTF-8 are left out, because their rows will be rejected.
-    """
-    found: set[bytes] = set()
+def cell_texts(table: Table, rows: Rows, name: str) -> set[bytes]:
+    """The distinct texts of a column in some rows. Ragged and bad rows are ignored."""
+    if rows.problem or not len(rows):
+        return set()
     column = table.header.index(name)
-    for rows in windows:
-        if rows.problem or not len(rows):
-            continue
-        try:
-            texts = table.texts(rows, column)
-        except pa.ArrowInvalid:
-            rows = table.whole(rows)
-            if not len(rows):
-                continue
-            texts = table.texts(rows, column)
-        found.update(texts.unique().drop_null().to_pylist())
-        if len(found) > MAX_LABELS:
-            return None
-    return utf8_texts(found)
+    try:
+        texts = table.texts(rows, column)
+    except pa.ArrowInvalid:
+        rows = table.whole(rows)
+        if not len(rows):
+            return set()
+        texts = table.texts(rows, column)
+    return set(texts.unique().drop_null().to_pylist())

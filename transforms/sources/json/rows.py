@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,17 @@ import pyarrow as pa
 import pyarrow.json
 
 from ....schemas.blocks import RawBatch
-from ....schemas.errors import Reject
+from ....schemas.errors import Reject, SchemaError
 from ....schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, numpy_dtype
 from ...payloads import with_bytes
 from ...runs.files import wire_schema
+from ...storage.decompress import DamagedError
 from ..arrow.rows import RowReader
 from ..arrow.types import extract, leaves_of
 from ..arrow.values import EXACT, item_of
+from ..bundles import small_windows
 from ..text_stream import Text
 from .values import UnfitError, find_value, fitted, parse_line, routes
 
@@ -148,6 +150,55 @@ def _split(data: bytes, offset: int) -> Lines:
     return Lines(data, offset, starts[full].astype(np.int64), stops[full].astype(np.int64))
 
 
+class FileLines(NamedTuple):
+    """The lines of a small file, which are parsed together with those of others."""
+
+    path: str
+    windows: Sequence[Lines]
+
+
+def small_lines(path: str, text: Text, start: int, stop: int) -> FileLines | None:
+    """The lines of a file; None if it is large, or damaged."""
+    try:
+        windows = small_windows(find_lines(text, start, stop))
+    except DamagedError:
+        return None
+    if windows is None or any(lines.too_long for lines in windows):
+        return None
+    return FileLines(path, windows)
+
+
+def join_lines(files: Sequence[FileLines]) -> Lines:
+    """The lines of several files. Their positions are meaningless."""
+    windows = [lines for file in files for lines in file.windows]
+    data = b"".join(part for lines in windows for part in (lines.data, b"\n"))
+    begins = np.cumsum([0, *(len(lines.data) + 1 for lines in windows)])[:-1].tolist()
+    none = np.zeros(0, np.int64)
+    placed = list(zip(windows, begins, strict=True))
+    starts = np.concatenate([none, *(lines.starts + begin for lines, begin in placed)])
+    stops = np.concatenate([none, *(lines.stops + begin for lines, begin in placed)])
+    return Lines(data, 0, starts, stops)
+
+
+def read_together(files: Sequence[FileLines], features: Features) -> RawBatch | None:
+    """The records of several files; None if there may be rejects."""
+    lines = join_lines(files)
+    reader = JsonReader(files[0].path, features)
+    try:
+        batch = reader.read_valid(lines)
+    except SchemaError:  # names the file at fault when that is read alone
+        return None
+    if batch is None or batch.rejects:
+        return None
+    ids = [
+        f"{file.path}#{position}"
+        for file in files
+        for lines in file.windows
+        for position in lines.positions.tolist()
+    ]
+    return dataclasses.replace(batch, ids=ids)
+
+
 class JsonReader:
     """Converts the lines of one file to batches of wire columns."""
 
@@ -184,6 +235,11 @@ class JsonReader:
             else self._nothing(),
             rejects=tuple(reject for batch in found for reject in batch.rejects),
         )
+
+    def read_valid(self, lines: Lines) -> RawBatch | None:
+        """The records of a window; None if pyarrow cannot parse all of it."""
+        self.find_routes(lines)
+        return self._read_fast(lines)
 
     def _nothing(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._wire)

@@ -19,6 +19,7 @@ from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
 from ..blocks import cut_spacing
+from ..bundles import bundles, content_of, read_bundle
 from ..remembered import remembered
 from ..table_files import (
     COPY_AGAIN,
@@ -35,7 +36,7 @@ from ..table_files import (
     with_types,
 )
 from ..text_stream import Text, open_text
-from .rows import JsonReader, Lines, find_lines
+from .rows import FileLines, JsonReader, Lines, find_lines, read_together, small_lines
 from .types import JsonTypes
 from .values import UnfitError, parse_line
 
@@ -116,8 +117,9 @@ class JsonLines:
         readable = [file for file in files if not file.problem and file.num_bytes]
         sample = sum(file.num_bytes for file in readable) > INFER_ALL_BYTES
         seen = JsonTypes(readable[0].path if readable else self.url)
-        for file in readable:
-            seen.merge(self._types(file, opened, sample=sample))
+        for bundle in bundles(readable):
+            for types in self._types(bundle, opened, sample=sample):
+                seen.merge(types)
         if not seen.num_rows:
             raise SchemaError(_why_no_rows(files, readable, opened))
         inferred = seen.features()
@@ -134,7 +136,8 @@ class JsonLines:
             types=self.types,
             files=readable,
             opened=opened,
-            texts_of=lambda file, label: _texts_of(file, opened, label, features[label]),
+            texts_of=lambda bundle, label: _texts_of(bundle, opened, label, features[label]),
+            bundled=True,
         )
 
     def read(
@@ -156,20 +159,37 @@ class JsonLines:
             ordered,
             features=features,
             read=lambda part: _read_range(part, features, opened),
+            small=lambda part: _small(part, opened),
+            together=lambda files: read_together(files, features),
+            read_small=lambda file: map(JsonReader(file.path, features).read, file.windows),
         )
 
-    def _types(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> JsonTypes:
-        def look() -> dict[str, Any]:
-            found = JsonTypes(file.path)
-            for lines in self._windows(file, opened, sample=sample):
-                found.add(lines)
-                if len(found.seen) > opened.limits.max_columns:
-                    words = too_many_columns(file.path, len(found.seen), opened.limits.max_columns)
-                    raise SchemaError(words)
-            return found.to_json()
+    def _types(
+        self, bundle: Sequence[SourceFile], opened: OpenSource, *, sample: bool
+    ) -> Iterator[JsonTypes]:
+        """The types in the files of a bundle, of all together or of one after another."""
+        max_columns = opened.limits.max_columns
 
-        value = remembered(opened, file.sha256, f"types {sample}", look)
-        return JsonTypes.from_json(file.path, value)
+        def alone(file: SourceFile, read: FileLines | None) -> Iterator[JsonTypes]:
+            found = JsonTypes(file.path)
+            windows = read.windows if read else self._windows(file, opened, sample=sample)
+            for lines in windows:
+                found.add(lines)
+                if len(found.seen) > max_columns:
+                    raise SchemaError(too_many_columns(file.path, len(found.seen), max_columns))
+            yield found
+
+        def look() -> list[dict[str, Any]]:
+            found: Iterator[JsonTypes] = read_bundle(
+                bundle,
+                small=lambda file: _small(file, opened),
+                together=lambda files: JsonTypes.of_files(files, max_columns=max_columns),
+                alone=alone,
+            )
+            return [types.to_json() for types in found]
+
+        for value in remembered(opened, content_of(bundle), f"types {sample}", look):
+            yield JsonTypes.from_json(bundle[0].path, value)
 
     def _windows(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> Iterator[Lines]:
         """The lines of a file, or of evenly spaced windows of it."""
@@ -189,16 +209,35 @@ def _open(opened: OpenSource, path: str, num_bytes: int) -> Text:
     return open_text(opened, path, num_bytes=num_bytes, encoding="utf-8")
 
 
+def _small(part: SourceFile | FileRange, opened: OpenSource) -> FileLines | None:
+    """The lines of a small file, or of a small range of one."""
+    start, stop = (part.start, part.stop) if isinstance(part, FileRange) else (0, part.num_bytes)
+    text = _open(opened, part.path, stop)
+    return small_lines(part.path, text, start, text.stop)
+
+
 def _texts_of(
-    file: SourceFile, opened: OpenSource, label: str, feature: Feature
+    bundle: Sequence[SourceFile], opened: OpenSource, label: str, feature: Feature
 ) -> list[str] | None:
     """The distinct texts of the label in all lines; None if too many for a class."""
     is_bool = isinstance(feature, Scalar) and feature.dtype == "bool"
     wanted: Features = {label: Scalar("bool" if is_bool else "string", optional=True)}
-    text = _open(opened, file.path, file.num_bytes)
-    reader, found = JsonReader(file.path, wanted), set[Any]()
-    for lines in _undamaged(find_lines(text, 0, text.stop)):
-        found.update(reader.read(lines).columns.column(label).unique().to_pylist())
+
+    def alone(file: SourceFile, read: FileLines | None) -> Iterator[RawBatch]:
+        return map(JsonReader(file.path, wanted).read, read.windows if read else windows(file))
+
+    def windows(file: SourceFile) -> Iterator[Lines]:
+        text = _open(opened, file.path, file.num_bytes)
+        return _undamaged(find_lines(text, 0, text.stop))
+
+    found = set[Any]()
+    for batch in read_bundle(
+        bundle,
+        small=lambda file: _small(file, opened),
+        together=lambda files: read_together(files, wanted),
+        alone=alone,
+    ):
+        found.update(batch.columns.column(label).unique().to_pylist())
         if len(found) > MAX_LABELS + 1:
             return None
     found.discard(None)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from typing import Any, Literal
 
 import numpy as np
@@ -36,9 +37,9 @@ from ....schemas.errors import SchemaError
 from ....schemas.features import Feature, Scalar, Sequence, Tensor
 from ....schemas.wire import Dtype
 from ...examples.dtypes import holds_exactly, is_exact
-from ..arrow.types import MAX_DEPTH, Leaf, extract, leaves_of
+from ..arrow.types import MAX_DEPTH, Leaf, extract, leaves_of, nulls
 from ..arrow.values import EXACT
-from .rows import Lines, parse
+from .rows import FileLines, Lines, join_lines, parse
 from .values import UnfitError, parse_line
 
 Kind = Literal["null", "bool", "natural", "int", "uint64", "wide", "float", "string"]
@@ -89,6 +90,21 @@ class JsonTypes:
         """Reads the output of :meth:`to_json`."""
         seen = {tuple(keys): Seen(*one) for keys, *one in value["seen"]}
         return cls(path, seen, value["num_rows"])
+
+    @classmethod
+    def of_files(cls, files: SequenceOf[FileLines], *, max_columns: int) -> JsonTypes | None:
+        """The types in several files; None if merging those of each file might give others.
+
+        The types are the same wherever windows begin. What may differ is the order of names: if
+        lines have other forms, or lack what is inside an object.
+        """
+        lines, found = join_lines(files), cls(files[0].path)
+        if not len(lines):
+            return found
+        if _odd_lines(lines).any():
+            return None
+        inferred, _ = found._of_lines(lines, complete=True)
+        return None if inferred is None or len(inferred.seen) > max_columns else inferred
 
     def add(self, lines: Lines) -> None:
         """Adds some lines. Lines that are not objects are ignored."""
@@ -164,13 +180,20 @@ class JsonTypes:
             one._add_line(lines, line)
         return one
 
-    def _of_lines(self, lines: Lines) -> tuple[JsonTypes | None, npt.NDArray[np.bool_]]:
-        """The types that pyarrow finds, or the lines it may read inexactly; neither if it fails."""
+    def _of_lines(
+        self, lines: Lines, *, complete: bool = False
+    ) -> tuple[JsonTypes | None, npt.NDArray[np.bool_]]:
+        """The types that pyarrow finds, or the lines it may read inexactly; neither if it fails.
+
+        If ``complete``, each line must have all values that are inside of objects.
+        """
         table, clear = parse(lines, None), np.zeros(len(lines), bool)
         if table is None:
             return None, clear
         try:
             unclear = _unclear_rows(table, self.path)
+            if complete and not _is_complete(table, self.path):
+                return None, clear
             return (None if unclear.any() else self._of_table(table)), unclear
         except SchemaError:  # {"x": {"a": {"b": 1}, "a.b": 2}}: such lines will be rejected
             return None, clear
@@ -285,6 +308,17 @@ def _unclear_rows(table: pa.Table, path: str) -> npt.NDArray[np.bool_]:
                 large = np.abs(cells.values.to_numpy(zero_copy_only=False)) >= EXACT
                 found[cells.rows_of_values()[large]] = True
     return found
+
+
+def _is_complete(table: pa.Table, path: str) -> bool:
+    """Whether each row has all values that are inside of objects."""
+    for leaf in leaves_of(table.schema, path=path).values():
+        if leaf.fields:
+            cells = extract(table.column(leaf.column).combine_chunks(), leaf)
+            rows = cells.rows_of_values()[~nulls(cells.values)]
+            if len(np.unique(rows)) < table.num_rows:
+                return False
+    return True
 
 
 def _of_value(value: Any, keys: Keys, depth: int) -> Iterator[tuple[Keys, Seen]]:

@@ -150,7 +150,7 @@ class TFRecords:
             types=self.types,
             files=readable,
             opened=opened,
-            texts_of=lambda file, label: _texts_of(opened, file, label),
+            texts_of=lambda files, label: _texts_of(opened, files[0], label),
         )
 
     def read(

@@ -1,0 +1,117 @@
+"""Reads many small files at once.
+
+A call of pyarrow takes about a millisecond, much longer than parsing a file of a few rows. Small
+files are therefore parsed together, in bundles, wherever that gives the result of parsing one after
+another; everything else is left to the code that reads a single file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+SMALL_BYTES = 64 << 10
+"""Maximum size of a file, and of its text, that is read together with others."""
+
+_MAX_BYTES = 1 << 20
+_MAX_FILES = 512
+_FEW_FILES = 16
+# A file ends a bundle if its hash begins with a number below this one, of 256.
+_ENDS_BELOW = 2
+
+
+class _Content(Protocol):
+    @property
+    def num_bytes(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+
+
+class _Window(Protocol):
+    @property
+    def data(self) -> bytes: ...
+
+
+_F = TypeVar("_F", bound=_Content)
+_P = TypeVar("_P")
+_T = TypeVar("_T")
+_W = TypeVar("_W", bound=_Window)
+
+
+def bundles(files: Iterable[_F]) -> Iterator[list[_F]]:
+    """Groups consecutive small files, about 128 in a bundle; others are bundles of one.
+
+    Some contents end a bundle, so an added, changed or removed file changes its bundle and few
+    others.
+    """
+    held: list[_F] = []
+    num_bytes = 0
+    for file in files:
+        num_bytes += file.num_bytes
+        full = num_bytes > _MAX_BYTES or len(held) == _MAX_FILES
+        if held and (full or file.num_bytes > SMALL_BYTES):
+            yield held
+            held, num_bytes = [], file.num_bytes
+        held.append(file)
+        if file.num_bytes > SMALL_BYTES or _ends_bundle(file.sha256):
+            yield held
+            held, num_bytes = [], 0
+    if held:
+        yield held
+
+
+def _ends_bundle(sha256: str) -> bool:
+    return bool(sha256) and int(sha256[:2], 16) < _ENDS_BELOW
+
+
+def content_of(bundle: Sequence[_Content]) -> str:
+    """Hash of the contents of a bundle's files, hex; empty if that of one is unknown."""
+    hashes = [file.sha256 for file in bundle]
+    if len(hashes) == 1 or not all(hashes):
+        return min(hashes)
+    return hashlib.sha256("\n".join(hashes).encode("ascii")).hexdigest()
+
+
+def small_windows(windows: Iterable[_W]) -> list[_W] | None:
+    """The windows of a text; None if it is too large to be read together with others."""
+    kept: list[_W] = []
+    num_bytes = 0
+    for window in windows:
+        num_bytes += len(window.data)
+        if num_bytes > SMALL_BYTES:
+            return None
+        kept.append(window)
+    return kept
+
+
+def read_bundle(
+    bundle: Sequence[_P],
+    *,
+    small: Callable[[_P], _T | None],
+    together: Callable[[list[_T]], Any | None],
+    alone: Callable[[_P, _T | None], Iterable[Any]],
+) -> Iterator[Any]:
+    """What is made of the files of a bundle, in their order.
+
+    Args:
+        bundle: The files.
+        small: Reads a file; None if it cannot be read together with others.
+        together: What is made of several files; None if it might differ from what ``alone`` makes
+            of one after another. Halves are tried then.
+        alone: What is made of one file, which is not read again if ``small`` has read it.
+    """
+    read = [small(file) if len(bundle) > 1 else None for file in bundle]
+    pending = [(0, len(bundle))]
+    while pending:
+        start, stop = pending.pop()
+        texts = [text for text in read[start:stop] if text is not None]
+        found = together(texts) if len(texts) == stop - start else None
+        if found is not None:
+            yield found
+        elif stop - start > _FEW_FILES:
+            middle = (start + stop) // 2
+            pending += [(middle, stop), (start, middle)]
+        else:
+            for file, text in zip(bundle[start:stop], read[start:stop], strict=True):
+                yield from alone(file, text)
