@@ -140,6 +140,7 @@ def test_windows_of_clips(
     assert set(found) <= set(expected)
 
 
+@pytest.mark.slow
 def test_the_windows_of_a_clip_are_in_its_split(lab: Any, tmp_path: Path) -> None:
     clips = {f"{label}/{n}": [pixels() for _ in range(6)] for label in "ab" for n in range(20)}
     source = ss.ClipFolder(in_folder(tmp_path, frames_of(clips)))
@@ -158,6 +159,7 @@ def of_sizes(*sizes: tuple[int, int], length: int = 3) -> dict[str, list[Pixels]
     return {f"a/{n}": [pixels(*size) for _ in range(length)] for n, size in enumerate(sizes)}
 
 
+@pytest.mark.slow
 def test_clips_of_several_sizes_are_resized(tmp_path: Path) -> None:
     clips = of_sizes((8, 6), (16, 12))
     snapshot = build_all(tmp_path, ss.ClipFolder(in_folder(tmp_path, frames_of(clips))))
@@ -232,6 +234,7 @@ BAD: list[tuple[dict[str, bytes], str, str]] = [
 """Files of a clip besides 1.png to 3.png, the reason of its reject, and part of the message."""
 
 
+@pytest.mark.slow
 def test_a_bad_frame_rejects_its_clip(lab: Any, tmp_path: Path) -> None:
     files = frames_of(GOOD)
     for number, (given, _, _) in enumerate(BAD):
@@ -255,6 +258,7 @@ def ids_of(lab: Any, snapshot: ss.Snapshot) -> set[str]:
 PLAIN = {name: CLIPS[name] for name in ("run/a", "run/b", "walk/a")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "names", "expected"),
     [
@@ -326,6 +330,7 @@ def test_files_that_are_no_frames(lab: Any, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_clip_is_excluded_and_limited_as_one_record(lab: Any, tmp_path: Path) -> None:
     url = in_folder(tmp_path, frames_of(CLIPS))
     ids = tmp_path / "ids.txt"
@@ -349,6 +354,7 @@ def test_a_clip_beyond_the_limit_is_a_reject(lab: Any, tmp_path: Path) -> None:
     assert ids_of(lab, snapshot) == set(CLIPS) - {"run/a"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_clips_of_many_blocks(lab: Any, tmp_path: Path, workers: int) -> None:
     clips = {f"{n % 3}/{n}": [pixels(64, 64) for _ in range(9)] for n in range(40)}
@@ -360,6 +366,7 @@ def test_clips_of_many_blocks(lab: Any, tmp_path: Path, workers: int) -> None:
         np.testing.assert_array_equal(row["frames"], np.stack(clips[name]))
 
 
+@pytest.mark.slow
 def test_clips_of_several_sources(lab: Any, tmp_path: Path) -> None:
     first = ss.ClipFolder(in_folder(tmp_path / "1", frames_of({"run/a": CLIPS["run/a"]})))
     second = ss.ClipFolder(in_folder(tmp_path / "2", frames_of({"walk/a": CLIPS["walk/a"]})))
@@ -379,6 +386,7 @@ def first_byte(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "frames": tf.strings.substr(record["frames"], 0, 30)}
 
 
+@pytest.mark.slow
 def test_a_function_chooses_frames(lab: Any, tmp_path: Path) -> None:
     source = ss.ClipFolder(in_folder(tmp_path, frames_of(CLIPS)))
     snapshot = build_all(tmp_path, source, prepare=[every_second], max_rejects=0)
@@ -403,6 +411,7 @@ def test_a_declared_size_is_enforced(lab: Any, tmp_path: Path) -> None:
     assert snapshot.manifest.features == features
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "splits"), [("{:04}.png", False), ("{}.png", True), ("frame_{}.png", False)]
 )
@@ -442,6 +451,7 @@ def test_other_folders_of_images_are_not_taken_for_clips(paths: list[str]) -> No
     assert not holds_clips(paths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep_ratio", [False, True, "crop"])
 def test_frames_are_resized_one_by_one(lab: Any, tmp_path: Path, keep_ratio: Any) -> None:
     clips = of_sizes((8, 6), (16, 12), (9, 21), length=4)
@@ -460,6 +470,7 @@ def test_frames_are_resized_one_by_one(lab: Any, tmp_path: Path, keep_ratio: Any
     assert {tuple(batch.shape[1:]) for batch in windows} == {(2, 4, 5, 3)}
 
 
+@pytest.mark.slow
 def test_a_frame_that_cannot_be_resized_rejects_its_clip(lab: Any, tmp_path: Path) -> None:
     files = frames_of(GOOD) | {"a/1/2.png": encoded(pixels())[:-40]}
     source = ss.ClipFolder(in_folder(tmp_path, files))
@@ -528,6 +539,7 @@ def test_jpegs_pass_the_quick_check(tmp_path: Path) -> None:
 STEPS = ("inventory", "prepare", "plan", "write", "verify", "publish")
 
 
+@pytest.mark.slow
 def test_steps_one_by_one_give_the_same_snapshot(lab: Any, tmp_path: Path) -> None:
     source = ss.ClipFolder(in_folder(tmp_path, frames_of(CLIPS)))
     recipe = ss.Recipe(name="made", source=source, splits=ss.Splits(train=0.5, test=0.5))
