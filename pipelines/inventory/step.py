@@ -43,6 +43,9 @@ from .exclusions import IdList, exclude_records, without_excluded
 from .hash_cache import Known, Memo, read_memo
 
 CHUNK_BYTES = 4 * 2**20
+_HELD_BYTES = 64 << 20
+"""Maximum size of a file of a store that is kept in memory while it is learned."""
+_holding = threading.BoundedSemaphore(4)  # files that are kept at a time
 """Files are hashed in chunks of this size: memory is bounded by this times the threads."""
 
 STEP = "inventory"
@@ -404,39 +407,45 @@ def _learn_small_file(opened: OpenedSource, file: SourceFile) -> Known | None:
 def _learn_file(
     source: Source, opened: OpenedSource, file: SourceFile, *, stopped: threading.Event
 ) -> Known | str:
-    digest = hashlib.sha256()
-    num_bytes = 0
     if not opened.archived:  # an archive is compared once, by the reader of a block of its members
         opened = opened.proving([dataclasses.replace(file, sha256="")])
-    try:
-        if file.num_bytes <= CHUNK_BYTES:
-            # In one request.
-            chunks: Iterable[bytes] = [opened.read(file.path)]
-        else:
-            chunks = opened.chunks(file.path, chunk_bytes=CHUNK_BYTES)
-        for chunk in chunks:
-            if stopped.is_set():
-                return "not read"
-            digest.update(chunk)
-            num_bytes += len(chunk)
-    except SourceChangedError:
-        raise
-    except StorageError as error:
-        # A store refuses credentials, which may have expired, and not a file.
-        if opened.local and isinstance(error.__context__, PermissionError):
-            return NO_PERMISSION
-        if not opened.archived:
+    # Where to cut it, and what is in the parts, is found by reading it two more times.
+    holds = not opened.local and MIN_CUT_BYTES < file.num_bytes <= _HELD_BYTES
+    with _holding if holds else contextlib.nullcontext():
+        digest, held = hashlib.sha256(), bytearray()
+        num_bytes = 0
+        try:
+            if file.num_bytes <= CHUNK_BYTES:
+                # In one request.
+                chunks: Iterable[bytes] = [opened.read(file.path)]
+            else:
+                chunks = opened.chunks(file.path, chunk_bytes=CHUNK_BYTES)
+            for chunk in chunks:
+                if stopped.is_set():
+                    return "not read"
+                digest.update(chunk)
+                num_bytes += len(chunk)
+                if holds:
+                    held += chunk
+        except SourceChangedError:
             raise
-        return "damaged or encrypted in its archive"
-    if num_bytes != file.num_bytes:
-        raise SourceChangedError.of(opened.place(file.path))
-    cuts = source.cuts(file, opened) if file.num_bytes > MIN_CUT_BYTES else ()
-    parts: tuple[str, ...] = ()
-    if cuts and isinstance(source, CutsApart):
-        head = opened.read(file.path, 0, source.head_bytes(file, opened))
-        ends = itertools.pairwise([0, *cuts, file.num_bytes])
-        parts = tuple(_hash_part(opened, file.path, *span, head=head) for span in ends)
-    opened.check()
+        except StorageError as error:
+            # A store refuses credentials, which may have expired, and not a file.
+            if opened.local and isinstance(error.__context__, PermissionError):
+                return NO_PERMISSION
+            if not opened.archived:
+                raise
+            return "damaged or encrypted in its archive"
+        if num_bytes != file.num_bytes:
+            raise SourceChangedError.of(opened.place(file.path))
+        content = _HeldFile(**opened.__getstate__(), content=held) if holds else opened
+        cuts = source.cuts(file, content) if file.num_bytes > MIN_CUT_BYTES else ()
+        parts: tuple[str, ...] = ()
+        if cuts and isinstance(source, CutsApart):
+            head = content.read(file.path, 0, source.head_bytes(file, content))
+            ends = itertools.pairwise([0, *cuts, file.num_bytes])
+            parts = tuple(_hash_part(content, file.path, *span, head=head) for span in ends)
+        opened.check()
     return Known(
         num_bytes=file.num_bytes,
         stamp=file.stamp,
@@ -444,6 +453,18 @@ def _learn_file(
         cuts=tuple(cuts),
         parts=parts,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _HeldFile(OpenedSource):
+    """A source of which one file is read from memory."""
+
+    content: bytearray = dataclasses.field(repr=False)
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """See :meth:`OpenedSource.read`."""
+        reading(path)
+        return bytes(self.content[start:stop])
 
 
 def _hash_part(opened: OpenedSource, path: str, start: int, stop: int, *, head: bytes) -> str:

@@ -554,9 +554,9 @@ KINDS = (
     Kind("PNG", _images("PNG", layers=(made.PNG,)), loads="tensorflow"),
     *(Kind(form, _images(form), loads="tensorflow") for form in _FORMS),
     Kind("WAV", _sounds, loads="tensorflow"),
-    Kind("label table, CSV", _label_table(".csv")),
-    Kind("label table, JSON", _label_table(".jsonl")),
-    Kind("label table, COCO", _label_table(".json")),
+    Kind("label table, CSV", _label_table(".csv"), loads="tensorflow"),
+    Kind("label table, JSON", _label_table(".jsonl"), loads="tensorflow"),
+    Kind("label table, COCO", _label_table(".json"), loads="tensorflow"),
     Kind(
         "WebDataset tar",
         _files(ss.WebDataset, ".tar", made.samples, layers=(made.TAR,)),

@@ -98,7 +98,7 @@ def assert_came_back(
             if name in features:
                 wanted = expected(features[name], wanted)
                 form = tensor_form(features[name])
-                dtype = "uint8" if form is None else form.dtype
+                dtype = features[name].dtype if form is None else form.dtype
                 if dtype == "bfloat16" or isinstance(features[name], ss.Audio):
                     dtype = "float32"
                 if form is None or form.shape:
