@@ -102,6 +102,7 @@ def snapshot(built: tuple[Path, Any], tmp_path: Path) -> Path:
 
 
 class TestBuild:
+    @pytest.mark.slow
     def test_raw_images(self, built: tuple[Path, Any], images: Path) -> None:
         out, done = built
         assert done.returncode == 0, done.stderr

@@ -141,6 +141,7 @@ def test_root_holds_no_other_module() -> None:
     assert {path.stem for path in ROOT.glob("*.py")} <= ROOT_MODULES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", _module_files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_run_one_way(path: Path) -> None:
     module = _module_name(path)

@@ -52,6 +52,7 @@ def snapshot(tmp_path: Path) -> Path:
 
 
 class TestStreams:
+    @pytest.mark.slow
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
     def test_closed_streams(self, snapshot: Path, closed: str) -> None:
         command = f"{sys.executable} -m snapshard verify {snapshot} {closed}"

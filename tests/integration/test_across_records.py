@@ -162,6 +162,7 @@ def test_packed_rows_hold_one_split_each(tmp_path: Path, lab: Any) -> None:
     assert set(split_of.values()) == {"train", "test"}
 
 
+@pytest.mark.slow
 def test_equal_contents_in_several_splits_are_counted(tmp_path: Path) -> None:
     rows = [f"{index % 150},{index % 2},{'ab'[index % 2]}" for index in range(300)]
     (tmp_path / "t.csv").write_text("x,label,why\n" + "\n".join(rows) + "\n")

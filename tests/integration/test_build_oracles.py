@@ -179,6 +179,7 @@ def test_arrays_as_numpy_has_them(data: st.DataObject, num_rows: int) -> None:
             check(ss.Numpy(f"{folder}/a.npz"), Path(folder), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoded", [False, True], ids=["kept as files", "decoded"])
 def test_jpegs_of_twelve_bits_are_rejects_and_arithmetic_ones_are_read(
     tmp_path: Path, decoded: bool

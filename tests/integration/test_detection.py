@@ -83,6 +83,7 @@ def test_the_examples_of_the_page_run(coco: Any, tmp_path: Path) -> None:
     assert run_examples(PAGE, tmp_path) == 12
 
 
+@pytest.mark.slow
 def test_coco_comes_back_equal(coco: Any, tmp_path: Path, lab: Any) -> None:
     snapshot = build(tmp_path)
     rows = lab.stored_rows(snapshot)
@@ -102,6 +103,7 @@ def test_coco_comes_back_equal(coco: Any, tmp_path: Path, lab: Any) -> None:
         assert [*row["box_crowd"]] == [one["iscrowd"] for one in annotations]
 
 
+@pytest.mark.slow
 def test_faults_are_counted(coco: Any, tmp_path: Path, lab: Any) -> None:
     fingerprint = build(tmp_path).manifest.fingerprint
     for number, change in {0: {"height": 120, "width": 80}, 1: {"file_name": "lost.jpg"}}.items():

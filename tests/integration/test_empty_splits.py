@@ -83,6 +83,7 @@ def test_splits_that_the_data_names_have_no_fraction(tmp_path: Path) -> None:
     assert splits["validation"].num_examples == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [1, 3, 8, 30])
 def test_usual_splits_are_refused_where_empty_and_what_init_prints_builds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], num_rows: int
@@ -116,6 +117,7 @@ def test_usual_splits_are_refused_where_empty_and_what_init_prints_builds(
     assert call("build", recipe, "--out", out)[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 4, 20])
 def test_the_table_and_the_warning_of_a_plan_count_alike(tmp_path: Path, limit: int | None) -> None:
     for num_rows in range(1, 13):

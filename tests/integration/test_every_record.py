@@ -284,6 +284,7 @@ class TestSettings:
         assert_exact_shares(lab, snapshot, "sex")
         assert_all_rows(lab, snapshot, table)
 
+    @pytest.mark.slow
     def test_fewer_records_than_splits(self, lab: Any, tmp_path: Path) -> None:
         snapshot = lab.build(lab.image_project(tmp_path, num=2), tmp_path / "out")
         held = lab.read_back(snapshot)
@@ -326,6 +327,7 @@ class TestSettings:
             assert values["size"] == int(rows[record_id]["size"])
             assert values["name"] == rows[record_id]["name"].encode()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("shards", "wanted"),
         [

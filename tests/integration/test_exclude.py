@@ -293,6 +293,7 @@ class Warned(Silent):
         self.messages.append(message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [csv, images])
 def test_ids_that_name_no_record_are_counted_in_a_warning(
     make: Callable[[Path], Any], tmp_path: Path
@@ -403,6 +404,7 @@ def test_excluded_records_enter_no_window(tmp_path: Path) -> None:
     assert 1010 not in values(recipe_of(source, listed, prepare=steps, splits=splits))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [csv, images])
 def test_a_limit_takes_other_records_instead(make: Callable[[Path], Any], tmp_path: Path) -> None:
     data = tmp_path / "data"
@@ -415,6 +417,7 @@ def test_a_limit_takes_other_records_instead(make: Callable[[Path], Any], tmp_pa
     assert not set(second) & set(sorted(first)[:5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [csv, images])
 def test_nothing_is_left(make: Callable[[Path], Any], tmp_path: Path) -> None:
     data = tmp_path / "data"
@@ -442,6 +445,7 @@ def test_diff_why_and_rebuild(tmp_path: Path) -> None:
     assert rebuild_shard(second.path, "train-0", recipe, progress=Silent()).equal
 
 
+@pytest.mark.slow
 def test_single_steps_refuse_a_list_that_changed(tmp_path: Path) -> None:
     source = csv(tmp_path)
     listed = put_list(tmp_path, ["rows.csv#13"])
@@ -488,6 +492,7 @@ def test_verify_says_what_it_cannot_know_of_a_list_that_was_not_excluded(tmp_pat
     assert "The snapshot was not built with this list" in report.summary()
 
 
+@pytest.mark.slow
 def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     source = images(tmp_path / "data")

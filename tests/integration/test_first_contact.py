@@ -77,6 +77,7 @@ def call(
     return run
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(call: Any) -> None:
     write_passengers()
     write_table("labels.csv", write_images("photos"))
@@ -530,6 +531,7 @@ def scaled(inputs: dict[str, Any]) -> dict[str, Any]:
     return {"y": tft.scale_to_z_score(inputs["y"])}
 
 
+@pytest.mark.slow
 def test_errors_of_a_preprocessing_fn_explain_it_too(tmp_path: Path) -> None:
     Path("t.csv").write_text("x,y,z\n" + "1,2,a b\n" * 60 + "3,n.a.,c d\n")
     source = ss.Csv(str(tmp_path / "t.csv"))

@@ -29,6 +29,7 @@ def columns(dataset: Any) -> list[tuple[int, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_groups_stay_in_one_fold(tmp_path: Path) -> None:
     splits = ss.Splits.k_fold(4, test=0.2, group_by="group", assign="balanced")
     reader: Any = build(tmp_path, splits).reader()

@@ -70,6 +70,7 @@ def under_the_same_name(record: Record) -> Record:
     return {"age": record["age"], "diagnosis": tf.cast(record["diagnosis"] == 1, tf.int64)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "steps", "label", "expected"),
     [
@@ -138,6 +139,7 @@ def test_other_names_are_refused(patients: Path, label: Any, message: str) -> No
         ss.build(ss.Recipe(name="x", source=csv(), label=label), patients / "out")
 
 
+@pytest.mark.slow
 def test_another_label_is_another_snapshot_of_the_same_runs(patients: Path) -> None:
     """Contents are compared without the label: what another build found out is not used."""
     found = {}
@@ -388,6 +390,7 @@ def test_a_computed_class(patients: Path) -> None:
         ss.build(ss.Recipe(name="x", features=features, **settings), patients / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "steps", "message"),
     [
@@ -405,6 +408,7 @@ def test_balance_says_how_to_declare_a_class(
         reader.dataset("train", 8, balance="uniform")
 
 
+@pytest.mark.slow
 def test_several_classes_are_targets_with_names(patients: Path) -> None:
     step = ss.tables.multi_hot("findings", ["mass", "cyst", "edema"])
     source = ss.Csv(str(patients / "patients.csv"), types={"findings": ss.Text(optional=True)})

@@ -242,6 +242,7 @@ def test_neither_workers_nor_blocks_count(
     ).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "limit"), [("MAX_RECORDS", 2 * NUM - 1), ("MAX_BYTES", 10_000)]
 )
@@ -295,6 +296,7 @@ def test_only_records_of_a_limit_count(tmp_path: Path) -> None:
         assert {one for pair in pairs for one in pair["ids"]} <= kept.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [3, 10, 40])
 def test_equal_contents_beyond_a_limit_are_not_counted(tmp_path: Path, limit: int) -> None:
     (tmp_path / "rows.csv").write_text("v\n" + "".join(f"{n % 5}\n" for n in range(100)))

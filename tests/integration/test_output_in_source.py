@@ -13,6 +13,7 @@ from snapshard.transforms.storage.opened_source import open_source
 from .test_changing_sources import NUM_ROWS, _tfrecord
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("glob", ["", "/**/*.tfrecord"])
 @pytest.mark.parametrize("out", ["", "made/here"])

@@ -88,6 +88,7 @@ def test_images(lab: Any, tmp_path: Path) -> None:
     assert not {"tensorflow", "snapshard", "pyarrow"} & set(found["loaded"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_tables(tmp_path: Path, examples: Path, compression: Any) -> None:
     recipe = ss.Recipe(
@@ -108,6 +109,7 @@ def test_examples(tmp_path: Path, examples: Path, name: str) -> None:
     assert assert_readers_agree(snapshot) == num_examples >= 300
 
 
+@pytest.mark.slow
 def test_sounds(tmp_path: Path, examples: Path) -> None:
     recipe = load_recipe_file(examples / "spoken_digits.py")
     assert assert_readers_agree(build(recipe, tmp_path)) > 10

@@ -113,6 +113,7 @@ def manifest(report: StepReport) -> bytes:
     return Path(report.path, "manifest.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_steps_one_by_one_make_what_a_build_makes(project: Project) -> None:
     for number, name in enumerate(STEPS):
         report = project.step(name)
@@ -195,6 +196,7 @@ def test_a_file_that_changes_while_a_step_reads_it_begins_anew(
     assert manifest(report) == project.built()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("becomes", ["changed", "removed"])
 def test_what_is_prepared_stays_whatever_becomes_of_the_source(
     project: Project, becomes: str

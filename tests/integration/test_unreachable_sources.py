@@ -162,6 +162,7 @@ def test_answers(
         assert "Check the credentials" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*URLS, "ftp"])
 def test_refused_connections(kind: str, stores_at: Callable[[str], None], call: Call) -> None:
     nobody = f"127.0.0.1:{free_port()}"

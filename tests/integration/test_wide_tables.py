@@ -152,6 +152,7 @@ def test_the_vector_has_the_dtype_of_its_columns(
     assert batch["c3"].tolist() == [[row, row] for row in range(NUM_ROWS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", [0.5, math.nan, None])
 def test_missing_values_need_a_number_that_stands_for_them(
     tmp_path: Path, fill: float | None
@@ -235,6 +236,7 @@ def test_what_cannot_be_stacked(names: Any, options: dict[str, Any], message: st
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_label_stays_and_a_stacked_label_is_refused(tmp_path: Path) -> None:
     steps = [ss.tables.stack("c*", to="x")]
     recipe = ss.Recipe(name="t", source=csv(tmp_path, label="y"), prepare=steps, splits=TRAIN)
@@ -260,6 +262,7 @@ def test_a_request_passes_the_vector(tmp_path: Path) -> None:
     np.testing.assert_array_equal(served["x"], read(snapshot)["x"])
 
 
+@pytest.mark.slow
 def test_columns_after_another_step_are_inputs_of_a_request(tmp_path: Path) -> None:
     steps = [ss.tables.clip("c0", 2, 5), ss.tables.stack("c*", to="x")]
     recipe = ss.Recipe(name="t", source=csv(tmp_path, label="y"), prepare=steps, splits=TRAIN)
@@ -271,6 +274,7 @@ def test_columns_after_another_step_are_inputs_of_a_request(tmp_path: Path) -> N
     np.testing.assert_array_equal(serve(**given)["x"], read(snapshot)["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num", "missing", "dtype", "shown"),
     [
@@ -296,6 +300,7 @@ def test_init_suggests_to_stack_many_columns(
     assert ss.build(recipe, tmp_path / "out", workers=1).reader().NUM_EXAMPLES["train"]
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = [f"band{number}" for number in range(200)]

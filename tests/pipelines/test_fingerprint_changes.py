@@ -315,6 +315,7 @@ MUST_CHANGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "part", "thing", "where"), MUST_CHANGE.values(), ids=MUST_CHANGE
 )

@@ -110,6 +110,7 @@ ESTIMATED: dict[str, tuple[Any, Callable[[Path], object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ESTIMATED)
 def test_rows_of_every_format_are_estimated(tmp_path: Path, name: str) -> None:
     """A sample of 10,000 rows is told from the whole in bytes, whatever the rows' ids hold."""

@@ -102,6 +102,7 @@ def test_hostile_names_come_back_as_they_are_and_are_no_code(
     assert rests == benign
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     names=st.lists(

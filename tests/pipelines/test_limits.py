@@ -120,6 +120,7 @@ def test_a_table_with_a_limit(tmp_path: Path) -> None:
     assert sum(split.num_examples for split in more.manifest.splits.values()) == 300
 
 
+@pytest.mark.slow
 def test_files_with_a_limit_are_the_only_ones_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def read(reader: Any, **options: Any) -> list[tuple[int, int]]:
 ROWS = [(n, int(n % 3 > 0)) for n in range(24)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"seed": 1}])
 def test_reads_by_its_own_files(older: Path, options: dict[str, Any]) -> None:
     reader = ss.Snapshot.open(older).reader()

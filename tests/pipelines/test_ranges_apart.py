@@ -126,6 +126,7 @@ def test_blocks_are_shared() -> None:
         assert check(f"x.{suffix}", text.encode(), longer.encode(), make, features) > 5
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     numbers=st.lists(st.integers(0, 99), min_size=5, max_size=40),

@@ -158,6 +158,7 @@ class TestShuffle:
         assert second_pass == flat(again)
         assert len({tuple(part) for part in (one[:TOTAL], one[TOTAL:], second_pass[:TOTAL])}) == 3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("seed", [0, 5])
     def test_a_global_seed_changes_nothing(self, reader: types.ModuleType, seed: int) -> None:
         orders = []

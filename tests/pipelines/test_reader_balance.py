@@ -206,6 +206,7 @@ class TestBalance:
 
 
 class TestWorkers:
+    @pytest.mark.slow
     @pytest.mark.parametrize("count", [2, 3, 7])
     def test_share_one_epoch(self, reader: types.ModuleType, count: int) -> None:
         whole = ids(reader.dataset("train", 300, balance="uniform", seed=1))

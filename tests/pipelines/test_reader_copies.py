@@ -167,6 +167,7 @@ def child(code: str, *arguments: str) -> Any:
 
 
 class TestWithoutALimit:
+    @pytest.mark.slow
     @pytest.mark.parametrize("shuffle", [True, False])
     @pytest.mark.parametrize("compression", ["none", "gzip"])
     def test_every_record_once_and_every_shard_copied_once(
@@ -411,6 +412,7 @@ class TestCopying:
         assert "Traceback" not in str(error.value)
         assert ids(dataset) == [*range(TOTAL)]  # and another try is another try
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("where", ["local", "remote"])
     @pytest.mark.parametrize("how", ["changed", "short", "long", "missing"])
     def test_a_shard_that_is_damaged_at_its_source(
@@ -459,6 +461,7 @@ class TestCopying:
         assert len(ids(reader.dataset("train", 32, local_copy=tmp_path))) == TOTAL
         assert len(found) == 2 * NUM_SHARDS
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", ["changed", "short", "gone"])
     def test_a_copy_that_is_damaged_is_made_again(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path, how: str

@@ -147,6 +147,7 @@ def test_records_are_dealt_alike_one_by_one_and_in_chunks(
         assert sorted(itertools.chain(*rows(48, **options))) == [*range(num)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_the_last_records_differ_between_epochs(
     tmp_path: Path, write_snapshot: WriteSnapshot, workers: int

@@ -382,6 +382,7 @@ class TestAugment:
         assert self.augmented(reader, seed=4, epochs=2) == first
         assert self.augmented(reader, seed=5, epochs=2) != first
 
+    @pytest.mark.slow
     def test_after_the_cache(self, reader: types.ModuleType) -> None:
         first = self.augmented(reader, seed=4, epochs=2)
         assert self.augmented(reader, seed=4, epochs=2, cache="memory") == first
@@ -611,6 +612,7 @@ def test_the_order_may_be_left_open(reader: types.ModuleType) -> None:
         assert sorted(ids(dataset)) == list(range(TOTAL))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_who_is_late_is_waited_for_or_overtaken(
     tmp_path: Path,

@@ -207,6 +207,7 @@ class TestPad:
             found = ids(reader.dataset("train", 2, seed=1, bucket=name, pad=True))
             assert sorted(flat(found)) == list(range(5))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("bucket", [False, "words"])
     @pytest.mark.parametrize("as_supervised", [False, ("words", "tags")])
     def test_with_numbers_that_are_no_values(
@@ -347,6 +348,7 @@ def series(
 
 
 class TestWindows:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("length", "step"), [(5, 1), (4, 3), (7, 7), (29, 1)])
     def test_each_once_with_the_rest_of_its_record(
         self, series: types.ModuleType, length: int, step: int
@@ -431,6 +433,7 @@ class TestPack:
     ALONE: ClassVar[dict[str, Any]] = {"columns": ["words"], "seed": 1}
     LISTS: ClassVar[list[list[int]]] = sorted(record(i)["words"] for i in NOT_EMPTY)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("options", [{}, {"seed": None}, {"shuffle": False, "seed": None}])
     def test_every_list_once_in_full_rows(
         self, reader: types.ModuleType, options: dict[str, Any]

@@ -107,6 +107,7 @@ class TestSingle:
         assert int(features["number"]) % 2 == int(label)
         assert reader.dataset("train", None, epochs=None).cardinality() == -1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("shuffle", [True, False])
     def test_workers_have_equally_many(self, reader: types.ModuleType, shuffle: bool) -> None:
         options = {"equal_steps": True, "seed": 1, "shuffle": shuffle}
@@ -194,6 +195,7 @@ class TestIds:
             num += len(ids)
         assert num > 80
 
+    @pytest.mark.slow
     def test_forms(self, reader: types.ModuleType) -> None:
         features, label, ids = next(
             iter(reader.dataset("train", 8, as_supervised=True, with_id=True))
@@ -357,6 +359,7 @@ def test_errors_of_functions_show_both_forms(
 
 
 class TestHowMuchAtATime:
+    @pytest.mark.slow
     def test_numbers_give_the_same_batches(self, own: types.ModuleType) -> None:
         plain = batched(own.dataset("train", 16, seed=1))
         for parallelism, prefetch in ((1, 0), (3, 2), (64, None), (None, 0)):

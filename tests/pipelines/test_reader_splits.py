@@ -216,6 +216,7 @@ def test_a_window_copies_only_what_a_part_needs(own: types.ModuleType, tmp_path:
         own.dataset("train", 16, local_copy=(tmp_path, 2 * max(sizes)), balance="uniform")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"shuffle": False}, {"shuffle": True}, {"seed": 1}], ids=str)
 def test_only_touched_shards_are_opened(own: types.ModuleType, options: dict[str, Any]) -> None:
     for path in folder_of(own).glob("*.tfrecord"):

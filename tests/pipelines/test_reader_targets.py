@@ -165,6 +165,7 @@ def test_a_target_that_no_example_lacks_has_no_mask(
 SEVERAL = (("image", "age", "words"), ("tags", "codes"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -198,6 +199,7 @@ def test_it_goes_with_every_option(reader: types.ModuleType, options: dict[str, 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked", [True, "codes", ("words", "codes"), ("age", "codes"), ("words", ("codes", "age"))]
 )

@@ -231,6 +231,7 @@ class TestDoctor:
         row = next(row for row in found["checklist"] if row["item"].startswith("compression"))
         assert row["measured"].startswith("gzip; GZIP leaves")
 
+    @pytest.mark.slow
     def test_operations_of_a_pipeline_without_prefetch(self) -> None:
         plain = tf.data.Dataset.range(9).map(lambda i: i + 1).batch(2)
         used, last = doctor.operations_of(plain)
@@ -373,6 +374,7 @@ def test_profile_writes_a_trace(run: Run, numbers: Path, tmp_path: Path) -> None
 
 
 class TestRefusals:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [

@@ -330,6 +330,7 @@ class TestEncodedImages:
         for content, pixels in zip(contents, found, strict=True):
             assert (pixels == decode_pixels(tf.constant(content), channels).numpy()).all()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("size", [None, (10, 12)])
     def test_images_of_one_size_need_no_image_size(
         self, tmp_path: Path, size: tuple[int, int] | None, write_snapshot: WriteSnapshot
@@ -508,6 +509,7 @@ class TestMasks:
         assert batch["steps_present"].numpy().tolist() == [False] * 3
         assert batch["steps"].to_list() == [[]] * 3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "label",
         [

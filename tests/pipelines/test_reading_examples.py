@@ -64,6 +64,7 @@ def folds(
     return write_snapshot(tmp_path_factory.mktemp("folds"), FEATURES, made)
 
 
+@pytest.mark.slow
 def test_parts_of_splits(reader: types.ModuleType) -> None:
     found = run("Parts of splits", reader)
     tenth, rest = positions(found["a_tenth"]), positions(found["the_rest"])

@@ -225,6 +225,7 @@ def reading(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GAPS)
 @pytest.mark.parametrize("kind", ["function", "map", "filter"])
 def test_no_function_takes_a_missing_value_for_a_real_one(name: str, kind: str) -> None:

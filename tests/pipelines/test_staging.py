@@ -422,6 +422,7 @@ def test_a_recipe_made_in_a_function_is_carried(
     assert not list(tmp_path.rglob("*.zip"))
 
 
+@pytest.mark.slow
 def test_a_changed_copy_of_a_recipe_is_carried(
     tmp_path: Path, workspace: Workspace, elsewhere: _Elsewhere
 ) -> None:

@@ -30,6 +30,7 @@ def names_called(tree: ast.Module) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS)
 def test_nothing_is_unpickled_or_run(room: str) -> None:
     paths = sorted((ROOT / room).rglob("*.py"))

@@ -789,6 +789,7 @@ def test_command_with_wrong_options(tmp_path: Path, call: Any, options: tuple[st
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "inspect"])
 def test_loads_neither_tensorflow_nor_beam(snapshot: Path, command: str) -> None:
     done = subprocess.run(

@@ -205,6 +205,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_nothing_that_a_build_started_outlives_it(tmp_path: Path, ending: str) -> None:
@@ -280,6 +281,7 @@ print("done")
     assert (process.returncode, out, err) == (0, "done\n", "")
 
 
+@pytest.mark.slow
 def test_an_element_may_take_long_while_it_advances() -> None:
     warned = Warned()
     deadline = time.monotonic() + 1.5
@@ -290,6 +292,7 @@ def test_an_element_may_take_long_while_it_advances() -> None:
     assert not warned.warnings
 
 
+@pytest.mark.slow
 def test_what_other_threads_of_its_process_do_for_an_element_counts() -> None:
     """Such as those that read ahead, and those of TensorFlow that call a user's function."""
     import threading
@@ -549,6 +552,7 @@ cli.main()
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_looking_at_others_is_no_advance() -> None:
     """Such as a look, every few seconds, for what workers have put in place."""
     warned = Warned()

@@ -230,6 +230,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.slow
 def test_a_worker_whose_driver_is_gone_before_it_looks_ends_as_well() -> None:
     done = subprocess.run([sys.executable, "-c", _KILLED_AT_ONCE], capture_output=True, text=True)
     number, folder = done.stdout.split()

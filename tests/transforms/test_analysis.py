@@ -126,6 +126,7 @@ def test_z_scores(transformed: dict[str, list[Any]]) -> None:
     np.testing.assert_allclose([v for v in found if v is not None], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_with_ties(graph: TransformGraph, transformed: dict[str, list[Any]]) -> None:
     path = Path(graph.url) / "transform_fn" / "assets" / "names"
     words = path.read_bytes().split()
@@ -235,6 +236,7 @@ def test_failures_are_told_in_plain_words(
         trace(function, PREPARED)
 
 
+@pytest.mark.slow
 def test_a_failure_on_the_data_names_the_operation(tmp_path: Path) -> None:
     def numbers(inputs: dict[str, Any]) -> dict[str, Any]:
         return {"a": tft.scale_to_z_score(tf.strings.to_number(inputs["name"]))}

@@ -121,6 +121,7 @@ def test_adding_a_file_changes_one_or_two_blocks(seed: int) -> None:
     assert sum(num_new) / len(num_new) < 1.5
 
 
+@pytest.mark.slow
 def test_equal_files_make_blocks_of_about_the_aim() -> None:
     files = _sorted([_file(f"{index:06}", FILE_COST_BYTES) for index in range(20_000)])
     blocks = group_blocks(files, {}, block_bytes=SMALL_BLOCK)

@@ -189,6 +189,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return _digest_of(_write(tmp_path_factory.mktemp("base")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [

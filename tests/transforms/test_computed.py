@@ -143,6 +143,7 @@ def test_what_comes_back_unchanged_keeps_type_and_bytes(folder: Path) -> None:
     assert made.column("renamed").to_pylist()[0] == b"\x23\x01\x00\x00\x00\x00\xf8\x7f"
 
 
+@pytest.mark.slow
 def test_what_is_computed_has_the_types_of_tensorflow_transform(folder: Path) -> None:
     graph, made = transformed(folder)
     made.validate(full=True)

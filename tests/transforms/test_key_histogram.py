@@ -63,6 +63,7 @@ def test_counts_are_exact(rows: list[Row], stratified: bool) -> None:
     assert histogram.num_bytes.sum() == sum(size for _, _, size, _ in rows)
 
 
+@pytest.mark.slow
 @given(_rows, st.randoms(use_true_random=False))
 def test_merging_in_any_order_gives_the_same_bytes(rows: list[Row], random: random.Random) -> None:
     whole = make(rows).to_bytes()

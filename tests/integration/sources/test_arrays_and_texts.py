@@ -39,6 +39,7 @@ def numbered(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return [rows[name] for name in sorted(rows, key=lambda name: int(name.partition("#")[2]))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_examples_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     import tensorflow as tf
@@ -100,6 +101,7 @@ def test_frames_of_sequence_examples_come_back_equal(lab: Any, tmp_path: Path) -
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_arrays_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     rng = np.random.default_rng(0)

@@ -168,6 +168,7 @@ JSON_NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "memory", "zip"])
 def test_json_lines_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     rows = [{name: row[name] for name in JSON_NAMES} for row in ROWS]

@@ -68,6 +68,7 @@ def _zip(folder: Path, files: dict[str, bytes]) -> str:
 PLACES = {"local": write, "memory": _memory, "zip": _zip}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_every_format_and_rate_comes_back_equal_from_anywhere(
     lab: Any, tmp_path: Path, place: str
@@ -200,6 +201,7 @@ def test_the_shipped_recordings(lab: Any, tmp_path: Path, examples: Path) -> Non
         np.testing.assert_array_less(np.abs(np.log(found[loud] / total[loud])), 0.5)
 
 
+@pytest.mark.slow
 def test_what_tensorflow_decodes_is_served_from_raw_files(
     lab: Any, tmp_path: Path, examples: Path
 ) -> None:

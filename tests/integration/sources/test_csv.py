@@ -60,6 +60,7 @@ def _content() -> bytes:
     return sink.getvalue().encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "memory", "zip"])
 def test_cells_of_every_type_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     content = _content()

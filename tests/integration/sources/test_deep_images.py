@@ -28,6 +28,7 @@ def _read(snapshot: ss.Snapshot, **options: Any) -> Any:
     return next(iter(batches))["image"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["raw", "encoded"])
 def test_depths_come_back_from_files(lab: Any, tmp_path: Path, storage: Any) -> None:
     features = {

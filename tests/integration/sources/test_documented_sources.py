@@ -93,6 +93,7 @@ EXAMPLES: list[tuple[str, str, Callable[[Path], None]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("document", "heading", "prepare"), EXAMPLES, ids=[e[1] for e in EXAMPLES])
 def test_documented_sources_are_built(
     tmp_path: Path,

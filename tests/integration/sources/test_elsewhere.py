@@ -33,6 +33,7 @@ SOURCES: dict[str, Callable[[str], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("url", [PLACE, f"zip://*::{PLACE}/a.zip"])
 def test_memory_is_refused_with_several_workers(tmp_path: Path, name: str, url: str) -> None:

@@ -104,6 +104,7 @@ def rows_of(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
     return plain_rows(lab, snapshot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "memory", "zip"])
 def test_a_dataset_comes_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     save(tmp_path / "set", range(NUM))

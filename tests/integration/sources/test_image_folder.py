@@ -142,6 +142,7 @@ def test_every_format_and_orientation_comes_back_equal(
             assert difference.max() <= (1 if name.endswith((".jpg", "5.webp")) else 0), name
 
 
+@pytest.mark.slow
 def test_fields_of_file_names_and_folders_of_splits(lab: Any, tmp_path: Path) -> None:
     files = {
         f"{split}/{CLASSES[i % 3]}_cam{i % 2}_{i:03}.png": encode(pixels(i))

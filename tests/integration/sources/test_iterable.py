@@ -105,6 +105,7 @@ BATCHES: dict[str, Callable[[], Iterator[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BATCHES)
 def test_rows_are_the_same_however_they_are_yielded(lab: Any, tmp_path: Path, kind: str) -> None:
     found = lab.stored_rows(build(tmp_path, BATCHES[kind]))

@@ -90,6 +90,7 @@ def in_tar(folder: Path) -> Any:
     return ss.WebDataset(str(folder / "t.tar"))
 
 
+@pytest.mark.slow
 def test_a_part_of_a_sample_is_declared_to_be_a_mask(lab: Any, tmp_path: Path) -> None:
     features = {"image": ss.Image(), "mask.image": ss.Mask(names=NAMES), "text": ss.Text()}
     steps = [ss.images.decode("image"), ss.images.decode("mask.image")]
@@ -117,6 +118,7 @@ def _ids(snapshot: ss.Snapshot) -> list[str]:
     return [one for path in paths for one in pq.read_table(path).column("id").to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["raw", "encoded"])
 def test_the_reader_resizes_masks_by_nearest_neighbour(tmp_path: Path, storage: str) -> None:
     steps = [ss.images.decode("image"), ss.images.decode("mask")] if storage == "raw" else []
@@ -132,6 +134,7 @@ def test_the_reader_resizes_masks_by_nearest_neighbour(tmp_path: Path, storage: 
             np.testing.assert_array_equal(found[..., 0], nearest(indices, *size))
 
 
+@pytest.mark.slow
 def test_the_suggested_recipe_pairs_masks_and_serves_images(lab: Any, tmp_path: Path) -> None:
     in_folders(tmp_path)
     text = describe_suggestion(str(tmp_path / "in"))
@@ -166,6 +169,7 @@ def test_masks_are_paired_at_any_depth(layout: str) -> None:
     }
 
 
+@pytest.mark.slow
 def test_files_without_a_partner_are_rejects(lab: Any, tmp_path: Path) -> None:
     image, mask = jpeg(4, 4), png(np.zeros((4, 4), np.uint8), "L")
     contents = {
@@ -210,6 +214,7 @@ def test_files_without_a_partner_are_rejects(lab: Any, tmp_path: Path) -> None:
         build_all(tmp_path / "again", source, max_rejects=10)
 
 
+@pytest.mark.slow
 def test_a_changed_mask_is_read_again_and_a_limit_counts_pairs(lab: Any, tmp_path: Path) -> None:
     source = in_folders(tmp_path)
     recipe = ss.Recipe(name="made", source=source, splits=ss.Splits(train=1.0))
@@ -224,6 +229,7 @@ def test_a_changed_mask_is_read_again_and_a_limit_counts_pairs(lab: Any, tmp_pat
     np.testing.assert_array_equal(np.asarray(Pillow.open(io.BytesIO(found))), changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("origin", ["pattern", "table"])
 def test_other_features_come_from_names_or_a_table(lab: Any, tmp_path: Path, origin: str) -> None:
     content = jpeg(4, 4), png(np.zeros((4, 4), np.uint8), "L")

@@ -36,6 +36,7 @@ def npz() -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "memory", "zip"])
 def test_npz_comes_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     (tmp_path / "t.npz").write_bytes(npz())

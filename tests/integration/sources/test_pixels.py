@@ -142,6 +142,7 @@ BAD: list[tuple[Any, ss.Image, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("values", "image", "words"), BAD)
 def test_what_are_no_pixels_is_refused(
     tmp_path: Path, values: Any, image: ss.Image, words: str

@@ -52,6 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "raw"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per", ["line", "paragraph", "file"])
 def test_texts_come_back_equal(lab: Any, tmp_path: Path, folder: Path, per: Any) -> None:
     assert rows_of(lab, tmp_path, ss.TextFiles(str(folder), per=per)) == expected(per)

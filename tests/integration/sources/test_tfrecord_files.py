@@ -60,6 +60,7 @@ def expected(i: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "gzip", "memory", "zip"])
 def test_examples_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     frames = [frame(example(i)) for i in range(NUM)]

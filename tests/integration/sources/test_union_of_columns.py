@@ -59,6 +59,7 @@ def _write(folder: Path, name: str) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_absent_columns_are_missing_values(lab: Any, tmp_path: Path, name: str) -> None:
     url = _write(tmp_path / "in", name)

@@ -85,6 +85,7 @@ class TestDecode:
             mean = sounds.decoded(content).mean(axis=1, dtype=np.float64)
             np.testing.assert_allclose(row["audio"], mean, atol=1e-7)
 
+    @pytest.mark.slow
     def test_sixteen_bits_stay_as_they_are(self, sounds: Any) -> None:
         pcm = np.random.default_rng(0).integers(-32_768, 32_768, (300, 1), np.int16)
         pcm[:2, 0] = -32_768, 32_767
@@ -232,6 +233,7 @@ class TestResample:
         found, _ = apply(ss.audio.resample("audio", 8000), steady, feature)
         np.testing.assert_allclose(found[86:-86], steady[: len(found) - 172], atol=1e-6)
 
+    @pytest.mark.slow
     def test_odd_rates_go_another_way_to_the_same_samples(
         self, sounds: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -71,6 +71,7 @@ def _saved(mode: str, kind: str) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [[], [ss.images.decode("image")]], ids=["encoded", "raw"])
 @pytest.mark.parametrize(
     ("mode", "kind"), [("RGB", "PNG"), ("P", "PNG"), ("L", "JPEG"), ("RGB", "GIF")]
@@ -92,6 +93,7 @@ def test_truncated_files_are_rejected(kitchen: Any, content: bytes) -> None:
     assert batch.rejects[0].reason == "truncated image"
 
 
+@pytest.mark.slow
 def test_steps_keep_the_range(kitchen: Any) -> None:
     pixels = np.zeros((8, 12, 3), np.uint16)
     pixels[:, 6:] = 65_535

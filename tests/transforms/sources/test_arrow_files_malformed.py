@@ -136,6 +136,7 @@ def test_cut_at_every_byte(reading: Any, form: str, step: int) -> None:
         assert got.column("x") == list(range(len(got.rows)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", CONTENTS)
 def test_any_damage_gives_rejects_or_rows_and_never_a_crash(reading: Any, form: str) -> None:
     content = CONTENTS[form]

@@ -250,6 +250,7 @@ def plain(array: pa.Array) -> list[Any]:
     return [one(value) for value in array.to_pylist()]
 
 
+@pytest.mark.slow
 @given(columns=st.lists(types_and_rows(), min_size=1, max_size=4), groups=st.integers(1, 3))
 @quick
 def test_parquet_and_arrow_as_pyarrow_reads_them(
