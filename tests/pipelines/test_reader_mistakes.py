@@ -110,6 +110,14 @@ def ids(dataset: Any) -> list[int]:
         ({"prefetch_to_device": "/GPU:7"}, "prefetch_to_device='/GPU:7': .* no such device"),
         ({"prefetch_to_device": "gpu?"}, "prefetch_to_device='gpu.': .* no such device"),
         ({"dtype": "floaty"}, "image_size=, dtype= and scale= are for images"),
+        ({"scale": "1/255"}, "scale='1/255' must be a number"),
+        ({"scale": True}, "scale=True must be a number"),
+        ({"scale": float("nan")}, "scale=nan must be a number"),
+        ({"scale": [1.0]}, r"scale=\[1.0\] must be a number"),
+        ({"root": 3}, "root=3 must be the folder or URL"),
+        ({"root": ""}, "root='' must be the folder or URL"),
+        ({"service": 3}, "service=3 must be an address"),
+        ({"service": ("grpc://a:1",)}, "service=.* must be an address"),
         ({"augment": lambda one, seed: None}, "augment= must return the changed example"),
         ({"augment_batch": lambda batch, seeds: None}, "augment_batch= must return the changed"),
         (
@@ -267,7 +275,7 @@ def test_a_size_that_no_image_has(pixels: types.ModuleType, size: Any) -> None:
         pixels.dataset("train", 1, image_size=size)
 
 
-@pytest.mark.parametrize("dtype", ["floaty", "", "string", "bool", 3.5, "complex64"])
+@pytest.mark.parametrize("dtype", ["floaty", "", "string", "bool", 3.5, "complex64", True, 1])
 def test_a_type_that_no_image_has(pixels: types.ModuleType, dtype: Any) -> None:
     with pytest.raises(ValueError, match=r"dtype=.* must"):
         pixels.dataset("train", 1, dtype=dtype)

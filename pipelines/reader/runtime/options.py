@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,8 @@ class Options:
         for name, least in (("parallelism", 1), ("prefetch", 0)):
             if getattr(self, name) is not None:
                 _check_integer(name, getattr(self, name), least=least, end=2**31)
+        if self.scale is not None and not (_is_number(self.scale) and math.isfinite(self.scale)):
+            raise ValueError(f"scale={self.scale!r} must be a number such as 1 / 255.")
         targets_of(self.as_supervised)
         _check_padding(self.pad)
         _check_buffer(self.shuffle)
@@ -232,6 +235,14 @@ def _check_stages(stages: Any) -> None:
 
 
 def _check_places(options: Options) -> None:
+    root, service = options.root, options.service
+    if root is not None and not (isinstance(root, str | os.PathLike) and os.fspath(root)):
+        raise ValueError(f"root={root!r} must be the folder or URL of the snapshot.")
+    if service is not None and not isinstance(service, str | Mapping):
+        raise ValueError(
+            f'service={service!r} must be an address such as "grpc://host:port", or a dict of the '
+            "arguments of tf.data.experimental.service.distribute."
+        )
     cache, copy = options.cache, options.local_copy
     folder = copy[0] if isinstance(copy, list | tuple) and len(copy) == 2 else copy
     for name, value, kept in (("cache", cache, cache), ("local_copy", copy, folder)):

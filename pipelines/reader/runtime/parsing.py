@@ -149,8 +149,10 @@ def _conversion(
     has_images = any(map(has_pixels, facts.FEATURES.values()))
     if not has_images and (image_size, dtype, scale) != (None, None, None):
         raise ValueError("image_size=, dtype= and scale= are for images, and there are none here.")
+    name = ("uint8" if scale is None else "float32") if dtype is None else dtype
     try:
-        kind = tf.as_dtype(("uint8" if scale is None else "float32") if dtype is None else dtype)
+        # as_dtype takes numbers, too, which are TensorFlow's own.
+        kind = tf.as_dtype(str(name) if isinstance(name, int) else name)
     except (TypeError, ValueError):
         raise ValueError(f"dtype={dtype!r} must name a type such as 'float32'.") from None
     if not (kind.is_floating or kind.is_integer):
