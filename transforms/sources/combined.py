@@ -14,22 +14,25 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
+import numpy as np
 import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.errors import DataError, RecipeError, Reject, SchemaError
-from ...schemas.features import ClassLabel, Feature, Features, flatten, is_optional
+from ...schemas.features import ClassLabel, Feature, Features, Scalar, Tensor, flatten, is_optional
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.fingerprint import digest
 from ...schemas.limits import Limits
 from ...schemas.nested import nest
 from ...schemas.recipe import CountsRows, ExtractedSource, HasRows, OpenSource, Source
+from ...schemas.wire import Dtype
 from ...schemas.written import written
 from ..code.digest import functions_of
 from ..runs.files import wire_schema
 from ..storage.opened_source import OpenedSource, open_source, path_bytes, unopened_source
+from .arrow.types import join_types
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _SOURCES = "sources"
@@ -44,8 +47,9 @@ class Sources:
     adding, removing or reordering sources does not change the ids, keys and splits of the others;
     do not rename one. ``ss.Splits.by_folder(train="old", test="new")`` splits by source.
 
-    A feature that a source lacks is missing in its records, and optional. Sources that all have a
-    feature must have it in the same type; the classes of a ClassLabel are those of all sources.
+    A feature that a source lacks is missing in its records, and optional. Numbers of several types
+    are converted exactly to one that holds all of them, and the classes of a ClassLabel are those
+    of all sources. Other types must be equal.
     """
 
     sources: tuple[tuple[str, Source], ...]
@@ -395,7 +399,9 @@ def join_features(found: Mapping[str, Features]) -> JoinedFeatures:
     """Joins the features of several sources.
 
     A feature is optional if it is in one source, or if a source lacks it. The classes of a
-    ClassLabel are those of all sources, sorted. All else must be equal.
+    ClassLabel are those of all sources, sorted. Numbers have a dtype that holds those of all
+    sources; one that it cannot hold, an integer beyond 2^53 in float64, will be a reject. All else
+    must be equal.
 
     Args:
         found: Flat features of each source, by the source's name.
@@ -490,9 +496,24 @@ def _join(one: Feature, other: Feature) -> Feature | None:
             return None
         names = tuple(sorted({*one.names, *other.names}))
         one, other = (dataclasses.replace(label, names=names) for label in (one, other))
+    if isinstance(one, Scalar | Tensor) and isinstance(other, Scalar | Tensor):
+        dtype = _wider(one.dtype, other.dtype)
+        if dtype is None:
+            return None
+        one, other = (dataclasses.replace(feature, dtype=dtype) for feature in (one, other))
     if is_optional(one) != is_optional(other):
         one, other = (_optional(feature) for feature in (one, other))
     return one if one == other else None
+
+
+def _wider(one: Dtype, other: Dtype) -> Dtype | None:
+    """The dtype that holds numbers of both, as for the columns of one source; None if none does."""
+    if one == other:
+        return one
+    if not all(dtype.startswith(("int", "uint", "float")) for dtype in (one, other)):
+        return None
+    joined = join_types(pa.type_for_alias(one), pa.type_for_alias(other))
+    return None if joined is None else cast(Dtype, np.dtype(joined.to_pandas_dtype()).name)
 
 
 def _optional(feature: Any) -> Feature:

@@ -82,6 +82,83 @@ def ids_of(lab: Any, snapshot: ss.Snapshot) -> set[str]:
     return set(lab.rows_back(snapshot))
 
 
+NUMBERS = {
+    "int32": np.array([1, -2, 3], np.int32),
+    "int64": np.array([1, 2**53 - 1, -5]),
+    "float32": np.array([0.1, -2.5, 1e30], np.float32),
+    "float64": np.array([0.1, -2.5, 1e300]),
+}
+
+
+def _numbers(folder: Path, kind: str, values: Any) -> Any:
+    folder.mkdir()
+    if kind == "Numpy":
+        np.savez(folder / "t.npz", x=values)
+        return ss.Numpy(str(folder))
+    if kind == "Parquet":
+        pq.write_table(pa.table({"x": values}), folder / "t.parquet")
+        return ss.Parquet(str(folder))
+    if kind == "Arrow":
+        with pa.ipc.new_file(folder / "t.arrow", pa.schema([("x", pa.array(values).type)])) as file:
+            file.write_table(pa.table({"x": values}))
+        return ss.Arrow(str(folder))
+    texts, types = [repr(value) for value in values.tolist()], {"x": values.dtype.name}
+    if kind == "Csv":
+        (folder / "t.csv").write_text("\n".join(["x", *texts]) + "\n")
+        return ss.Csv(str(folder), types=types)
+    (folder / "t.jsonl").write_text("".join(f'{{"x": {text}}}\n' for text in texts))
+    return ss.JsonLines(str(folder), types=types)
+
+
+@pytest.mark.slow  # 25 builds
+@pytest.mark.parametrize("kind", ["Csv", "JsonLines", "Parquet", "Arrow", "Numpy"])
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("int32", "int64", "int64"),
+        ("int64", "float32", "float64"),
+        ("float32", "float64", "float64"),
+        ("int64", "float64", "float64"),
+        ("int32", "float32", "float64"),
+    ],
+)
+def test_numbers_have_the_type_that_holds_all(
+    lab: Any, tmp_path: Path, kind: str, one: str, other: str, expected: str
+) -> None:
+    """Of every source of columns: it reads its own, narrower numbers as the common type."""
+    source = ss.Sources(
+        own=_numbers(tmp_path / "a", kind, NUMBERS[one]),
+        wide=_numbers(tmp_path / "b", "Parquet", NUMBERS[other]),
+    )
+    snapshot = build_all(tmp_path, source)
+    assert snapshot.manifest.features["x"] == ss.Scalar(expected)
+    rows = lab.rows_back(snapshot)
+    found = {
+        part: sorted(row["x"] for key, row in rows.items() if key.startswith(part))
+        for part in ("own", "wide")
+    }
+    assert found["own"] == sorted(NUMBERS[one].astype(expected).tolist())
+    assert found["wide"] == sorted(NUMBERS[other].astype(expected).tolist())
+
+
+def test_an_integer_that_the_common_type_cannot_hold_is_a_reject(tmp_path: Path) -> None:
+    source = ss.Sources(
+        own=_numbers(tmp_path / "a", "Parquet", np.array([1, 2**53 + 1])),
+        wide=_numbers(tmp_path / "b", "Parquet", NUMBERS["float64"]),
+    )
+    with pytest.raises(RejectsError, match=r"own/t\.parquet"):
+        build_all(tmp_path, source)
+
+
+def test_inferred_floats_of_every_kind_are_combined(lab: Any, tmp_path: Path) -> None:
+    """Where nothing is declared: Csv infers float32, and the others float64."""
+    kinds = ("Csv", "JsonLines", "Parquet")
+    parts = {kind: made(tmp_path / kind, kind, [{"kind": "a", "x": 0.5}]) for kind in kinds}
+    snapshot = build_all(tmp_path, ss.Sources(**parts))
+    assert snapshot.manifest.features["x"] == ss.Scalar("float64")
+    assert [row["x"] for row in lab.rows_back(snapshot).values()] == [0.5] * 3
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
