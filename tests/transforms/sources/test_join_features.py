@@ -21,6 +21,15 @@ NUMBERED = ss.ClassLabel({1: "a", 2: "b"})
         (INT, INT, INT),
         (INT, OPTIONAL_INT, OPTIONAL_INT),
         (INT, None, OPTIONAL_INT),
+        (INT, ss.Scalar("float32"), ss.Scalar("float64")),
+        (OPTIONAL_INT, ss.Scalar("int8"), OPTIONAL_INT),
+        (ss.Scalar("float32"), ss.Scalar("float64"), ss.Scalar("float64")),
+        (
+            ss.Sequence(INT),
+            ss.Sequence(ss.Scalar("float64")),
+            ss.Sequence(ss.Scalar("float64")),
+        ),
+        (ss.Tensor("int8", (2,)), ss.Tensor("float32", (2,)), ss.Tensor("float32", (2,))),
         (AB, BC, ABC),
         (AB, ss.ClassLabel(("b", "c"), optional=True), ss.ClassLabel(tuple("abc"), optional=True)),
         (AB, None, ss.ClassLabel(("a", "b"), optional=True)),
@@ -46,7 +55,11 @@ def test_features_that_fit(one: Any, other: Any, both: Any) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (INT, ss.Scalar("float32")),
+        (INT, ss.Scalar("string")),
+        (INT, ss.Scalar("bool")),
+        (ss.Scalar("float32"), ss.Scalar("bfloat16")),
+        (INT, ss.Tensor("int64", (1,))),
+        (ss.Tensor("int8", (2,)), ss.Tensor("float32", (3,))),
         (INT, AB),
         (INT, ss.Sequence(INT)),
         (AB, DECLARED),
