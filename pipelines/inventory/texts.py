@@ -25,7 +25,7 @@ from ...schemas.recipe import Source
 from ...schemas.written import written
 from ...transforms.sources.csv.cells import to_timestamps, unfit_texts
 from ...transforms.sources.csv.source import Csv
-from ...transforms.sources.csv.types import is_wide
+from ...transforms.sources.csv.types import are_wide
 from ...transforms.sources.json.source import JsonLines
 from ...transforms.storage.opened_source import OpenedSource
 
@@ -141,7 +141,7 @@ class TextColumn:
             if name == "number" and not self.wide and fits.any():
                 with contextlib.suppress(ValueError):  # nan(1)
                     numbers = [float(texts[index]) for index in np.flatnonzero(fits)]
-                    self.wide = is_wide(pa.array(numbers, pa.float64()))
+                    (self.wide,) = are_wide([pa.array(numbers, pa.float64())])
 
     def forget_numbers(self, num: int) -> None:
         """Keeps only times among the kinds if not exactly this many cells are numbers."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import mmh3
 import numpy as np
@@ -46,9 +47,31 @@ def content_hashes(columns: pa.RecordBatch) -> Hashes:
     not cryptographic: it does not resist deliberate collisions.
     """
     total = np.zeros(columns.num_rows, np.uint64)
-    for index, column in enumerate(columns.columns, start=1):
-        total = _mixed(total ^ (_hashes(column) + _times(index)))
+    for index, hashes in enumerate(_hashes_of_all(columns), start=1):
+        total = _mixed(total ^ (hashes + _times(index)))
     return total
+
+
+def _hashes_of_all(columns: pa.RecordBatch) -> Iterator[Hashes]:
+    """The hashes of each column.
+
+    Adjacent columns of numbers are hashed together: there may be thousands, of a few rows each.
+    """
+    for kind, several in itertools.groupby(columns.columns, _plain_numbers):
+        if kind is None:
+            yield from map(_hashes, several)
+        else:
+            yield from _number_hashes(np.stack([column.to_numpy() for column in several]))
+
+
+def _plain_numbers(column: pa.Array) -> pa.DataType | None:
+    """The type of a column of numbers without missing values; None for others."""
+    numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    return column.type if numbers and not column.null_count else None
+
+
+def _number_hashes(numbers: npt.NDArray[Any]) -> Hashes:
+    return _mixed(numbers.view(f"u{numbers.itemsize}").astype(np.uint64))
 
 
 def _hashes(column: pa.Array) -> Hashes:
@@ -70,8 +93,7 @@ def _hashes(column: pa.Array) -> Hashes:
     elif pa.types.is_large_binary(kind):
         found = _text_hashes(column)
     else:
-        numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
-        found = _mixed(numbers.view(f"u{numbers.itemsize}").astype(np.uint64))
+        found = _number_hashes(column.fill_null(0).to_numpy(zero_copy_only=False))
     return np.where(missing, _MISSING, found) if missing.any() else found
 
 

@@ -192,12 +192,19 @@ class ColumnTypes:
             parsed = table.parse(rows, zero_one=False)
         self.num_rows += len(parsed)
         indices = {name: index for index, name in enumerate(table.header)}
-        for position, name in enumerate(self.names):
-            index = indices[name]
-            column = parsed.column(index).combine_chunks()
-            kind = kind_of(column.type)
+        columns = [parsed.column(indices[name]).combine_chunks() for name in self.names]
+        kinds = [kind_of(column.type) for column in columns]
+        undecided = [
+            position
+            for position, kind in enumerate(kinds)
+            if kind == "float" and not self.wide[position]
+        ]
+        found = are_wide([columns[position] for position in undecided])
+        for position, wide in zip(undecided, found, strict=True):
+            self.wide[position] = wide
+        for position, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
             if kind in ("int64", "float"):
-                wide = self.wide[position] or (kind == "float" and is_wide(column))
+                index, wide = indices[self.names[position]], self.wide[position]
                 if kind == "int64":
                     integers = column.drop_null().to_numpy()
                 else:
@@ -260,27 +267,30 @@ def join(one: Kind, other: Kind) -> Kind:
     return "float" if {one, other} == {"int64", "float"} else "string"
 
 
-def is_wide(numbers: pa.Array) -> bool:
-    """Whether any of float64[n] loses digits as a float32.
+def are_wide(columns: Sequence[pa.Array]) -> list[bool]:
+    """Which columns of float64[n] contain a number that loses digits as a float32.
 
     A number survives if the shortest text of its float32 is the same number.
 
-    >>> is_wide(pa.array([39.1, 123456.78, None])), is_wide(pa.array([1234567890.5]))
-    (False, True)
+    >>> are_wide([pa.array([39.1, 123456.78, None]), pa.array([1234567890.5])])
+    [False, True]
     """
-    values = numbers.drop_null().to_numpy()
-    values = values[np.isfinite(values)]
+    present = [column.drop_null().to_numpy() for column in columns]
+    values = np.concatenate([np.zeros(0), *present])
+    column_of = np.repeat(np.arange(len(columns)), [len(numbers) for numbers in present])
     # Six digits always survive. Most numbers have no more, and need no conversion to text.
-    hundreds = np.rint(values * 100)
-    values = values[(hundreds / 100 != values) | (np.abs(hundreds) >= 1e6)]
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    narrow, values = narrow[narrow != values], values[narrow != values]
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow, hundreds = values.astype(np.float32), np.rint(values * 100)
+        doubtful = (hundreds / 100 != values) | (np.abs(hundreds) >= 1e6)
+        doubtful &= (narrow != values) & np.isfinite(values)
+    values, narrow, column_of = values[doubtful], narrow[doubtful], column_of[doubtful]
+    wide = np.zeros(len(columns), bool)
     for start in range(0, len(values), 1 << 12):
-        texts = pa.array(narrow[start : start + (1 << 12)]).cast(pa.string())
-        if not np.array_equal(texts.cast(pa.float64()), values[start : start + (1 << 12)]):
-            return True
-    return False
+        part = slice(start, start + (1 << 12))
+        texts = pa.array(narrow[part]).cast(pa.string())
+        wide[column_of[part][texts.cast(pa.float64()).to_numpy() != values[part]]] = True
+    found: list[bool] = wide.tolist()
+    return found
 
 
 def cell_texts(table: Table, rows: Rows, name: str) -> set[bytes]:
