@@ -97,6 +97,14 @@ def tensor_form(feature: Feature) -> TensorForm | None:
     return None if isinstance(feature, Image) or is_encoded(feature) else feature.form
 
 
+def can_batch(feature: Feature) -> bool:
+    """Whether the values of many records fit in one tensor, dense or ragged."""
+    form = tensor_form(feature)
+    if form is None:
+        return is_encoded(feature)
+    return not isinstance(feature, Audio) and None not in form.shape[1:]
+
+
 def presence_name(name: str) -> str:
     """Name of the bool scalar in a step's record that says whether an optional feature is present.
 

@@ -15,11 +15,9 @@ import fcntl
 import functools
 import glob
 import hashlib
-import importlib
 import json
 import logging
 import os
-import re
 import shutil
 import sys
 import threading
@@ -35,6 +33,7 @@ from . import facts
 from .options import Options
 from .order import OPEN_SHARDS, ByShard, Dealt
 from .pipeline import Plan
+from .urls import UnreadableError, one_line, open_url, read_bytes
 
 _AT_ONCE = 4  # shards copied concurrently
 _AHEAD = 8  # maximum of shards copied before a stream requests them
@@ -45,15 +44,6 @@ _BACKOFF_S = 0.5  # before the second try; twice that before the third
 _WAIT_S = 0.05  # between two checks whether a file has arrived
 _AWAITED_S = 1.0  # a stream that has not opened an awaited file for this long has stopped
 _LINK_S = 60.0  # after this long, a stream has opened the file handed out to it, or has stopped
-
-_PACKAGES = {
-    **dict.fromkeys(("s3", "s3a"), "s3fs"),
-    **dict.fromkeys(("abfs", "abfss", "adl", "az"), "adlfs"),
-    **dict.fromkeys(("http", "https"), "aiohttp"),
-    "gcs": "gcsfs",
-    "hdfs": "pyarrow",
-    "sftp": "paramiko",
-}
 
 
 class _FailedError(Exception):
@@ -98,7 +88,7 @@ def read_copies(plan: Plan) -> Plan:
         copies = copies_in(os.path.abspath(folder), limit)
     except OSError as error:
         raise ValueError(
-            f"local_copy={folder!r} cannot be written ({_line(error)}): "
+            f"local_copy={folder!r} cannot be written ({one_line(error)}): "
             "give a folder on a local disk."
         ) from None
     for entry in entries:
@@ -145,40 +135,6 @@ def place_of(options: Options) -> tuple[str, int | None]:
         return os.fspath(copy[0]), copy[1]
     assert copy is not None
     return os.fspath(copy), None
-
-
-def read_bytes(url: str) -> bytes:
-    """The content of a file at a path or URL, of any protocol that TensorFlow or fsspec supports.
-
-    Raises:
-        ValueError: if it cannot be read; says which package to install if one is missing.
-    """
-    try:
-        with open_url(url) as source:
-            return bytes(source.read())
-    except (FileNotFoundError, tf.errors.NotFoundError):
-        raise ValueError(f"There is no {url}.") from None
-    except _FailedError as error:
-        raise ValueError(str(error)) from None
-    except Exception as error:
-        raise ValueError(f"{url} cannot be read: {_line(error)}.") from error
-
-
-def open_url(url: str) -> Any:
-    """Opens a file with TensorFlow if it supports the protocol, else with fsspec."""
-    scheme = url.split("://", 1)[0] if re.match("[a-z][a-z0-9+.-]*://", url) else ""
-    if scheme in tf.io.gfile.get_registered_schemes():
-        return tf.io.gfile.GFile(url, "rb")
-    try:
-        return importlib.import_module("fsspec").open(url, "rb").open()
-    except ImportError as error:
-        raise _FailedError(
-            f"{url} cannot be read: TensorFlow does not support {scheme}://, and fsspec cannot be "
-            f"used ({_line(error)}). To install: pip install fsspec "
-            f"{_PACKAGES.get(scheme, '')}".rstrip()
-        ) from None
-    except ValueError as error:
-        raise _FailedError(f"{url} cannot be read: {_line(error)}.") from None
 
 
 class _File:
@@ -315,7 +271,7 @@ class _Copies:
             except (MemoryError, RuntimeError) as error:  # no more threads: existing ones continue
                 if not self.num_threads:
                     self.queue.remove(file)
-                    file.state, file.error = "absent", f"{file.url}: {_line(error)}."
+                    file.state, file.error = "absent", f"{file.url}: {one_line(error)}."
 
     def _used(self) -> int:
         there = [file for file in self.files.values() if file.state in ("copying", "there")]
@@ -356,10 +312,10 @@ class _Copies:
             num_bytes, error = 0, f"The copy of {file.url} was interrupted."
             try:
                 num_bytes, error = _ensure_copied(file), ""
-            except _FailedError as failed:
+            except (UnreadableError, _FailedError) as failed:
                 error = str(failed)
             except Exception as failed:  # noqa: BLE001, RUF100 (MemoryError, for example)
-                error = f"The copy of {file.url} failed: {_line(failed)}."
+                error = f"The copy of {file.url} failed: {one_line(failed)}."
             finally:  # otherwise streams would wait forever
                 self._finish(file, num_bytes, error)
 
@@ -501,13 +457,13 @@ def copy_stream(file: _File, target: Any) -> tuple[int, str]:
                     _write(target, chunk)
                     num_bytes, num_failed = num_bytes + len(chunk), 0
             return num_bytes, digest.hexdigest()
-        except _FailedError:
+        except (UnreadableError, _FailedError):
             raise
         except Exception as error:
             num_failed += 1
             if num_failed == _TRIES:
                 raise _FailedError(
-                    f"{file.url} cannot be read in {_TRIES} tries: {_line(error)}. Run "
+                    f"{file.url} cannot be read in {_TRIES} tries: {one_line(error)}. Run "
                     "again when the store can be reached: finished copies are kept."
                 ) from error
             time.sleep(_BACKOFF_S * 2 ** (num_failed - 1))
@@ -520,7 +476,7 @@ def _write(target: Any, chunk: bytes) -> None:
         target.write(chunk)
     except OSError as error:
         raise _FailedError(
-            f"{target.name} cannot be written: {_line(error)}. Free some space there, or give "
+            f"{target.name} cannot be written: {one_line(error)}. Free some space there, or give "
             "local_copy=(folder, bytes), a window that moves over the shards."
         ) from None
 
@@ -555,11 +511,6 @@ def _sha256(path: str) -> str:
         while _is_running() and (chunk := file.read(_CHUNK_BYTES)):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _line(error: Exception) -> str:
-    """An error as one line of text."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:

@@ -115,7 +115,7 @@ def read_text(path: str) -> str | None:
         with tf.io.gfile.GFile(path, "rb") as file:
             return bytes(file.read()).decode(errors="replace")
     except tf.errors.UnimplementedError:  # TensorFlow does not support this protocol
-        from .local_copy import read_bytes
+        from .urls import read_bytes
 
         return read_bytes(path).decode(errors="replace")
     except tf.errors.NotFoundError:
@@ -343,7 +343,7 @@ def read_listed(path: str, num_bytes: int, sha256: str, root: str) -> bytes | No
         with tf.io.gfile.GFile(path, "rb") as file:
             content = bytes(file.read())
     except tf.errors.UnimplementedError:  # TensorFlow does not support this protocol
-        from .local_copy import read_bytes
+        from .urls import read_bytes
 
         try:
             content = read_bytes(path)

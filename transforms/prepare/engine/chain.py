@@ -13,7 +13,6 @@ from typing import Any
 from ....schemas.errors import RecipeError
 from ....schemas.features import (
     RESERVED_PREFIX,
-    Audio,
     Feature,
     Features,
     Image,
@@ -216,14 +215,6 @@ def _copied(
         ):
             copied[name] = origin
     return copied
-
-
-def can_batch(feature: Feature) -> bool:
-    """Whether the values of many records fit in one tensor, dense or ragged."""
-    form = tensor_form(feature)
-    if form is None:
-        return is_encoded(feature)
-    return not isinstance(feature, Audio) and None not in form.shape[1:]
 
 
 def record_names(name: str, feature: Feature) -> set[str]:

@@ -35,13 +35,13 @@ from ....schemas.features import (
     Tensor,
     TensorForm,
     WireColumn,
+    can_batch,
     is_optional,
     presence_name,
     side_columns,
     side_names,
     tensor_form,
 )
-from .chain import can_batch
 
 WIRE_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _DTYPES = frozenset(get_args(Dtype))
