@@ -93,19 +93,43 @@ def test_reading_shards_from_front_to_back_would_not_pass(
     assert together_again(orders) > 4
 
 
-def test_a_small_split_is_mixed(tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
-    """A buffer of a tenth of the records, whose streams have several pieces."""
+@pytest.mark.parametrize(
+    ("num", "record_bytes"),
+    [
+        pytest.param(12_000, 300, id="shuffled completely"),
+        pytest.param(24_000, 300, id="shuffled completely, the most"),
+        pytest.param(30_000, 3_000, id="too large to be shuffled completely"),
+        pytest.param(36_000, 300, id="several pieces", marks=pytest.mark.slow),
+        pytest.param(60_000, 800, id="as many as MNIST", marks=pytest.mark.slow),
+        pytest.param(50_000, 3_100, id="as many as CIFAR-10", marks=pytest.mark.slow),
+    ],
+)
+def test_a_small_split_is_mixed(
+    tmp_path: Path, write_snapshot: WriteSnapshot, num: int, record_bytes: int
+) -> None:
+    """Its streams are too short for many pieces, or too long for one window."""
+    ids = [*map(serialized, range(num))]
+    shards = [ids[start : start + num // 4] for start in range(0, num, num // 4)]
+    reader = write_snapshot(tmp_path, NUMBERED, {"train": shards}, label=None)
+    part(reader, "facts").RECORD_BYTES = record_bytes
+    # Without a seed a run may have bad luck: by the chi-square of six pairs, one in 10^16.
+    for seed, most in ((None, 0.25), (3, 0.12)):
+        dataset = reader.dataset("train", 128, epochs=4, seed=seed)
+        found = np.concatenate([batch["id"].numpy() for batch in dataset]).reshape(4, num)
+        assert all(np.array_equal(np.sort(order), np.arange(num)) for order in found)
+        assert correlation([*found]) < most
+
+
+def test_a_small_buffer_mixes(tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+    """A buffer of a tenth of the records: streams have several pieces."""
     num = 24 * 400
     ids = [*map(serialized, range(num))]
     shards = [ids[start : start + num // 16] for start in range(0, num, num // 16)]
     reader = write_snapshot(tmp_path, NUMBERED, {"train": shards}, label=None)
-    part(reader, "order")._PIECE = 25
-    # Without a seed a run may have bad luck: by the chi-square of six pairs, one in 10^16.
-    for seed, most in ((None, 0.25), (3, 0.15)):
-        dataset = reader.dataset("train", 32, shuffle=960, epochs=4, seed=seed)
-        found = np.concatenate([batch["id"].numpy() for batch in dataset]).reshape(4, num)
-        assert all(np.array_equal(np.sort(order), np.arange(num)) for order in found)
-        assert correlation([*found]) < most
+    dataset = reader.dataset("train", 32, shuffle=960, epochs=4, seed=3)
+    found = np.concatenate([batch["id"].numpy() for batch in dataset]).reshape(4, num)
+    assert all(np.array_equal(np.sort(order), np.arange(num)) for order in found)
+    assert correlation([*found]) < 0.15
 
 
 @pytest.mark.slow
@@ -123,6 +147,7 @@ def test_records_are_dealt_alike_one_by_one_and_in_chunks(
     ids = [*map(serialized, range(num))]
     reader = write_snapshot(tmp_path, NUMBERED, {"train": [ids[:500], ids[500:]]}, label=None)
     part(reader, "plan").SMALL = small
+    part(reader, "plan")._SHORT, part(reader, "plan")._MOST_WINDOW = 0, 12
     part(reader, "order")._PIECE = 7
 
     def rows(size: int, **options: Any) -> list[list[int]]:

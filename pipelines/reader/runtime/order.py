@@ -36,10 +36,15 @@ _LARGE = 65_536
 _PIECE = 640
 """Approximate minimum of records in a piece: opening one costs as much as 50 to 100 small ones …"""
 _PIECE_BYTES = 2 << 20
-"""… or this many bytes, if that is fewer records, but no fewer than a twelfth of ``_PIECE``."""
+"""… or this many bytes, if that is fewer records …"""
+_LEAST = 53
+"""… but no fewer than this."""
 _PIECES = 12
 """Approximate maximum of pieces in a stream: with 8, the orders of two epochs sometimes correlate
-by more than 0.12."""
+by more than 0.12 …"""
+_FEW_PIECES = 5
+"""… and the minimum, even if they are smaller then: with 2, epochs correlate by 0.2. A stream that
+is shuffled completely needs no pieces."""
 OPEN_SHARDS = 16
 """Shards read at a time if each is a stream …"""
 _WINDOWS = 1_024
@@ -280,8 +285,9 @@ class Dealt:
         self._tail_delivered = len(range(worker, tail_delivered, dealing.workers))
         self._num_gaps = dealing.num_streams + 1 if gaps and dealing.tail else 1
         self.is_resumed = delivered > 0
-        least = max(1, min(_PIECE, max(_PIECE // 12, _PIECE_BYTES // facts.RECORD_BYTES)))
-        num_pieces = max(1, min(_PIECES, dealing.length // least))
+        least = max(1, min(_PIECE, max(_LEAST, _PIECE_BYTES // facts.RECORD_BYTES)))
+        num_pieces = max(dealing.length // least, min(_FEW_PIECES, dealing.length // _LEAST))
+        num_pieces = 1 if window >= dealing.length else max(1, min(_PIECES, num_pieces))
         pieces: list[Piece] = []
         streams, tails, ends = [], [], ends_of(shards)
         shifts = (0, dealing.tail) if self._num_gaps > 1 else (0,)

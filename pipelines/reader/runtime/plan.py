@@ -31,6 +31,11 @@ _WINDOW = 8
 """Minimum number of records shuffled at a time within each stream …"""
 _MOST_WINDOW = 256
 """… and maximum, unless set by ``shuffle``: more do not fit into the processor's cache."""
+_SHORT = 1_280
+"""Streams of up to this many records, which are too short for several pieces, are shuffled
+completely …"""
+_SMALL_SPLIT_BYTES = 64 << 20
+"""… if the split has at most this many bytes."""
 
 
 def plan_reading(options: Options) -> Plan:
@@ -267,6 +272,9 @@ def deal(options: Options) -> Dealing:
 def window_of(options: Options, dealing: Dealing) -> int:
     """Records shuffled at a time within a piece; the same for any number of workers."""
     if options.shuffle is None or options.shuffle is True:
+        is_small = dealing.total * facts.RECORD_BYTES <= _SMALL_SPLIT_BYTES
+        if is_small and dealing.length <= _SHORT:
+            return max(1, dealing.length)
         buffer = min(BUFFER_RECORDS, BUFFER_BYTES // facts.RECORD_BYTES)
         return min(_MOST_WINDOW, max(_WINDOW, buffer // dealing.num_streams))
     return max(1, options.buffer // dealing.num_streams)
