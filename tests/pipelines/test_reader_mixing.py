@@ -87,7 +87,7 @@ def test_an_epoch_is_mixed_with_and_without_a_seed(
 def test_reading_shards_from_front_to_back_would_not_pass(
     reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part(reader, "plan"), "is_dealt", lambda options, shards: False)
+    monkeypatch.setattr(part(reader, "order"), "is_dealt", lambda options, shards: False)
     orders = epochs_of(reader, 3)
     assert correlation(orders) > 0.5
     assert together_again(orders) > 4
@@ -146,8 +146,8 @@ def test_records_are_dealt_alike_one_by_one_and_in_chunks(
     num = 24 * 40 + 15
     ids = [*map(serialized, range(num))]
     reader = write_snapshot(tmp_path, NUMBERED, {"train": [ids[:500], ids[500:]]}, label=None)
-    part(reader, "plan").SMALL = small
-    part(reader, "plan")._SHORT, part(reader, "plan")._MOST_WINDOW = 0, 12
+    part(reader, "order").SMALL = small
+    part(reader, "order")._SHORT, part(reader, "order")._MOST_WINDOW = 0, 12
     part(reader, "order")._PIECE = 7
 
     def rows(size: int, **options: Any) -> list[list[int]]:

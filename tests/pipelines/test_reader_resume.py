@@ -110,7 +110,7 @@ def test_another_batch_costs_little(tmp_path: Path, write_snapshot: WriteSnapsho
     resume, options = part(reader, "resume"), part(reader, "options").Options("train", 96, seed=1)
     plan = part(reader, "pipeline").Plan(
         options=options,
-        order=part(reader, "plan").deal_records(options, rows),
+        order=part(reader, "order").deal_records(options, rows),
         num_batches=1,
         open_records=lambda *piece: None,
         parse_batch=lambda batch: batch,

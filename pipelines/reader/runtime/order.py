@@ -26,7 +26,8 @@ import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .shards import Piece, Shard, cut, ends_of
+from .options import BUFFER_BYTES, BUFFER_RECORDS, Options
+from .shards import Piece, Shard, cut, divide, ends_of, locate, stored_bytes
 
 _RADICES = (2, 2, 2, 3)
 """Their product is the number of streams."""
@@ -55,6 +56,15 @@ SMALL = 2_048
 """Records of up to this many bytes are dealt one by one, since copying them is cheap."""
 _TURN = 64
 """How many of them are read from a stream at a time."""
+_WINDOW = 8
+"""Minimum number of records shuffled at a time within each stream …"""
+_MOST_WINDOW = 256
+"""… and maximum, unless set by ``shuffle``: more do not fit into the processor's cache."""
+_SHORT = 1_280
+"""Streams of up to this many records, which are too short for several pieces, are shuffled
+completely …"""
+_SMALL_SPLIT_BYTES = 64 << 20
+"""… if the split has at most this many bytes."""
 
 
 def random_order(num: Any, seed: Any, stream: Any) -> Any:
@@ -334,3 +344,109 @@ class Dealt:
         gap = tf.math.floormod(seed, self._num_gaps)
         first, end = tf.unstack(tf.gather(self._tails, gap))
         return tf.range(first, end), self._dealing.tail, self._tail_delivered
+
+
+def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Order:
+    """Decides which records come when, and checks the shards to be read.
+
+    Args:
+        options: Of ``dataset``.
+        shards: All shards to read.
+        delivered: Records that all workers together have delivered in this epoch, if dealt.
+    """
+    if not is_dealt(options, shards):
+        pieces = divided_pieces(options, shards)
+        # Balanced reading checks the shards that it opens, and the workers of a service check those
+        # assigned to them. Stored order resumes without the finished shards: they may be gone.
+        is_in_order = not options.shuffles and options.part[1] == 1
+        if options.balance is None and options.service is None:
+            inner = [piece for piece in pieces if piece.skip or not is_in_order]
+            may_be_missing = options.has_own_files or (is_in_order and bool(options.stages))
+            found = locate(inner, shards, options.root_folder, may_be_missing=may_be_missing)
+            by_place = {piece.place: piece for piece in found}
+            pieces = [by_place.get(piece.place, piece) for piece in pieces]
+        return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
+    order = deal_records(options, shards, delivered)
+    order.pieces = locate(
+        order.pieces, shards, options.root_folder, may_be_missing=options.has_own_files
+    )
+    return order
+
+
+def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Dealt:
+    """The same for dealt records, before the bytes at which pieces start are looked up."""
+    dealing = deal(options)
+    return Dealt(
+        dealing,
+        shards,
+        options.part[0],
+        window=window_of(options, dealing),
+        gaps=has_gaps(options),
+        delivered=delivered,
+    )
+
+
+def has_gaps(options: Options) -> bool:
+    """Whether the last records of an epoch come from a different place of the split each time.
+
+    Not with a cache, which would keep most records twice, nor with local copies, since each worker
+    would copy shards that others read. Workers without a seed would disagree about the place, since
+    each draws its own seed.
+    """
+    if options.cache is not None or options.local_copy is not None:
+        return False
+    return options.seed is not None or options.part[1] == 1
+
+
+def is_dealt(options: Options, shards: Sequence[Shard]) -> bool:
+    """Whether records are dealt from streams; otherwise shards are read from front to back."""
+    if not options.shuffles or facts.COMPRESSION != "none":
+        return False
+    if options.cache == "decoded" or options.service is not None or options.debug:
+        return False
+    if isinstance(options.local_copy, tuple | list):
+        limit = options.local_copy[1]
+        if limit is not None and limit < stored_bytes(shards):
+            return False
+    return options.balance is None
+
+
+def divided_pieces(options: Options, shards: Sequence[Shard]) -> list[Piece]:
+    """The pieces that a worker reads if each shard is a stream."""
+    return divide(shards, options.part, even=options.equal_steps)
+
+
+def deal(options: Options) -> Dealing:
+    """Decides how the records of a shuffled split are dealt."""
+    return Dealing(
+        options.selection.num_examples,
+        options.batch_size,
+        options.part[1],
+        same_for_all=options.seed is not None,
+        is_one_by_one=facts.RECORD_BYTES <= SMALL,
+    )
+
+
+def window_of(options: Options, dealing: Dealing) -> int:
+    """Records shuffled at a time within a piece; the same for any number of workers."""
+    if options.shuffle is None or options.shuffle is True:
+        is_small = dealing.total * facts.RECORD_BYTES <= _SMALL_SPLIT_BYTES
+        if is_small and dealing.length <= _SHORT:
+            return max(1, dealing.length)
+        buffer = min(BUFFER_RECORDS, BUFFER_BYTES // facts.RECORD_BYTES)
+        return min(_MOST_WINDOW, max(_WINDOW, buffer // dealing.num_streams))
+    return max(1, options.buffer // dealing.num_streams)
+
+
+def num_batches(options: Options, shards: Sequence[Shard]) -> int:
+    """Batches per epoch of this worker, by arithmetic."""
+    worker, workers = options.part
+    if is_dealt(options, shards):
+        # The last worker has the fewest records.
+        nums = [deal(options).num_records(workers - 1 if options.equal_steps else worker)]
+    else:
+        parts = [(i, workers) for i in range(workers)] if options.equal_steps else [options.part]
+        divided = [divide(shards, part, even=options.equal_steps) for part in parts]
+        nums = [sum(piece.take for piece in pieces) for pieces in divided]
+    size = options.batch_size
+    return min(num // size if options.drop_remainder else -(-num // size) for num in nums)

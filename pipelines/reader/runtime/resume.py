@@ -21,9 +21,17 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from . import facts
 from .augment import number_records
 from .options import Options
-from .order import OPEN_SHARDS, ByShard, Order
+from .order import (
+    OPEN_SHARDS,
+    ByShard,
+    Order,
+    deal,
+    deal_records,
+    divided_pieces,
+    is_dealt,
+    plan_order,
+)
 from .pipeline import Plan, epoch_seeds, interleave_records, read_epoch
-from .plan import deal, deal_records, divided_pieces, is_dealt, plan_order
 from .shards import Piece, cut, ends_of, locate
 
 _EPOCHS, _PASSES = 1_000_000, 10_000

@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from .options import Options
+from .order import deal, divided_pieces, is_dealt
 from .pipeline import parsed, prefetch
-from .plan import deal, divided_pieces, is_dealt, plan_reading, steps_of
+from .plan import plan_reading, steps_of
 from .shards import list_shards
 
 _BATCH = 128
