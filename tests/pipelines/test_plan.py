@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from snapshard import Shards, Splits
@@ -588,6 +588,7 @@ _numbers = st.integers(1, 100_000)
     ),
     st.none() | st.tuples(_numbers, _numbers, _numbers, _numbers),
 )
+@example(1_025, Splits(tiny=1e-4, rest=0.9999), Shards(), None)
 def test_bins_are_as_many_as_shards_need_and_no_more(
     num_units: int, splits: Splits, shards: Shards, by_name: tuple[int, ...] | None
 ) -> None:

@@ -157,7 +157,9 @@ def partition_records(
 
 def _named(texts: Sequence[str | None], rule: SplitRule) -> Partitions:
     """The split that each text names; names of folders may be other than UTF-8."""
-    codes = {text: index for index, (_, values) in enumerate(rule.values) for text in values}
+    codes: dict[str | None, int] = {
+        text: index for index, (_, values) in enumerate(rule.values) for text in values
+    }
     return np.array([codes.get(text, NO_PARTITION) for text in texts], np.int16)
 
 
