@@ -6,18 +6,20 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from snapshard import Shards, Splits
 from snapshard.pipelines.plan import key_columns
 from snapshard.pipelines.plan import ranges as planning
+from snapshard.pipelines.plan.key_columns import key_columns_reader
 from snapshard.pipelines.plan.ranges import (
     plan_from_json,
     plan_splits,
@@ -26,13 +28,16 @@ from snapshard.pipelines.plan.ranges import (
 )
 from snapshard.pipelines.plan.splits import shares
 from snapshard.pipelines.prepare.sort_keys import BINS_PER_SHARD, bins_for
-from snapshard.schemas.blocks import ShardPlan, SplitPlan
+from snapshard.schemas.blocks import RunInfo, ShardPlan, SplitPlan
 from snapshard.schemas.errors import RecipeError, StorageError
+from snapshard.schemas.naming import Workspace
 from snapshard.schemas.shards import parse_size
 from snapshard.transforms.examples.tfrecord import FRAME_BYTES
+from snapshard.transforms.runs.files import RunWriter, keys_schema
 from snapshard.transforms.runs.key_histogram import KeyBins, KeyColumns, KeyHistogram, key_bins
 from snapshard.transforms.runs.keys import record_keys
 from snapshard.transforms.runs.partitions import select_rows
+from snapshard.transforms.runs.summary import RunEntry
 
 Plan = tuple[SplitPlan, ...]
 Membership = tuple[SplitPlan, ShardPlan, npt.NDArray[np.bool_]]
@@ -562,12 +567,124 @@ def test_more_keys_than_can_be_read_are_not(monkeypatch: pytest.MonkeyPatch) -> 
         records.plan(Splits(train=1.0), Shards(num_examples=500))
 
 
-@given(st.integers(1_025, 2_000_000), st.sampled_from([Shards(), Shards(min_shards=32)]))
-def test_bins_are_as_many_as_shards_need(num_units: int, shards: Shards) -> None:
-    bins = bins_for(Splits(**THREE), shards, num_units=num_units)
-    by_size = num_units * 64 * 2**20 / 150e6
-    assert bins.bits == 24 or 1 << bins.bits >= BINS_PER_SHARD * by_size
-    assert bins.ends == tuple(stop for _, _, stop in Splits(**THREE).key_ranges()[:-1])
+_numbers = st.integers(1, 100_000)
+
+
+@given(
+    st.integers(1_025, 2_000_000),
+    _hash_splits
+    | st.sampled_from(
+        [
+            Splits(tiny=1e-4, rest=0.9999),
+            Splits(**THREE, group_by="who"),
+            Splits.by_time("when", early=0.9, late=0.1),
+        ]
+    ),
+    st.one_of(
+        st.builds(Shards),
+        st.builds(Shards, min_shards=_numbers),
+        st.builds(Shards, num_shards=_numbers),
+        st.builds(Shards, target_bytes=st.integers(10**6, 10**10)),
+    ),
+    st.none() | st.tuples(_numbers, _numbers, _numbers, _numbers),
+)
+@example(1_025, Splits(tiny=1e-4, rest=0.9999), Shards(), None)
+def test_bins_are_as_many_as_shards_need_and_no_more(
+    num_units: int, splits: Splits, shards: Shards, by_name: tuple[int, ...] | None
+) -> None:
+    if by_name is not None:
+        shards = Shards(num_shards=dict(zip(splits.names, by_name, strict=False)))
+    bins = bins_for(splits, shards, num_units=num_units)
+    ranges = () if splits.partitioned else splits.key_ranges()
+    assert bins.ends == tuple(stop for _, _, stop in ranges[:-1])
+
+    def enough(bits: int) -> bool:
+        """Whether the shards of every split have their bins, and those of the whole by size."""
+        in_all, numbers = 1 << bits, shards.num_shards
+        by_size = num_units * 64 * 2**20 / parse_size(shards.target_bytes)
+        if numbers is None and in_all < BINS_PER_SHARD * by_size:
+            return False
+        for index, name in enumerate(splits.names):
+            number = numbers if isinstance(numbers, int | None) else numbers[name]
+            share = (ranges[index][2] - ranges[index][1]) / 2**64 if ranges else 1.0
+            wanted = BINS_PER_SHARD * (number or shards.min_shards or 1)
+            if in_all * max(share, 1e-9) < wanted:
+                return False
+        return True
+
+    assert bins.bits == next((bits for bits in range(13, 24) if enough(bits)), 24)
+
+
+@pytest.mark.parametrize("num_units", [1, 1024, 1025, 10**6])
+def test_few_runs_and_stratified_splits_are_counted_in_coarse_bins(num_units: int) -> None:
+    for splits in (Splits(**THREE), Splits(**THREE, group_by="who")):
+        assert (bins_for(splits, Shards(), num_units=num_units) == KeyBins()) == (num_units <= 1024)
+    stratified = Splits(**THREE, stratify_by="label")
+    assert bins_for(stratified, Shards(), num_units=num_units) == KeyBins()
+
+
+@pytest.mark.parametrize("bits", [12, 24])
+@pytest.mark.parametrize("stratified", [False, True])
+def test_key_files_are_read_by_bins(tmp_path: Path, bits: int, stratified: bool) -> None:
+    workspace, entries, rows = Workspace(str(tmp_path)), [], []
+    width = 1 << (64 - bits)
+    # Of both partitions, the first and last key of the first, last and some adjacent bins.
+    edges = [
+        (partition, key)
+        for partition in (0, 1)
+        for bin_ in (0, 1, 2, 5, 6, (1 << bits) - 1)
+        for key in (bin_ * width, (bin_ + 1) * width - 1)
+    ]
+    for run in (0, 1):
+        run_id, held = f"{run:032x}", sorted(edges[run::2])
+        columns = [
+            pa.array([partition for partition, _ in held], pa.int16()),
+            pa.array([key for _, key in held], pa.uint64()),
+            pa.array(range(len(held)), pa.int64()),
+            pa.array([f"{run}" if stratified else None for _ in held], pa.large_string()),
+            pa.array([0] * len(held), pa.uint64()),
+        ]
+        path = Path(workspace.run_keys(run_id, "plain"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        batch = pa.RecordBatch.from_arrays(columns, schema=keys_schema())
+        with RunWriter(str(path), keys_schema()) as writer:
+            for start in range(0, len(held), 5):
+                writer.write(batch.slice(start, 5))
+        info = RunInfo(
+            run_id=run_id,
+            num_records=len(held),
+            num_bytes=0,
+            num_rejects=0,
+            rejects_sha256="",
+            batches=(),
+        )
+        entries.append(RunEntry(info, tuple(writer.batches)))
+        rows += [
+            (partition, key, size, f"{run}" if stratified else None)
+            for size, (partition, key) in enumerate(held)
+        ]
+    read = key_columns_reader(entries, workspace=workspace, suffix="plain", bits=bits)
+    last = (1 << bits) - 1
+    for wanted in (
+        [],
+        [(0, 0)],
+        [(1, 6), (0, 5), (0, 6)],
+        [(0, 0), (0, 1), (1, 1), (1, 5), (0, last)],
+        [(0, last), (1, 0)],
+        [(0, 3), (1, 4)],
+    ):
+        found = read(wanted)
+        strata = found.strata.to_pylist() if found.strata is not None else [None] * len(found.keys)
+        assert sorted(
+            zip(
+                found.partitions.tolist(),
+                found.keys.tolist(),
+                found.num_bytes.tolist(),
+                strata,
+                strict=True,
+            )
+        ) == sorted(row for row in rows if (row[0], row[1] // width) in wanted)
+        assert (found.strata is not None) == (stratified and len(found.keys) > 0)
 
 
 def test_a_histogram_of_other_splits_is_refused() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+import tensorflow as tf
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from snapshard.schemas.errors import DamagedSnapshotError
@@ -13,9 +14,11 @@ from snapshard.transforms.examples.decode import (
     example_features,
     first_difference,
     int64_values,
+    read_frames,
 )
 from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.tfrecord import stored_examples, write_tfrecord
+from snapshard.transforms.examples.varint import varint
 
 NUMBERS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4)
 TEXTS = st.lists(st.binary(max_size=300), max_size=3)
@@ -47,6 +50,43 @@ def test_what_differs_is_named() -> None:
     many = _example([1], [b"a"], **{f"f{n}": [1.0] for n in range(7)})
     assert first_difference(one, many) == "features 'f0', 'f1', 'f2', 'f3', 'f4' and 2 more"
     assert first_difference(one, one) == "the order of its features"
+
+
+@settings(max_examples=30)
+@given(
+    st.dictionaries(
+        st.text("abé", max_size=3),
+        st.lists(st.binary(max_size=5) | st.binary(min_size=120, max_size=140), max_size=5)
+        | st.integers(0, 300).flatmap(lambda size: st.lists(st.just(bytes(size)), max_size=5)),
+        max_size=3,
+    )
+)
+# The contents of frames resemble the headers of frames.
+@example({"a": [b"\x09" + bytes(9), b"other"]})
+@example({"a": [b"x\x0a\x7d" + bytes(125)]})
+@example({"a": [b"\x0a\x01x", b"\x0a\x01x", b"\x0a\x02xy"]})
+def test_frames_are_taken_apart(frames: dict[str, list[bytes]]) -> None:
+    lists = b"".join(
+        _field(_field(name.encode()) + _field(b"".join(map(_field, held)), number=2))
+        for name, held in frames.items()
+    )
+    assert read_frames(_field(b"context") + _field(lists, number=2)) == frames
+
+
+def _field(content: bytes, number: int = 1) -> bytes:
+    return bytes([number << 3 | 2]) + varint(len(content)) + content
+
+
+def test_frames_of_a_sequence_example() -> None:
+    message = tf.train.SequenceExample()
+    for numbers in ([1], [2, 3], []):
+        message.feature_lists.feature_list["n"].feature.add().int64_list.value.extend(numbers)
+    message.feature_lists.feature_list["none"].SetInParent()
+    found = read_frames(message.SerializeToString())
+    assert {name: list(map(int64_values, held)) for name, held in found.items()} == {
+        "n": [[1], [2, 3], []],
+        "none": [],
+    }
 
 
 @given(st.binary(max_size=60))

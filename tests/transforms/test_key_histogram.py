@@ -6,11 +6,11 @@ from collections import defaultdict
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshard.transforms.runs import key_histogram
-from snapshard.transforms.runs.key_histogram import KeyHistogram, stratum_codes
+from snapshard.transforms.runs.key_histogram import KeyHistogram, key_bins, stratum_codes
 
 Row = tuple[int, int, int, bytes | None]
 Cells = dict[tuple[int, str, int], tuple[int, int, int]]
@@ -26,13 +26,14 @@ _rows = st.lists(
 )
 
 
-def make(rows: list[Row], *, stratified: bool = True) -> KeyHistogram:
+def make(rows: list[Row], *, stratified: bool = True, bits: int = 12) -> KeyHistogram:
     partitions, keys, sizes, strata = zip(*rows, strict=True) if rows else ((), (), (), ())
     return KeyHistogram.from_arrays(
         np.array(partitions, np.int16),
         np.array(keys, np.uint64),
         num_bytes=np.array(sizes, np.int64),
         strata=pa.array(strata, pa.large_binary()) if stratified else None,
+        bits=bits,
     )
 
 
@@ -101,6 +102,49 @@ def test_a_merge_of_more_than_may_wait_is_the_same(monkeypatch: pytest.MonkeyPat
 def test_nothing_merged_is_empty() -> None:
     assert KeyHistogram.merge([]).to_bytes() == KeyHistogram.empty().to_bytes()
     assert not len(KeyHistogram.empty().num_records)
+
+
+def test_histograms_of_other_bins_are_not_merged() -> None:
+    rows: list[Row] = [(0, 1 << 60, 7, None)]
+    with pytest.raises(ValueError, match=r"different numbers of bins: 2 to the \[12, 13\]"):
+        KeyHistogram.merge([make(rows), make(rows, bits=13)])
+    # One without records has no bins that could differ.
+    merged = KeyHistogram.merge([make(rows, bits=13), KeyHistogram.empty()])
+    assert merged.to_bytes() == make(rows, bits=13).to_bytes()
+
+
+@given(_rows, st.booleans(), st.sampled_from([12, 13, 24]), st.sampled_from([1, 2, 8, 64]))
+@settings(max_examples=20)
+def test_parts_are_those_of_equal_key_ranges(
+    rows: list[Row], stratified: bool, bits: int, num_parts: int
+) -> None:
+    whole = make(rows, stratified=stratified, bits=bits)
+    parts = whole.parts(num_parts)
+    assert len(parts) == num_parts
+    for number in {0, num_parts - 1, *(row[1] * num_parts >> 64 for row in rows)}:
+        inside = [row for row in rows if row[1] * num_parts >> 64 == number]
+        assert cells(parts[number]) == cells(make(inside, stratified=stratified, bits=bits))
+        assert parts[number].bits == bits
+    if rows:
+        assert KeyHistogram.merge(parts).to_bytes() == whole.to_bytes()
+    if not stratified:
+        assert KeyHistogram.joined(parts).to_bytes() == whole.to_bytes()
+
+
+@given(_rows, st.booleans(), st.sampled_from([12, 13, 24]))
+@settings(max_examples=30)
+def test_coarse_bins_count_the_same_records(rows: list[Row], stratified: bool, bits: int) -> None:
+    fine = make(rows, stratified=stratified, bits=bits)
+    coarse = make(rows, stratified=stratified)
+    assert fine.coarse(partitioned=True).to_bytes() == coarse.to_bytes()
+    of_one = make([(0, *row[1:]) for row in rows], stratified=stratified)
+    assert fine.coarse(partitioned=False).to_bytes() == of_one.to_bytes()
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)), st.integers(1, 24))
+def test_a_bin_is_the_top_bits_of_the_key(keys: list[int], bits: int) -> None:
+    found = key_bins(np.array(keys, np.uint64), bits)
+    assert (found.dtype, found.tolist()) == (np.int32, [key >> 64 - bits for key in keys])
 
 
 @pytest.mark.parametrize("arrow_type", [pa.string(), pa.large_string(), pa.binary()])

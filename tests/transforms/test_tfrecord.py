@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.shards import Compression
 from snapshard.transforms.examples import tfrecord
-from snapshard.transforms.examples.tfrecord import scan_tfrecord, write_tfrecord
+from snapshard.transforms.examples.tfrecord import frame_trouble, scan_tfrecord, write_tfrecord
 
 RECORDS = [bytes([number]) * (number * 7 % 20) for number in range(6)]
 COMPRESSIONS: list[Compression] = ["none", "gzip"]
@@ -60,6 +61,10 @@ def test_what_is_written_reads_back(
     plain = gzip.decompress(path.read_bytes()) if compression == "gzip" else path.read_bytes()
     assert [plain[offset + 12 : offset + length - 4] for offset, length in frames] == records
     assert sum(written.lengths.tolist()) == len(plain)
+    of_first = plain[: frames[0][1]][-4:] if frames else b""
+    of_all = zlib.crc32(plain).to_bytes(4, "little")
+    stored = of_all if compression == "gzip" else of_first
+    assert written.checksum == (int.from_bytes(stored, "little") if frames else None)
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -152,6 +157,115 @@ def test_damage_is_reported_with_its_record_and_byte(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DamagedSnapshotError, match=rf"record 3, byte {offset}: .* its length"):
         scan(path, "none")
+
+
+# Where to damage a frame: its length, the checksum of that, the record, the checksum of that.
+PLACES = st.sampled_from([0, 8, 12, -4])
+
+
+@settings(max_examples=30)
+@given(
+    st.dictionaries(st.integers(0, 5), PLACES),
+    st.sampled_from(COMPRESSIONS),
+    st.sampled_from([1 << 20, 40, 7]),
+)
+def test_an_index_finds_the_records_between_damaged_ones(
+    tmp_path_factory: pytest.TempPathFactory,
+    damage: dict[int, int],
+    compression: Compression,
+    read_bytes: int,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "indexed"
+    records = [b"a", b"bc", bytes(20), b"def", bytes(100), b"last"]
+    written = write_tfrecord(str(path), chunks(records), compression="none")
+    content = bytearray(path.read_bytes())
+    ends = (written.offsets + written.lengths).tolist()
+    for number, place in damage.items():
+        content[int(written.offsets[number]) + place if place >= 0 else ends[number] + place] ^= 4
+    path.write_bytes(gzip.compress(content) if compression == "gzip" else content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfrecord, "_READ_BYTES", read_bytes)
+        found = scan_tfrecord(str(path), compression, known=(written.offsets, written.lengths))
+        without = scan_tfrecord(str(path), compression)
+    assert [(one.number, one.offset) for one in found.broken] == [
+        (number, int(written.offsets[number])) for number in sorted(damage)
+    ]
+    assert (found.num_broken, found.num_whole) == (len(damage), len(records) - len(damage))
+    assert [part.tolist() for part in found.frames] == [
+        written.offsets.tolist(),
+        written.lengths.tolist(),
+    ]
+    assert (found.complete, found.ending, found.num_bytes) == (True, None, len(content))
+    # Without an index, a damaged length is where the scan ends.
+    last = min(
+        (number for number, place in damage.items() if place in (0, 8)), default=len(records)
+    )
+    assert [one.number for one in without.broken] == sorted(n for n in damage if n <= last)
+    assert without.complete == (last == len(records))
+
+
+def test_broken_records_are_counted_beyond_those_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tfrecord, "MAX_BROKEN", 2)
+    path = tmp_path / "shard"
+    write_tfrecord(str(path), chunks([b"abcd"] * 5), compression="none")
+    path.write_bytes(path.read_bytes().replace(b"abcd", b"abce"))
+    found = scan_tfrecord(str(path), "none")
+    assert [one.number for one in found.broken] == [0, 1]
+    assert (found.num_broken, found.num_whole, found.num_records) == (5, 0, 5)
+
+
+def test_little_is_read_beyond_the_end_that_the_index_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tfrecord, "MAX_BEYOND_BYTES", 200)
+    monkeypatch.setattr(tfrecord, "_READ_BYTES", 64)
+    path = tmp_path / "shard"
+    written = write_tfrecord(str(path), chunks(RECORDS), compression="none")
+    content = path.read_bytes()
+    for times, ending in ((2, None), (9, "far more follows than was written")):
+        path.write_bytes(content * times)
+        found = scan_tfrecord(str(path), "none", known=(written.offsets, written.lengths))
+        assert (found.ending, found.complete) == (ending, ending is None)
+        assert found.num_bytes <= len(content) + 300
+    with pytest.raises(DamagedSnapshotError, match="far more follows than was written"):
+        found.check(str(path))
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (16, "record 1, byte 16: the GZIP stream is truncated"),
+        (20, r"record 1, byte 16: .* 4 bytes into the head of a frame \(the GZIP stream is trunc"),
+        (30, r"record 1, byte 16: .* 9 bytes before the record does \(the GZIP stream is trunc"),
+    ],
+)
+def test_a_truncated_gzip_stream_is_named(tmp_path: Path, size: int, message: str) -> None:
+    path = tmp_path / "shard"
+    write_tfrecord(str(path), chunks(RECORDS), compression="none")
+    stream = zlib.compressobj(wbits=31)
+    content = stream.compress(path.read_bytes()[:size]) + stream.flush(zlib.Z_SYNC_FLUSH)
+    path.write_bytes(content)
+    with pytest.raises(DamagedSnapshotError, match=message):
+        scan(path, "gzip")
+
+
+@pytest.mark.parametrize("size", [0, 1, 11, 12, 30])
+def test_the_trouble_of_a_frame_is_told(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "shard"
+    write_tfrecord(str(path), chunks([bytes(range(size))]), compression="none")
+    frame = path.read_bytes()
+    assert frame_trouble(frame, len(frame)) is None
+    for place in range(len(frame)):
+        missing = f"the file ends {len(frame) - place} bytes before the record does"
+        assert frame_trouble(frame[:place], len(frame)) == missing
+        damaged = bytearray(frame)
+        damaged[place] ^= 1 << place % 8
+        what = "its length" if place < 12 else "the record"
+        assert f"the checksum of {what} is" in (frame_trouble(bytes(damaged), len(frame)) or "")
+    stated = f"it has {size} bytes, expected {size + 1}"
+    assert frame_trouble(frame + b"\0", len(frame) + 1) == stated
 
 
 def test_records_longer_than_a_read_are_scanned(

@@ -235,10 +235,7 @@ class KeyHistogram:
         part = self.bin >> (self.bits - num_parts.bit_length() + 1)
         order = np.argsort(part, kind="stable")
         edges = np.searchsorted(part[order], np.arange(num_parts + 1))
-        return [
-            self.take(order[start:stop]) if start < stop else KeyHistogram.empty(self.bits)
-            for start, stop in itertools.pairwise(edges.tolist())
-        ]
+        return [self.take(order[start:stop]) for start, stop in itertools.pairwise(edges.tolist())]
 
     def take(self, rows: npt.NDArray[np.intp]) -> KeyHistogram:
         """Selects entries by their indices; drops strata without any."""

@@ -82,14 +82,19 @@ def check_rule(splits: Splits, features: Features) -> None:
     if rule is None or rule.feature is None:
         return
     feature = features.get(rule.feature)
-    form = tensor_form(feature) if feature is not None else None
     if feature is None:
         raise RecipeError(
             f"Splits.by_{rule.by}: there is no feature {rule.feature!r}, expected one of "
             f"{', '.join(map(repr, features))}."
         )
-    is_integer = form is not None and form.shape == () and form.dtype not in ("string", "bool")
-    if rule.by == "time" and not (is_integer and form is not None and "int" in form.dtype):
+    if rule.by == "column" and not is_countable(feature):
+        raise RecipeError(
+            f"Splits.by_column: {rule.feature!r} is {feature}, expected a class, an integer, a "
+            "bool, a time or a string."
+        )
+    form = tensor_form(feature)
+    is_integer = form is not None and form.shape == () and "int" in form.dtype
+    if rule.by == "time" and not is_integer:
         raise RecipeError(
             f"Splits.by_time: {rule.feature!r} is {feature}, expected a Timestamp or an "
             "integer. Parse it with ss.tables.parse_time."
@@ -130,18 +135,17 @@ def partition_records(
         missing = f"feature {splits.group_by!r} is missing; group_by needs it"
         known = ends if isinstance(ends, GroupSplits) else None
         return assign_partitions(texts, splits, seed=seed, known=known), missing
-    if rule is None or (rule.by == "time" and ends is None):
+    if rule is None:
         return np.zeros(columns.num_rows, np.int16), ""
     if rule.by == "folder":
         folders = [path.partition("/")[0].casefold() if "/" in path else "" for path in ids]
-        return _named(pa.array(folders, pa.large_string()), rule), (
-            f"its first folder names none of the splits: {_words(rule)}"
-        )
+        return _named(folders, rule), f"its first folder names none of the splits: {_words(rule)}"
     assert rule.feature is not None
     column, feature = columns.column(rule.feature), features[rule.feature]
     if rule.by == "column":
-        texts = label_texts(column, feature)
-        return _named(texts, rule), (
+        texts = label_texts(column, feature).dictionary_encode(null_encoding="encode")
+        of_text = _named(texts.dictionary.to_pylist(), rule)
+        return of_text[texts.indices.to_numpy()], (
             f"feature {rule.feature!r} names none of the splits: {_words(rule)}"
         )
     values = column.fill_null(0).to_numpy()
@@ -151,14 +155,12 @@ def partition_records(
     return found, f"feature {rule.feature!r} is missing; splits by time need it"
 
 
-def _named(texts: pa.Array, rule: SplitRule) -> Partitions:
-    codes = {text: i for i, (_, values) in enumerate(rule.values) for text in values}
-    encoded = texts.dictionary_encode()
-    of_text = [codes.get(text, NO_PARTITION) for text in encoded.dictionary.to_pylist()]
-    # The last entry is for the index -1, which represents null.
-    table = np.array([*of_text, NO_PARTITION], np.int16)
-    found: Partitions = table[encoded.indices.fill_null(-1).to_numpy()]
-    return found
+def _named(texts: Sequence[str | None], rule: SplitRule) -> Partitions:
+    """The split that each text names; names of folders may be other than UTF-8."""
+    codes: dict[str | None, int] = {
+        text: index for index, (_, values) in enumerate(rule.values) for text in values
+    }
+    return np.array([codes.get(text, NO_PARTITION) for text in texts], np.int16)
 
 
 def _words(rule: SplitRule) -> str:
