@@ -159,8 +159,8 @@ def recipe_of(source: str, *, revision: int | None = None) -> Recipe:
     if source.endswith(".py"):
         return revised(load_recipe_file(source), revision)
     from . import terminal
-    from .pipelines.recipe.suggest import recipe_text, suggest_recipe
+    from .pipelines.recipe.suggest import describe_inferred, suggest_recipe
 
     recipe = suggest_recipe(source)
-    terminal.show_note(recipe_text(recipe))
+    terminal.show_note(describe_inferred(recipe, source))
     return revised(recipe, revision)
