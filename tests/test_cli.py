@@ -310,6 +310,17 @@ class TestPlan:
         assert sum(map(int, counts)) == 40
         assert "source=ss.ImageFolder" in told
 
+    def test_says_what_a_declaration_leaves_out(self, tmp_path: Path, call: Any) -> None:
+        (tmp_path / "t.csv").write_text("a,b,c\n" + "1,2,x\n" * 40)
+        (tmp_path / "recipe.py").write_text(
+            "import snapshard as ss\nrecipe = ss.Recipe(name='t', "
+            "source=ss.Csv('t.csv', label='c'), features={'a': ss.Scalar('uint8')})"
+        )
+        code, printed, told = call("plan", tmp_path / "recipe.py")
+        assert code == 0
+        assert "left out, because features= does not declare them: 'b', 'c'\n" in printed
+        assert "warning: the source's label 'c' is not a feature of the examples" in told
+
     def test_workers(self, images: Path, call: Any) -> None:
         code, printed, told = call("plan", images, "--workers", "3", "--batch-size", "5")
         assert code == 0, told
