@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 Source = Annotated[
     str,
     typer.Argument(
-        help="A recipe file (.py), or raw data: a folder of images with a subfolder per class, "
-        "a CSV file, or a folder of CSV files; a path, glob or URL.",
+        help="A recipe file (.py), or raw data: a folder of images, sounds or text, or tables "
+        "(CSV, Parquet, JSON Lines, NumPy, TFRecord …); a path, glob or URL.",
         metavar="SOURCE",
         show_default=False,
     ),
