@@ -42,6 +42,7 @@ from .schemas.features import (
     mask_name,
     tensor_form,
 )
+from .schemas.features import Sequence as List
 from .schemas.manifest import Manifest, SplitEntry
 from .schemas.visible import human_count, visible
 
@@ -379,10 +380,14 @@ def describe_feature(feature: Feature) -> str:
     'float32'
     >>> describe_feature(ClassLabel(names=("no", "yes")))
     'class, one of 2: no, yes'
+    >>> describe_feature(List(ClassLabel(names=("no", "yes"))))
+    'class[any], one of 2: no, yes'
     """
     if isinstance(feature, ClassLabel):
         names = shorten(", ".join(map(_cell, feature.names)), 40)
         return f"class, one of {len(feature.names):,}: {names}"
+    if isinstance(feature, List) and isinstance(feature.of, ClassLabel):
+        return describe_feature(feature.of).replace("class", "class[any]", 1)
     frame = frames_of(feature)
     if frame is not None:
         return f"clip: {describe_feature(frame)}"

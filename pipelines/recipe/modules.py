@@ -331,7 +331,8 @@ def _with_hint(message: str, error: Exception) -> str:
             if group is not None and error.obj is group:
                 message = message.replace(f"'{group.__name__}'", f"'{shown}'")
                 names = getattr(group, "__all__", ()) or _defined_in(group)
-                return message + did_you_mean(error.name, (f"{shown}.{name}" for name in names))
+                hint = did_you_mean(error.name or "", (f"{shown}.{name}" for name in names))
+                return message + hint
     found = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", message)
     if isinstance(error, TypeError) and found is not None:
         name = found[1].removesuffix(".__init__")

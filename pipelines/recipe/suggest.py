@@ -416,7 +416,7 @@ def recipe_text(
     lines = [
         f"name={written(recipe.name)},",
         bare,
-        f"prepare=[{', '.join(steps)}],",
+        _list_of(steps, "prepare"),
         f"splits=ss.Splits{by_folder}({splits}),",
     ]
     if recipe.source.label is None:
@@ -432,6 +432,14 @@ def recipe_text(
         lines.append("},")
     body = textwrap.indent("\n".join(lines), _INDENT)
     return f"{_HEAD}{_IMPORT}recipe = ss.Recipe(\n{body}\n)\n"
+
+
+def _list_of(values: Sequence[str], name: str) -> str:
+    """An argument that is a list, on one line if it fits."""
+    line = f"{name}=[{', '.join(values)}],"
+    if len(line) <= _WIDTH - len(_INDENT):
+        return line
+    return f"{name}=[\n" + "".join(f"{_INDENT}{value},\n" for value in values) + "],"
 
 
 def _declared(
