@@ -44,6 +44,8 @@ _DEFECT = 5
 """Exit code for unexpected errors. Python's own code, 1, would make schedulers retry."""
 _MOST_FEATURES = 20
 """Maximum number of features that ``build`` prints."""
+_MOST_LEAKS = 4
+"""Maximum number of combinations of splits that are named: a cross-validation has many."""
 
 app = typer.Typer(
     name="snapshard",
@@ -153,6 +155,7 @@ def build(
         return
     terminal.show_features(
         snapshot.manifest.features,
+        label=snapshot.manifest.label,
         lines=_MOST_FEATURES,
         all_with=f"snapshard inspect {snapshot.path}",
     )
@@ -330,7 +333,10 @@ def plan(
         f"{terminal.human_bytes(found.input_bytes)}" + (f"; skips {skipped}" if skipped else "")
     )
     before = " before preprocessing_fn" if recipe.preprocessing_fn or recipe.transform_from else ""
-    terminal.show_features(found.features, f"features{before}")
+    terminal.show_features(found.features, f"features{before}", label=found.label)
+    if found.undeclared:
+        names = terminal.shorten(", ".join(map(repr, found.undeclared)), 600)
+        terminal.say(f"left out, because features= does not declare them: {names}")
     sampled = f"in {human_count(found.num_sampled, 'sampled records')}"
     terminal.show_missing(
         found.features,
@@ -363,9 +369,9 @@ def inspect(snapshot: SnapshotPath) -> None:
 
     found = Snapshot.open(snapshot)
     manifest = found.manifest
-    terminal.show_features(manifest.features)
+    terminal.show_features(manifest.features, label=manifest.label)
     terminal.show_splits(manifest)
-    for name, split in manifest.splits.items():
+    for name, split in terminal.by_size(manifest):
         counts: dict[str, int] = {}
         for shard in split.shards:
             for label, count in shard.label_counts.items():
@@ -374,9 +380,9 @@ def inspect(snapshot: SnapshotPath) -> None:
             terminal.show_counts(f"{name} by {manifest.label}", counts)
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     num_bytes = sum(entry.bytes for entry in manifest.files.values())
-    label = "no label" if manifest.label is None else f"label {manifest.label}"
     terminal.say(
-        f"{label}; compression {manifest.compression}; seed {manifest.seed}; "
+        f"label: {manifest.label or 'none'}; compression: {manifest.compression}; "
+        f"seed: {manifest.seed}; "
         f"{human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
@@ -793,13 +799,20 @@ def _show_rejects(snapshot: Snapshot) -> None:
 def _show_leaks(snapshot: Snapshot) -> None:
     from . import terminal
 
-    for splits, number in snapshot.manifest.shared_contents.items():
-        contents = human_count(number, "equal contents")
-        terminal.show_warning(
-            f"{contents} in {' and '.join(splits.rsplit(', ', 1))}. A model would be "
-            "tested on data that it was trained on: drop them (ss.records.drop_duplicates()), or "
-            "keep them together (Splits(…, group_by=…))."
-        )
+    # Most first.
+    shared = sorted(snapshot.manifest.shared_contents.items(), key=lambda item: -item[1])
+    if not shared:
+        return
+    places = [
+        f"{human_count(number, 'equal contents')} in {' and '.join(splits.rsplit(', ', 1))}"
+        for splits, number in shared[:_MOST_LEAKS]
+    ]
+    if rest := sum(number for _, number in shared[_MOST_LEAKS:]):
+        places.append(f"{rest:,} in other splits")
+    terminal.show_warning(
+        f"{'; '.join(places)}. A model would be tested on data that it was trained on: drop them "
+        "(ss.records.drop_duplicates()), or keep them together (Splits(…, group_by=…))."
+    )
 
 
 def _show_near_duplicates(snapshot: Snapshot) -> None:
@@ -885,6 +898,15 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _plain(message: str) -> str:
+    """A message of typer about invalid arguments, in the words of the other errors."""
+    from .schemas.config import expectation
+
+    problem, _, similar = message.removesuffix(")").partition(" (Possible options: ")
+    names = [name for name in similar.split(", ") if name not in ("", "--help")]
+    return f"{problem}. Did you mean {' or '.join(names)}?" if names else expectation(problem)
+
+
 def _run(arguments: list[str] | None) -> int:
     from . import terminal
     from .schemas.errors import SnapshardError
@@ -898,6 +920,7 @@ def _run(arguments: list[str] | None) -> int:
     except typer.TyperException as error:
         if message := error.format_message():  # empty if the help was shown instead
             command = getattr(getattr(error, "ctx", None), "command_path", "snapshard")
+            message = _plain(message)
             stop = "" if message.endswith((".", "?")) else "."
             terminal.show_error(f"{message}{stop} Try '{command} --help'.")
         return 2

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 Source = Annotated[
     str,
     typer.Argument(
-        help="A recipe file (.py), or raw data: a folder of images with a subfolder per class, "
-        "a CSV file, or a folder of CSV files; a path, glob or URL.",
+        help="A recipe file (.py), or raw data: a folder of images, sounds or text, or tables "
+        "(CSV, Parquet, JSON Lines, NumPy, TFRecord …); a path, glob or URL.",
         metavar="SOURCE",
         show_default=False,
     ),
@@ -159,8 +159,8 @@ def recipe_of(source: str, *, revision: int | None = None) -> Recipe:
     if source.endswith(".py"):
         return revised(load_recipe_file(source), revision)
     from . import terminal
-    from .pipelines.recipe.suggest import recipe_text, suggest_recipe
+    from .pipelines.recipe.suggest import describe_inferred, suggest_recipe
 
     recipe = suggest_recipe(source)
-    terminal.show_note(recipe_text(recipe))
+    terminal.show_note(describe_inferred(recipe, source))
     return revised(recipe, revision)

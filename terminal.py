@@ -42,7 +42,8 @@ from .schemas.features import (
     mask_name,
     tensor_form,
 )
-from .schemas.manifest import Manifest
+from .schemas.features import Sequence as List
+from .schemas.manifest import Manifest, SplitEntry
 from .schemas.visible import human_count, visible
 
 if TYPE_CHECKING:
@@ -292,22 +293,24 @@ def show_features(
     features: Features,
     title: str = "features",
     *,
+    label: str | None,
     lines: int | None = None,
     all_with: str = "",
 ) -> None:
-    """Prints features, one per line: name, type with its shape, and whether a value may be missing.
+    """Prints features, one per line: name, type and shape, whether it is the label or optional.
 
     Args:
         features: The features.
         title: What they are.
+        label: The feature to predict.
         lines: Print at most this many; all by default.
         all_with: The command that prints all of them.
     """
     shown = list(features.items())[:lines]
-    rows = [
-        (name, describe_feature(feature), "optional" if is_optional(feature) else "")
-        for name, feature in shown
-    ]
+    rows = []
+    for name, feature in shown:
+        marks = ["label"] * (name == label) + ["optional"] * is_optional(feature)
+        rows.append((name, describe_feature(feature), ", ".join(marks)))
     show_table(title, ("name", "type", ""), rows)
     if len(shown) < len(features):
         say(f"  … and {len(features) - len(shown):,} more: {all_with}")
@@ -377,10 +380,14 @@ def describe_feature(feature: Feature) -> str:
     'float32'
     >>> describe_feature(ClassLabel(names=("no", "yes")))
     'class, one of 2: no, yes'
+    >>> describe_feature(List(ClassLabel(names=("no", "yes"))))
+    'class[any], one of 2: no, yes'
     """
     if isinstance(feature, ClassLabel):
         names = shorten(", ".join(map(_cell, feature.names)), 40)
         return f"class, one of {len(feature.names):,}: {names}"
+    if isinstance(feature, List) and isinstance(feature.of, ClassLabel):
+        return describe_feature(feature.of).replace("class", "class[any]", 1)
     frame = frames_of(feature)
     if frame is not None:
         return f"clip: {describe_feature(frame)}"
@@ -407,11 +414,15 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} …"
 
 
+def by_size(manifest: Manifest) -> list[tuple[str, SplitEntry]]:
+    """The splits of a snapshot with their names, largest first."""
+    return sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)
+
+
 def show_splits(manifest: Manifest) -> None:
     """Prints the splits of a snapshot, largest first."""
     rows = []
-    splits = sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)
-    for name, split in splits:
+    for name, split in by_size(manifest):
         sizes = [shard.num_bytes for shard in split.shards]
         span = (
             " to ".join(dict.fromkeys(human_bytes(f(sizes)) for f in (min, max))) if sizes else ""

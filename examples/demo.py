@@ -31,7 +31,7 @@ def build_snapshot(out: Path) -> Path:
 
 def print_files(snapshot: Path) -> None:
     """Prints the snapshot's files with their sizes."""
-    print(f"\nThe snapshot lies in {snapshot}")
+    print(f"\nThe snapshot is in {snapshot}")
     for path in sorted(snapshot.iterdir()):
         if path.is_dir():
             num_files = sum(1 for inner in path.rglob("*") if inner.is_file())

@@ -281,7 +281,7 @@ def _find(path: str) -> str:
         )
     if not found:
         raise RecipeError(
-            f"{shown} is no snapshot: there is no {MANIFEST} in it. Give the folder that "
+            f"{shown} is not a snapshot: there is no {MANIFEST} in it. Give the folder that "
             "`snapshard build` printed, or the output root."
         )
     if len(found) > 1:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import itertools
 import os
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, dataclass_transform
@@ -81,16 +83,60 @@ def as_tuple(value: object) -> Any:
     return tuple(value) if isinstance(value, Iterable) else value
 
 
-def describe_validation_error(error: pydantic.ValidationError, *, subject: str) -> str:
-    """Describes pydantic's findings in one sentence each, without its links and types."""
+def expectation(message: str) -> str:
+    """Pydantic's message, in the words of the other errors.
+
+    >>> expectation("Input should be a valid integer, unable to parse string as an integer")
+    'expected an integer'
+    >>> expectation("Input should be greater than 0")
+    'expected greater than 0'
+    """
+    found = re.search("Input should be (a valid )?([^,]*(?:, (?!unable to).*)?)", message)
+    if found is None:
+        return message
+    article = ("an " if found[2][:1] in "aeiou" else "a ") if found[1] else ""
+    return f"{message[: found.start()]}expected {article}{found[2]}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint with the most similar of the known names; empty if none is similar.
+
+    >>> did_you_mean("CSV", ["ss.Csv", "ss.Sql"]), did_you_mean("x", ["ss.Csv"])
+    ('. Did you mean ss.Csv?', '')
+    """
+    shown = {one.rpartition(".")[2].rstrip("="): one for one in known}
+    lower = {short.lower(): short for short in shown}
+    similar = [
+        *difflib.get_close_matches(name, shown, n=1),
+        *(lower[one] for one in difflib.get_close_matches(name.lower(), lower, n=1)),
+        *(short for short in shown if short.startswith(f"{name}_")),
+    ]
+    return f". Did you mean {shown[similar[0]]}?" if similar else ""
+
+
+def describe_validation_error(
+    error: pydantic.ValidationError, *, subject: str, names: Iterable[str] = ()
+) -> str:
+    """Describes pydantic's findings in one sentence each, without its links and types.
+
+    Args:
+        error: The findings.
+        subject: What was checked.
+        names: The arguments that there are, for a hint to a misspelt one.
+    """
+    names = list(names)
     findings = []
     for detail in error.errors(include_url=False):
         where = ".".join(str(part) for part in detail["loc"])
-        message = detail["msg"].removeprefix("Value error, ")
+        message = expectation(detail["msg"].removeprefix("Value error, "))
+        if detail["type"] == "unexpected_keyword_argument":
+            message = "unknown argument"
         if where:
             message = f"{where}: {message}"
             if detail["type"] != "missing_argument":
                 message += f" (found {detail['input']!r})"
+            if detail["type"] == "unexpected_keyword_argument":
+                message += did_you_mean(where, (f"{name}=" for name in names))
             if where in ("url", "uri") and detail["type"] == "string_type":
                 message += _one_text(detail["input"])
         findings.append(message)
@@ -149,7 +195,8 @@ def config_class(cls: type[_T]) -> type[_T]:
         try:
             validate(self, *args, **kwargs)
         except pydantic.ValidationError as error:
-            message = describe_validation_error(error, subject=cls.__name__)
+            accepted = [field.name for field in dataclasses.fields(made) if field.init]
+            message = describe_validation_error(error, subject=cls.__name__, names=accepted)
             raise RecipeError(message) from None
         check_texts(cls.__name__, {name: _literals(name, getattr(self, name)) for name in written})
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
 
-from .config import check_texts
+from .config import check_texts, did_you_mean
 from .errors import RecipeError
 
 KEY_SPACE = 1 << 64
@@ -356,7 +356,8 @@ def _check_fractions(fractions: Mapping[str, float], *, is_all: bool = True) -> 
         raise RecipeError("Splits: no splits given. Write Splits(train=0.9, test=0.1).")
     for name, fraction in fractions.items():
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
-            raise RecipeError(f"Splits: {name}={fraction!r} is not a number.")
+            hint = did_you_mean(name, ("stratify_by=", "group_by=", "assign=", "allow_empty="))
+            raise RecipeError(f"Splits: {name}={fraction!r} is not a fraction{hint or '.'}")
         if not 0 < fraction <= 1:
             raise RecipeError(f"Splits: {name}={fraction} must be above 0 and at most 1.")
     total = sum(fractions.values())

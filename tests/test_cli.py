@@ -138,6 +138,43 @@ class TestBuild:
             assert "equal contents" not in results
             assert "warning: 2 equal contents in train, validation and test." in notes
 
+    def test_equal_contents_are_one_warning_however_many_splits(
+        self, tmp_path: Path, call: Any
+    ) -> None:
+        rows = [f"{number},{word}" for number in range(60) for word in ("a", "b", "a")]
+        (tmp_path / "t.csv").write_text("x,label\n" + "\n".join(rows) + "\n")
+        (tmp_path / "recipe.py").write_text(
+            "import snapshard as ss\nrecipe = ss.Recipe(name='t', source=ss.Csv('t.csv'), "
+            "splits=ss.Splits.k_fold(5, test=0.1))"
+        )
+        code, _, notes = call("build", tmp_path / "recipe.py", "--out", tmp_path / "out")
+        assert code == 0
+        (warning,) = [line for line in notes.splitlines() if "equal content" in line]
+        assert warning.count("equal content") == 4
+        numbers = re.findall(r"(\d+) (?:equal content|in other)", warning)
+        manifest = ss.load(tmp_path / "out").manifest
+        assert sum(map(int, numbers)) == sum(manifest.shared_contents.values())
+
+    def test_a_build_says_how_many_blocks_it_reused(self, tmp_path: Path, call: Any) -> None:
+        (tmp_path / "t").mkdir()
+        for name in "ab":
+            rows = "".join(f"{name}{number:0100}\n" for number in range(3000))
+            (tmp_path / "t" / f"{name}.csv").write_text(f"x\n{rows}")
+        command = ("build", tmp_path / "t", "--out", tmp_path / "out")
+        assert "\nprepare: 2 blocks, 6,000 records, " in call(*command)[2]
+        with (tmp_path / "t" / "b.csv").open("a") as file:
+            file.write("more\n")
+        assert "\nprepare: 2 blocks, 1 reused, 6,001 records, " in call(*command)[2]
+
+    def test_an_inferred_recipe_comes_with_the_command_that_keeps_it(
+        self, tmp_path: Path, call: Any
+    ) -> None:
+        (tmp_path / "a t.csv").write_text("x\n" + "".join(f"{n}\n" for n in range(30)))
+        notes = call("build", tmp_path / "a t.csv", "--out", tmp_path / "out")[2]
+        said, code = notes.split("\n\n", 1)
+        assert said.endswith(f": snapshard init '{tmp_path}/a t.csv' --label COLUMN -o recipe.py")
+        assert code.startswith("import snapshard as ss\n")
+
     def test_tells_the_recipe_and_each_step_and_no_noise(self, built: tuple[Path, Any]) -> None:
         _, done = built
         assert 'source=ss.ImageFolder("pets")' in done.stderr
@@ -273,6 +310,17 @@ class TestPlan:
         assert sum(map(int, counts)) == 40
         assert "source=ss.ImageFolder" in told
 
+    def test_says_what_a_declaration_leaves_out(self, tmp_path: Path, call: Any) -> None:
+        (tmp_path / "t.csv").write_text("a,b,c\n" + "1,2,x\n" * 40)
+        (tmp_path / "recipe.py").write_text(
+            "import snapshard as ss\nrecipe = ss.Recipe(name='t', "
+            "source=ss.Csv('t.csv', label='c'), features={'a': ss.Scalar('uint8')})"
+        )
+        code, printed, told = call("plan", tmp_path / "recipe.py")
+        assert code == 0
+        assert "left out, because features= does not declare them: 'b', 'c'\n" in printed
+        assert "warning: the source's label 'c' is not a feature of the examples" in told
+
     def test_workers(self, images: Path, call: Any) -> None:
         code, printed, told = call("plan", images, "--workers", "3", "--batch-size", "5")
         assert code == 0, told
@@ -339,7 +387,7 @@ class TestInspectAndVerify:
             name="t", source=ss.Csv(str(tmp_path / "t.csv")), splits=ss.Splits(train=1.0)
         )
         _, printed, _ = call("inspect", ss.build(recipe, tmp_path / "out").path)
-        assert "\nno label; compression none; seed 0; " in printed
+        assert "\nlabel: none; compression: none; seed: 0; " in printed
 
     def test_verify(self, snapshot: Path, call: Any) -> None:
         code, printed, told = call("verify", snapshot)
@@ -402,6 +450,32 @@ class TestGc:
 BROKEN_RECIPES = {
     "syntax": ("recipe = ss.Recipe(name='x' source=1)", "recipe.py line 2: invalid syntax"),
     "unknown argument": ("recipe = ss.Recipe(nam='x')", "recipe.py line 2: TypeError"),
+    "misspelt argument": (
+        "recipe = ss.Recipe(name='x', split=ss.Splits(train=1.0))",
+        "unexpected keyword argument 'split'. Did you mean splits=?",
+    ),
+    "misspelt argument of a source": (
+        "ss.Csv('x.csv', lable='y')",
+        "line 2: Csv: lable: unknown argument (found 'y'). Did you mean label=?",
+    ),
+    "misspelt argument of a step": (
+        "ss.tables.clip('x', mn=0)",
+        "unexpected keyword argument 'mn'. Did you mean min=?",
+    ),
+    "misspelt source": ("ss.CSV('x')", "has no attribute 'CSV'. Did you mean ss.Csv?"),
+    "misspelt group of steps": ("ss.table", "has no attribute 'table'. Did you mean ss.tables?"),
+    "misspelt step": (
+        "ss.images.resized",
+        "module 'ss.images' has no attribute 'resized'. Did you mean ss.images.resize?",
+    ),
+    "misspelt option of splits": (
+        "ss.Splits(train=1.0, stratify='label')",
+        "Splits: stratify='label' is not a fraction. Did you mean stratify_by=?",
+    ),
+    "no pair": (
+        "ss.images.resize('image', 64)",
+        "Resize: size: expected a tuple (found 64)",
+    ),
     "bad setting": (
         "ss.Shards(target_bytes='big')",
         "Shards: target_bytes: 'big' is not a size",
@@ -427,8 +501,19 @@ class TestErrors:
             (["build"], "Missing argument 'SOURCE'. Try 'snapshard build --help'."),
             (["build", "x"], "Missing option '--out'. Try 'snapshard build --help'."),
             (["build", "x", "--out", "y", "--nope"], "No such option: --nope"),
+            (
+                ["build", "x", "--output", "y"],
+                "No such option: --output. Did you mean --out? Try 'snapshard build --help'.",
+            ),
+            (
+                ["build", "x", "--out", "y", "--label", "z"],
+                "No such option: --label. Try 'snapshard build --help'.",
+            ),
             (["build", "x", "--out", "y", "--workers", "0"], "Invalid value for '--workers'"),
-            (["build", "x", "--out", "y", "--workers", "two"], "Invalid value for '--workers'"),
+            (
+                ["build", "x", "--out", "y", "--workers", "two"],
+                "Invalid value for '--workers': expected an integer. Try",
+            ),
             (["build", "x", "--out"], "--out"),
             (["build", "x", "--out", ""], "--out is empty"),
             (["build", "x", "--out", "s3://"], "--out: s3:// is only a protocol"),

@@ -75,6 +75,7 @@ class Forecast:
     Attributes:
         features: Features of the prepared records.
         label: The one to predict, if any.
+        undeclared: Features that are left out because ``features=`` does not declare them.
         num_files: Number of files with records.
         input_bytes: Total size of these files.
         num_skipped: Number of files without records, by reason.
@@ -90,6 +91,7 @@ class Forecast:
 
     features: Features
     label: str | None
+    undeclared: tuple[str, ...]
     num_files: int
     input_bytes: int
     num_skipped: Mapping[str, int]
@@ -137,6 +139,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
     return Forecast(
         features=found.features.prepared,
         label=label_of(found.recipe, found.features.prepared),
+        undeclared=found.features.undeclared,
         num_files=len(found.inventory.files),
         input_bytes=found.inventory.num_bytes,
         num_skipped=found.inventory.num_skipped,
@@ -415,7 +418,8 @@ def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iter
     recipe, prepared = found.recipe, found.features.prepared
     lost = recipe.source.label
     is_last = recipe.preprocessing_fn is None and recipe.transform_from is None
-    if is_last and lost in found.features.raw and label_of(recipe, prepared) is None:
+    has_it = lost in found.features.raw or lost in found.features.undeclared
+    if is_last and has_it and label_of(recipe, prepared) is None:
         yield (
             f"the source's label {lost!r} is not a feature of the examples: they have no label. "
             "Keep it, or name another one: ss.Recipe(label=…)"

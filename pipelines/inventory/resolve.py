@@ -53,6 +53,8 @@ class ResolvedFeatures:
     prepared: dict[str, Feature]
     structs: tuple[str, ...] = ()
     """Structs whose fields are among the prepared features, outer ones first."""
+    undeclared: tuple[str, ...] = ()
+    """Features that the examples would have, too, if the recipe declared none."""
 
 
 def resolve_features(recipe: Recipe, inferred: Inferred) -> ResolvedFeatures:
@@ -67,10 +69,14 @@ def resolve_features(recipe: Recipe, inferred: Inferred) -> ResolvedFeatures:
     declared = None if recipe.features is None else flatten(recipe.features)[0]
     if declared is None:
         raw = found
-        prepared = _after_steps(recipe, raw)
+        given = prepared = _after_steps(recipe, raw)
     else:
         raw = _raw_features(recipe, found, declared)
-        prepared = _checked_against(_after_steps(recipe, raw), declared)
+        given = _after_steps(recipe, raw)
+        prepared = _checked_against(given, declared)
+        given = (
+            given if recipe.prepare else dict(found)
+        )  # a column that is not declared is not read
     seen = _refuse_unseen_gaps(recipe, raw, declared or {})
     _refuse_unseen_lists(recipe, prepared, seen)
     wire_columns(prepared)
@@ -78,7 +84,12 @@ def resolve_features(recipe: Recipe, inferred: Inferred) -> ResolvedFeatures:
     _check_divisible(recipe, prepared)
     named = dict.fromkeys([*recipe.structs, *inferred.structs])
     kept = [name for name in named if any(leaf.startswith(f"{name}.") for leaf in prepared)]
-    return ResolvedFeatures(raw=raw, prepared=prepared, structs=tuple(sorted(kept)))
+    return ResolvedFeatures(
+        raw=raw,
+        prepared=prepared,
+        structs=tuple(sorted(kept)),
+        undeclared=tuple(name for name in given if name not in prepared),
+    )
 
 
 def _after_steps(recipe: Recipe, raw: Features) -> dict[str, Feature]:

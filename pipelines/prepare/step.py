@@ -17,6 +17,7 @@ from ...schemas.blocks import WorkUnit
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
 from ...schemas.runner import JobRunner
+from ...schemas.visible import human_count
 from ...transforms import storage
 from ...transforms.runs.key_histogram import KeyBins
 from ...transforms.runs.partitions import SplitEnds, time_ends
@@ -248,7 +249,11 @@ def prepare_records(
             summary = read_summary(workspace, name)
         else:
             progress.start(label, total=len(units), unit="blocks")
-        progress.finish(label, reused=not missing, note=f"{summary.num_records:,} records")
+        # All blocks that are reused are one word, "reused".
+        num_reused = len(units) - len(missing) if missing else 0
+        notes = [f"{num_reused:,} reused"] if num_reused else []
+        notes.append(human_count(summary.num_records, "records"))
+        progress.finish(label, reused=not missing, note=", ".join(notes))
         stages.append(PreparedStage(key=config.key, units=units, name=name, summary=summary))
         if len(stages) == len(found.stages):
             return Prepared(stages=tuple(stages), num_made=num_made)

@@ -14,6 +14,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import linecache
 import os
 import re
@@ -22,12 +23,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, ModuleType
 from typing import Any, Protocol
 
+from ...schemas.config import did_you_mean
 from ...schemas.errors import RecipeError
 from ...transforms.code.user_code import PACKAGE
 from ...transforms.code.user_reads import running
 from ...transforms.storage.local_files import Identity
 
 _PREFIX = "_snapshard_recipe_"
+_STEPS = ("audio", "images", "records", "series", "tables", "text")
+"""The modules of steps in `ss`."""
 
 
 class SourceTree(Protocol):
@@ -298,8 +302,8 @@ class RecipeModules:
         words = str(error).replace(f"{self.package}.", "").replace(self.package, "the folder")
         message = f"{place}: {type(error).__name__}: {words}"
         if isinstance(error, ModuleNotFoundError) and error.name:
-            message += f". {self._advise(error.name)}"
-        return message
+            return f"{message}. {self._advise(error.name)}"
+        return _with_hint(message, error)
 
     def _advise(self, name: str) -> str:
         name = name.removeprefix(f"{self.package}.")
@@ -316,6 +320,35 @@ class RecipeModules:
         if not code_name.startswith(root + "/"):
             return None
         return self._tree.origin(code_name[len(root) + 1 :])[0]
+
+
+def _with_hint(message: str, error: Exception) -> str:
+    """The message of an error, with the name in snapshard that was probably meant."""
+    groups = {"ss": sys.modules.get(PACKAGE)}
+    groups |= {f"ss.{name}": getattr(groups["ss"], name, None) for name in _STEPS}
+    if isinstance(error, AttributeError):
+        for shown, group in groups.items():
+            if group is not None and error.obj is group:
+                message = message.replace(f"'{group.__name__}'", f"'{shown}'")
+                names = getattr(group, "__all__", ()) or _defined_in(group)
+                hint = did_you_mean(error.name or "", (f"{shown}.{name}" for name in names))
+                return message + hint
+    found = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", message)
+    if isinstance(error, TypeError) and found is not None:
+        name = found[1].removesuffix(".__init__")
+        called = (getattr(group, name, None) for group in groups.values())
+        parameters = (inspect.signature(one).parameters for one in called if callable(one))
+        message += did_you_mean(found[2], (f"{name}=" for names in parameters for name in names))
+    return message
+
+
+def _defined_in(module: ModuleType) -> list[str]:
+    """The public names that a module defines itself."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
 
 
 class SiblingImport:

@@ -9,6 +9,7 @@ import glob
 import itertools
 import os
 import re
+import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -99,11 +100,8 @@ _COMMENT_WIDTH = 69
 _INDENT = " " * 4
 _NO_CREDENTIALS = "# Credentials are left out of the URL: set them in the environment."
 _FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them would be empty."
-_HEAD = '''"""Build it: snapshard build FILE --out DIR. Paths are relative to this file."""
-
-import snapshard as ss
-
-'''
+_HEAD = '"""Build it: snapshard build FILE --out DIR. Paths are relative to this file."""\n\n'
+_IMPORT = "import snapshard as ss\n\n"
 
 
 def suggest_recipe(url: str) -> Recipe:
@@ -192,6 +190,22 @@ def write_suggestion(
         raise RecipeError(f"--output: {file} exists. Give another name, or replace it: --force.")
     text = describe_suggestion(url, label=label, folder=folder)
     storage.put_bytes(os.path.abspath(file), text.encode())
+
+
+def describe_inferred(recipe: Recipe, url: str) -> str:
+    """The text of a recipe that was inferred for a build, and the command that writes it to a file.
+
+    Args:
+        recipe: What :func:`suggest_recipe` returned.
+        url: The raw data.
+    """
+    has_columns = _takes_label(recipe.files) and recipe.source.label is None
+    label = " --label COLUMN" if has_columns else ""
+    data = shlex.quote(storage.redact(url))
+    return (
+        "The recipe, inferred from the data. To keep and change it: "
+        f"snapshard init {data}{label} -o recipe.py\n\n" + recipe_text(recipe).removeprefix(_HEAD)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,8 +300,12 @@ def _labelled(recipe: Recipe, label: str) -> Recipe:
     return _changed(recipe, source=_with_label(recipe.files, label))
 
 
+def _takes_label(source: Source) -> bool:
+    return any(field.name == "label" for field in dataclasses.fields(source))  # type: ignore[arg-type]
+
+
 def _with_label(source: Source, label: str) -> Source:
-    if not any(field.name == "label" for field in dataclasses.fields(source)):  # type: ignore[arg-type]
+    if not _takes_label(source):
         raise RecipeError(f"{type(source).__name__} has no columns, so label={label!r} is not one.")
     changed: Source = dataclasses.replace(source, label=label)  # type: ignore[type-var]
     return changed
@@ -398,7 +416,7 @@ def recipe_text(
     lines = [
         f"name={written(recipe.name)},",
         bare,
-        f"prepare=[{', '.join(steps)}],",
+        _list_of(steps, "prepare"),
         f"splits=ss.Splits{by_folder}({splits}),",
     ]
     if recipe.source.label is None:
@@ -413,7 +431,15 @@ def recipe_text(
             lines += textwrap.indent(_declared(name, feature, hints), _INDENT).splitlines()
         lines.append("},")
     body = textwrap.indent("\n".join(lines), _INDENT)
-    return f"{_HEAD}recipe = ss.Recipe(\n{body}\n)\n"
+    return f"{_HEAD}{_IMPORT}recipe = ss.Recipe(\n{body}\n)\n"
+
+
+def _list_of(values: Sequence[str], name: str) -> str:
+    """An argument that is a list, on one line if it fits."""
+    line = f"{name}=[{', '.join(values)}],"
+    if len(line) <= _WIDTH - len(_INDENT):
+        return line
+    return f"{name}=[\n" + "".join(f"{_INDENT}{value},\n" for value in values) + "],"
 
 
 def _declared(

@@ -201,7 +201,9 @@ class TestPad:
         np.testing.assert_array_equal(batch["points"][3].numpy().ravel(), [*range(6), 0, 0])
         np.testing.assert_array_equal(batch["packed"][2], [0, 1, 0, 0])
         assert batch["texts"][1].numpy().tolist() == [b"1.0", b"", b"", b""]
-        with pytest.raises(ValueError, match="bucket=True must be one of packed, points, texts"):
+        with pytest.raises(
+            ValueError, match="bucket=True needs one list: name one of packed, points, texts"
+        ):
             reader.dataset("train", 5, bucket=True)
         for name in ("points", "packed", "texts"):
             found = ids(reader.dataset("train", 2, seed=1, bucket=name, pad=True))

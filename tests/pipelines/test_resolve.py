@@ -76,6 +76,24 @@ OTHER = Becomes("other", ss.Scalar("int64"))
 
 
 @pytest.mark.parametrize(
+    ("declared", "steps", "undeclared"),
+    [
+        (None, [], ()),
+        (None, [OTHER], ()),
+        ({"x": ss.Scalar("int64")}, [], ("y",)),
+        ({"x": ss.Scalar("int64")}, [OTHER], ("y", "other")),
+        ({"other": ss.Scalar("int64")}, [OTHER, ss.records.drop(["x"])], ("y",)),
+        ({name: ss.Scalar("int64") for name in "xy"}, [], ()),
+    ],
+)
+def test_features_that_a_declaration_leaves_out_are_known(
+    declared: Any, steps: list[Any], undeclared: tuple[str, ...]
+) -> None:
+    found = resolved({name: ss.Scalar("int64") for name in "xy"}, declared, *steps)
+    assert found.undeclared == undeclared
+
+
+@pytest.mark.parametrize(
     ("inferred", "declared"),
     [
         (ss.Scalar("float32"), ss.Scalar("float32", min=0, max=1, finite=True)),

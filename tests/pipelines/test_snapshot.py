@@ -130,7 +130,7 @@ def test_what_is_no_snapshot(tmp_path: Path) -> None:
         ss.Snapshot.open(tmp_path / "absent")
     with pytest.raises(RecipeError, match="file is a file, expected the folder"):
         ss.Snapshot.open(tmp_path / "file")
-    with pytest.raises(RecipeError, match=r"folder is no snapshot: there is no manifest\.json"):
+    with pytest.raises(RecipeError, match=r"folder is not a snapshot: there is no manifest\.json"):
         ss.Snapshot.open(tmp_path / "folder")
 
 

@@ -37,7 +37,7 @@ def test_folds_are_splits_of_equal_fractions() -> None:
         (3, {"test": 1.0}, "add up to 1, expected less than 1"),
         (3, {"test": 0.6, "dev": 0.5}, "add up to 1.1, expected less than 1"),
         (3, {"test": 0}, "must be above 0"),
-        (3, {"test": "0.1"}, "is not a number"),
+        (3, {"test": "0.1"}, "is not a fraction"),
         (3, {"te-st": 0.1}, "not a valid split name"),
         (3, {"group_by": "a", "stratify_by": "b"}, "exclude each other"),
         (3, {"assign": "balanced"}, "assigns groups"),

@@ -236,6 +236,18 @@ def test_failures_are_told_in_plain_words(
         trace(function, PREPARED)
 
 
+def test_a_failure_lists_the_inputs() -> None:
+    with pytest.raises(RecipeError) as caught:
+        trace(unknown_input, PREPARED)
+    said = str(caught.value)
+    assert "KeyError: 'nope'. Its inputs, for a batch of records: 'flag': int64, 'label'" in said
+    assert "'mass': sparse float32" in said
+    assert "'visits': ragged float32" in said
+    assert said.endswith(" may lack values: ss.tables.fill in prepare= makes them dense.")
+    with pytest.raises(RecipeError, match=r": int64, and 5 more\.$"):
+        trace(unknown_input, {f"x{number}": Scalar("int64") for number in range(25)})
+
+
 @pytest.mark.slow
 def test_a_failure_on_the_data_names_the_operation(tmp_path: Path) -> None:
     def numbers(inputs: dict[str, Any]) -> dict[str, Any]:

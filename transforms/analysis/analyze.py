@@ -54,6 +54,9 @@ ReadBatches = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
 """Reads the given wire columns of all records to analyse, in a fixed order. Beam pickles it: it
 must be a module-level function or a ``functools.partial`` of one."""
 
+_MOST_INPUTS = 20
+"""Maximum number of inputs that an error lists."""
+
 # What TensorFlow and tensorflow-transform add around the message of the operation that failed.
 _NOISE = re.compile(
     r"An error occurred while trying to apply the transformation: |Graph execution error:"
@@ -235,8 +238,24 @@ def trace(preprocessing_fn: PreprocessingFn, prepared: Features) -> Traced:
     except RecipeError:
         raise
     except Exception as error:
-        raise RecipeError(_explain(error, "failed")) from None
+        message = _explain(error, "failed").rstrip(".")
+        raise RecipeError(f"{message}. {_describe_inputs(specs)}") from None
     return traced
+
+
+def _describe_inputs(specs: Mapping[str, Any]) -> str:
+    """What a ``preprocessing_fn`` is called with, and how sparse tensors become dense."""
+    kinds = {tf.SparseTensorSpec: "sparse ", tf.RaggedTensorSpec: "ragged "}
+    shown = [
+        f"{name!r}: {kinds.get(type(spec), '')}{spec.dtype.name}{list(spec.shape)[1:] or ''}"
+        for name, spec in specs.items()
+    ]
+    if len(shown) > _MOST_INPUTS:
+        shown = [*shown[:_MOST_INPUTS], f"and {len(shown) - _MOST_INPUTS} more"]
+    text = f"Its inputs, for a batch of records: {', '.join(shown)}."
+    if any(isinstance(spec, tf.SparseTensorSpec) for spec in specs.values()):
+        text += " Sparse ones may lack values: ss.tables.fill in prepare= makes them dense."
+    return text
 
 
 def _num_consumers(tensor: Any) -> int:

@@ -32,6 +32,7 @@ from ...schemas.features import (
 )
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
+from ...schemas.written import written
 from ..examples.dtypes import dense_column, dense_values
 from ..rejects import reject_rows
 from ..runs.files import wire_schema
@@ -113,8 +114,9 @@ class Windows:
         )
         if not is_integer:
             raise RecipeError(
-                f"prepare: {self!r}: time={self.time!r} is {kept}, expected a Timestamp or an "
-                "integer. Parse it first with ss.tables.parse_time."
+                f"prepare: {self!r}: time={self.time!r} is {written(kept)}, expected a time "
+                f"or an integer. Parse it first: ss.tables.parse_time({written(self.time)}), or "
+                f"declare it in types= of the source: {{{written(self.time)}: ss.Timestamp(…)}}."
             )
         after.setdefault(self.time, _required(kept))
         if self.group is not None:

@@ -24,6 +24,7 @@ from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.splits import SplitRule, Splits
 from ...schemas.wire import FLOATS
+from ...schemas.written import written
 from .key_histogram import stratum_codes
 from .keys import NO_PARTITION, Keys, assign_partitions
 
@@ -96,8 +97,9 @@ def check_rule(splits: Splits, features: Features) -> None:
     is_integer = form is not None and form.shape == () and "int" in form.dtype
     if rule.by == "time" and not is_integer:
         raise RecipeError(
-            f"Splits.by_time: {rule.feature!r} is {feature}, expected a Timestamp or an "
-            "integer. Parse it with ss.tables.parse_time."
+            f"Splits.by_time: {rule.feature!r} is {written(feature)}, expected a time or an "
+            f"integer. Parse it: ss.tables.parse_time({written(rule.feature)}), or declare it in "
+            f"types= of the source: {{{written(rule.feature)}: ss.Timestamp(…)}}."
         )
     time_ends(splits, features)
 

@@ -247,7 +247,8 @@ def _check_places(options: Options) -> None:
     folder = copy[0] if isinstance(copy, list | tuple) and len(copy) == 2 else copy
     for name, value, kept in (("cache", cache, cache), ("local_copy", copy, folder)):
         if kept is not None and not (isinstance(kept, str | os.PathLike) and os.fspath(kept)):
-            raise ValueError(f"{name}={value!r} must be the name of a folder.")
+            others = '"memory", "decoded" or ' if name == "cache" else ""
+            raise ValueError(f"{name}={value!r} must be {others}the name of a folder.")
         if kept is not None and "://" in os.fspath(kept):
             raise ValueError(f"{name}={value!r} must be a folder on a local disk.")
     if isinstance(copy, list | tuple) and not (copy[1] is None or hasattr(copy[1], "__index__")):

@@ -65,6 +65,8 @@ def lengths_of(bucket: bool | str) -> Callable[[Any], Any]:
     name = varying[0] if bucket is True and len(varying) == 1 else bucket
     if not varying:
         raise ValueError(f"bucket={bucket!r} needs lists, and {facts.NAME} has none.")
+    if name is True:
+        raise ValueError(f"bucket=True needs one list: name one of {', '.join(varying)}.")
     if name not in varying:
         raise ValueError(f"bucket={bucket!r} must be one of {', '.join(varying)}.")
     parse = make_parser(columns=[str(name)], needs_size=False, decodes=False)

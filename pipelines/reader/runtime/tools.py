@@ -146,7 +146,10 @@ def show(arguments: argparse.Namespace, out: Output) -> int:
 
     snapshot = Snapshot(arguments.root)
     split, features = snapshot.split(arguments.split), facts.FEATURES
-    out.say(f"{facts.NAME} {facts.FINGERPRINT}, label {facts.LABEL}, {facts.COMPRESSION}\n")
+    out.say(
+        f"{facts.NAME} {facts.FINGERPRINT}; label: {facts.LABEL or 'none'}; "
+        f"compression: {facts.COMPRESSION}\n"
+    )
     rows = []
     for name, feature in features.items():
         shape = feature.get("shape", [])

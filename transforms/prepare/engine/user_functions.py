@@ -135,7 +135,7 @@ def call_user(
         )
         raise RecipeError(
             f"prepare: {where} failed with {type(error).__name__}: "
-            f"{redact_repeated(str(error))}. It was called with a record "
+            f"{redact_repeated(str(error)).rstrip('.')}. It was called with a record "
             f"of tensors: {shown}. Use TensorFlow operations, and return a dict of tensors."
         ) from error
 
