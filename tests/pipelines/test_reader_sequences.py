@@ -394,6 +394,26 @@ class TestWindows:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
+            (
+                {"windows": (30, 1)},
+                r"\(30, 1\) gives no batch: no list .* has 30 values",
+            ),
+            ({"windows": (30, 1), "epochs": None}, "gives no batch"),
+            ({"windows": (30, 1), "epochs": 2, "seed": 1, "shard": (1, 2)}, "gives no batch"),
+            ({"split": "train[:2]", "windows": (3, 1)}, r"no list read from train\[:2\] has 3"),
+            ({"windows": (29, 1), "drop_remainder": True}, "less than 8 windows"),
+        ],
+    )
+    def test_no_window_is_an_error(
+        self, series: types.ModuleType, options: dict[str, Any], words: str
+    ) -> None:
+        dataset = series.dataset(**{"split": "train", "batch_size": 8, **options})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+            list(dataset)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
             ({"windows": (0, 1)}, "must be 1 or more"),
             ({"windows": (3, 0)}, "must be 1 or more"),
             ({"windows": (3, 1), "columns": ["id"]}, "needs lists"),

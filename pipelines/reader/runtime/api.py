@@ -102,8 +102,8 @@ def dataset(
             others with zeros. Strings are always padded with "", bools with False.
         bucket: Batch examples of similar length (of the named feature, if there are several), by
             sorting 32 batches at a time; with ``pad``, pad to the next of ``LENGTHS``.
-        windows: (length, step): cut lists into windows, each an example. The number of batches is
-            unknown.
+        windows: (length, step): cut lists into windows, each an example; a shorter list gives none,
+            and no window at all is an error. The number of batches is unknown.
         pack: Fill rows of this length with several lists, and add <name>_segment_ids (from 1) and
             <name>_positions; longer lists are split. The number of batches is unknown.
         filter: ``filter(example)`` gives True for the examples to keep, of those that ``dataset``
