@@ -529,8 +529,10 @@ class _FoundClips(_Found):
         self.bad = self.bad.copy()
         self.bad[[*self._unreadable]] = True
         if converted:
-            contents = enumerate(self._values.values.to_pylist())
-            values = [converted.get(index, content) for index, content in contents]
+            values = [
+                converted.get(index, content.as_py())
+                for index, content in enumerate(self._values.values)
+            ]
             self._values = Values(pa.array(values, pa.large_binary()))
 
     def describe(self, row: int) -> tuple[str, str]:
