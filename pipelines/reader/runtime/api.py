@@ -83,8 +83,8 @@ def dataset(
             (inputs, targets, id). Needs pyarrow and the snapshot's index.
         image_size: (height, width) to resize images to, antialiased, and masks, by nearest
             neighbour; required if sizes differ.
-        dtype: Dtype of the images, cast after batching; default as stored, or float32 with
-            ``scale``. Masks stay uint8.
+        dtype: Dtype of the images, cast after batching, which must hold all their values; default
+            as stored, or float32 with ``scale``. Masks stay uint8.
         scale: Factor to multiply image values by, but not those of masks.
         root: Folder or URL (``gs://…``) of the snapshot; None is the folder that contains this
             package.
