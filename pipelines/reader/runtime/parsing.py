@@ -169,8 +169,8 @@ def _conversion(
         is_image = feature["kind"] == "image" or is_clip(feature)
         if is_image and scale is None and not as_stored and float(kind.max) < stored.max:
             raise ValueError(
-                f"dtype={dtype!r} cannot hold the pixels of {one!r}, which are {stored.name}, up to "
-                f"{stored.max}: choose a larger type, or float16 with scale=."
+                f"dtype={dtype!r} cannot hold the pixels of {one!r}, which are {stored.name}: pass "
+                "a larger type, or float16 with scale=."
             )
 
     def convert(images: Any) -> Any:
