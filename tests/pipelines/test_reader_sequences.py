@@ -411,6 +411,16 @@ class TestWindows:
         with pytest.raises(tf.errors.InvalidArgumentError, match=words):
             list(dataset)
 
+    def test_lists_of_different_lengths_are_an_error(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        records = [{"id": 1, "label": 0, "time": [1, 2, 3], "values": [1.0, 2.0]}]
+        reader = write_snapshot(tmp_path, SERIES, {"train": [records]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"windows=\(2, 1\) .*columns="):
+            list(reader.dataset("train", 8, windows=(2, 1)))
+        (batch,) = reader.dataset("train", 8, windows=(2, 1), columns=["time"], shuffle=False)
+        assert batch["time"].numpy().tolist() == [[1, 2], [2, 3]]
+
     @pytest.mark.parametrize(
         ("options", "words"),
         [

@@ -196,7 +196,7 @@ def cut_windows(plan: Plan) -> Plan:
         leaves = tf.nest.flatten(batch)
         lists = [leaf for leaf in leaves if isinstance(leaf, tf.RaggedTensor)]
         num = lists[0].row_lengths()
-        same = [tf.debugging.assert_equal(leaf.row_lengths(), num) for leaf in lists[1:]]
+        same = [tf.debugging.assert_equal(leaf.row_lengths(), num, unlike) for leaf in lists[1:]]
         with tf.control_dependencies([one for one in same if one is not None]):
             counts = tf.maximum((num - length) // step + 1, 0)
         records = tf.repeat(tf.range(tf.size(counts)), counts)
@@ -231,6 +231,10 @@ def cut_windows(plan: Plan) -> Plan:
             batches = batches.map(decoded, num_parallel_calls=options.num_parallel_calls)
         return fail_if_empty(batches, no_window) if plan.order.num_records else batches
 
+    unlike = (
+        f"windows={options.windows} cuts all lists of a record alike, and some have different "
+        "numbers of values: name those to cut with columns=."
+    )
     few = f", or only a few have, with less than {options.batch_size} windows together"
     no_window = (
         f"windows={options.windows} gives no batch: no list read from {options.split} has {length} "
