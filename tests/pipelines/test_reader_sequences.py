@@ -268,10 +268,17 @@ class TestPad:
         features: Features = {
             "id": Scalar(dtype="int64"),
             "bytes": Sequence(Scalar(dtype="uint8")),
+            "halves": Sequence(Scalar(dtype="float16")),
             "tags": Sequence(ClassLabel(names=("noun", "verb"))),
             "texts": Sequence(Text()),
         }
-        values = {"id": 1, "bytes": np.uint8([1]), "tags": [1], "texts": [b"a"]}
+        values = {
+            "id": 1,
+            "bytes": np.uint8([1]),
+            "halves": np.float16([0.5]),
+            "tags": [1],
+            "texts": [b"a"],
+        }
         reader = write_snapshot(tmp_path, features, {"train": [[values]]}, label=None)
         for pad, message in {
             "-1": r"pad='-1' must be True \(zeros\), a number, or {feature: number}",
@@ -281,8 +288,12 @@ class TestPad:
             for call in (reader.dataset, reader.steps):
                 with pytest.raises(ValueError, match=message):
                     call("train", 1, pad=pad)
+        with pytest.raises(ValueError, match="'halves' is float16, which cannot hold 1000000"):
+            reader.dataset("train", 1, pad={"halves": 1e6})
+        for pad in ({"halves": float("inf")}, {"halves": float("nan")}, {"bytes": 255.0}):
+            assert len([*reader.dataset("train", 1, pad=pad)]) == 1
         for name in ("id", "texts", "missing"):
-            with pytest.raises(ValueError, match=f"{name!r} is not a list .* of bytes, tags"):
+            with pytest.raises(ValueError, match=f"{name!r} is not a list .* bytes, halves, tags"):
                 reader.dataset("train", 1, pad={name: 1})
         with pytest.raises(ValueError, match="must be True"):
             reader.dataset("train", 1, pad={"tags": True})

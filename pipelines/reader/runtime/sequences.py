@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -158,11 +159,16 @@ def paddings(options: Options) -> dict[str, float]:
     for name, value in values.items():
         kind = tf.float32 if features[name]["kind"] == "audio" else features[name]["dtype"]
         kind = tf.as_dtype(kind)
-        if kind.is_integer and not (value == value // 1 and kind.min <= value <= kind.max):
+        if kind.is_integer:
+            fits = value == value // 1 and kind.min <= value <= kind.max
+        else:  # NaN and infinity included
+            fits = not float(kind.max) < abs(value) < math.inf
+        if not fits:
             raise ValueError(
                 f"pad: {name!r} is {kind.name}, which cannot hold {value}. Choose another number, "
                 "or name the features to pad with it, pad={feature: number}."
             )
+        values[name] = int(value) if kind.is_integer else value
     return values
 
 
