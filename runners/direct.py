@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -71,7 +72,8 @@ class DirectRunner:
         """Checks the Beam options; the engine needs nothing beyond snapshard's dependencies.
 
         Raises:
-            RecipeError: if Beam does not accept an option, or one would change the workers.
+            RecipeError: if Beam has no such option, does not accept its value, or it would change
+                the workers.
         """
         for option in self.beam_options:
             if option.partition("=")[0] in _WORKERS:
@@ -80,7 +82,7 @@ class DirectRunner:
                     "number with --workers (workers=)."
                 )
         if self.beam_options:
-            parsed_options(self.beam_options, given=self.beam_options)
+            _check_known(self.beam_options)
 
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
@@ -165,3 +167,23 @@ def without_step(error: BaseException) -> BaseException:
     while getattr(error, "_tagged_with_step", False) and error.__context__ is not None:
         error = error.__context__
     return error
+
+
+def _check_known(beam_options: Sequence[str]) -> None:
+    """Raises RecipeError if Beam does not accept an option, or would ignore it.
+
+    Other engines have options of their own, which Beam passes on to them.
+    """
+    unknown: list[str] = []
+
+    def collect(parser: Any) -> None:
+        unknown.extend(parser.parse_known_args(list(beam_options))[1])
+
+    options = parsed_options(beam_options, given=beam_options)
+    with quiet():
+        known = options.get_all_options(add_extra_args_fn=collect)
+    for option in unknown:
+        name = option.partition("=")[0]
+        alike = difflib.get_close_matches(name[2:].replace("-", "_"), known, n=1)
+        hint = f"Did you mean --{alike[0]}?" if alike else "Correct its name, or leave it out."
+        raise RecipeError(f"Beam has no option {name}. {hint}")

@@ -198,6 +198,20 @@ def test_columns_and_tensors_are_stacked_alike(dtype: Any, fill: int | None) -> 
     assert found.tolist() == expected[1:].tolist()
 
 
+@pytest.mark.parametrize(
+    ("names", "order"),
+    [
+        (["c10", "c2", "c", "c1"], ["c", "c1", "c2", "c10"]),
+        (["c1x", "c1", "c1_2", "c"], ["c", "c1", "c1_2", "c1x"]),
+        (["1", "c", "", "2c"], ["", "1", "2c", "c"]),
+        (["c1", "c01", "c001"], ["c001", "c01", "c1"]),
+    ],
+)
+def test_names_with_and_without_numbers_are_ordered(names: list[str], order: list[str]) -> None:
+    features = dict.fromkeys(names, ss.Scalar("float32"))
+    assert ss.tables.stack("*", to="x").features(features)["x"].names == tuple(order)
+
+
 def wire_columns_by_name(features: Any) -> dict[str, Any]:
     return {column.name: column for column in wire_columns(features)}
 

@@ -190,7 +190,7 @@ class TestForever:
     @pytest.mark.parametrize("options", [{"windows": (9, 1)}, {"windows": (2, 1)}])
     def test_windows_that_make_no_batch(self, reader: types.ModuleType, options: Any) -> None:
         dataset = reader.dataset("train", 999, epochs=None, drop_remainder=True, **options)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"waits forever: windows=\("):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"windows=\(., 1\) gives no"):
             next(iter(dataset))
 
     def test_windows_that_make_some(self, reader: types.ModuleType) -> None:
@@ -245,6 +245,25 @@ class TestAugmentedLists:
         ):
             assert features["tokens"].to_list() == plain["tokens"].to_list()
             assert label.numpy().tolist() == other.numpy().tolist()
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"),
+    [("uint8", "int8"), ("uint16", "uint8"), ("uint16", "int16"), ("uint16", "float16")],
+)
+def test_a_dtype_too_small_for_the_pixels(
+    tmp_path: Path, write_snapshot: WriteSnapshot, stored: Any, dtype: str
+) -> None:
+    features = {"image": Image(height=1, width=2, channels=1, dtype=stored), "n": Scalar("int64")}
+    pixels = np.array([0, np.iinfo(stored).max], stored)
+    records = [{"image": pixels.tobytes(), "n": 1}]
+    reader = write_snapshot(tmp_path, features, {"train": [records]}, label=None)
+    with pytest.raises(ValueError, match=f"dtype='{dtype}' cannot hold the pixels of 'image', .*"):
+        reader.dataset("train", 1, dtype=dtype)
+    assert len([*reader.dataset("train", 1, dtype=dtype, columns=["n"])]) == 1
+    (batch,) = reader.dataset("train", 1, dtype="float16", scale=1 / int(pixels[1]))
+    assert batch["image"].dtype == tf.float16
+    assert batch["image"].numpy().ravel().tolist() == [0, 1]
 
 
 def test_a_scale_of_whole_numbers(tmp_path: Path, write_snapshot: WriteSnapshot) -> None:

@@ -270,10 +270,17 @@ class TestPad:
         features: Features = {
             "id": Scalar(dtype="int64"),
             "bytes": Sequence(Scalar(dtype="uint8")),
+            "halves": Sequence(Scalar(dtype="float16")),
             "tags": Sequence(ClassLabel(names=("noun", "verb"))),
             "texts": Sequence(Text()),
         }
-        values = {"id": 1, "bytes": np.uint8([1]), "tags": [1], "texts": [b"a"]}
+        values = {
+            "id": 1,
+            "bytes": np.uint8([1]),
+            "halves": np.float16([0.5]),
+            "tags": [1],
+            "texts": [b"a"],
+        }
         reader = write_snapshot(tmp_path, features, {"train": [[values]]}, label=None)
         for pad, message in {
             "-1": r"pad='-1' must be True \(zeros\), a number, or {feature: number}",
@@ -283,8 +290,12 @@ class TestPad:
             for call in (reader.dataset, reader.steps):
                 with pytest.raises(ValueError, match=message):
                     call("train", 1, pad=pad)
+        with pytest.raises(ValueError, match="'halves' is float16, which cannot hold 1000000"):
+            reader.dataset("train", 1, pad={"halves": 1e6})
+        for pad in ({"halves": float("inf")}, {"halves": float("nan")}, {"bytes": 255.0}):
+            assert len([*reader.dataset("train", 1, pad=pad)]) == 1
         for name in ("id", "texts", "missing"):
-            with pytest.raises(ValueError, match=f"{name!r} is not a list .* of bytes, tags"):
+            with pytest.raises(ValueError, match=f"{name!r} is not a list .* bytes, halves, tags"):
                 reader.dataset("train", 1, pad={name: 1})
         with pytest.raises(ValueError, match="must be True"):
             reader.dataset("train", 1, pad={"tags": True})
@@ -392,6 +403,36 @@ class TestWindows:
         )
         assert pair[0].shape == (8, 5, 2)
         assert pair[1].shape == (8,)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (
+                {"windows": (30, 1)},
+                r"\(30, 1\) gives no batch: no list .* has 30 values",
+            ),
+            ({"windows": (30, 1), "epochs": None}, "gives no batch"),
+            ({"windows": (30, 1), "epochs": 2, "seed": 1, "shard": (1, 2)}, "gives no batch"),
+            ({"split": "train[:2]", "windows": (3, 1)}, r"no list read from train\[:2\] has 3"),
+            ({"windows": (29, 1), "drop_remainder": True}, "less than 8 windows"),
+        ],
+    )
+    def test_no_window_is_an_error(
+        self, series: types.ModuleType, options: dict[str, Any], words: str
+    ) -> None:
+        dataset = series.dataset(**{"split": "train", "batch_size": 8, **options})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+            list(dataset)
+
+    def test_lists_of_different_lengths_are_an_error(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        records = [{"id": 1, "label": 0, "time": [1, 2, 3], "values": [1.0, 2.0]}]
+        reader = write_snapshot(tmp_path, SERIES, {"train": [records]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"windows=\(2, 1\) .*columns="):
+            list(reader.dataset("train", 8, windows=(2, 1)))
+        (batch,) = reader.dataset("train", 8, windows=(2, 1), columns=["time"], shuffle=False)
+        assert batch["time"].numpy().tolist() == [[1, 2], [2, 3]]
 
     @pytest.mark.parametrize(
         ("options", "words"),

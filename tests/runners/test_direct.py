@@ -329,6 +329,11 @@ def test_options_reach_beam(tmp_path: Path, num_workers: int) -> None:
         ("--direct_running_mode=multi_processing", "snapshard's own.*--workers"),
         ("--direct_num_workers=2", "snapshard's own.*--workers"),
         ("--num_workers=many", "invalid int value: 'many'"),
+        ("--no_such_option=1", r"Beam has no option --no_such_option\. Correct its name"),
+        ("--no_such_flag", r"Beam has no option --no_such_flag\."),
+        ("--", r"Beam has no option --\."),
+        ("--profile-cpu", r"no option --profile-cpu\. Did you mean --profile_cpu\?"),
+        ("--profile_cpus", r"no option --profile_cpus\. Did you mean --profile_cpu\?"),
     ],
 )
 def test_unfit_options_are_usage_errors(option: str, words: str) -> None:

@@ -76,6 +76,14 @@ class UnreadableImageError(ValueError):
         self.reason = reason
 
 
+def rotated_frame(header: ImageHeader) -> UnreadableImageError:
+    """Why a frame of a clip with an EXIF orientation is rejected."""
+    return UnreadableImageError(
+        "rotated frame",
+        f"it has the EXIF orientation {header.orientation}. Save the clip's frames upright",
+    )
+
+
 def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> ImageHeader:
     """Reads the header of an image file from its bytes; the first ones may be enough.
 

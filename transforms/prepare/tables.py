@@ -425,14 +425,14 @@ class Stack:
 _DIGITS = re.compile(r"(\d+)")
 
 
-def natural_order(name: str) -> list[Any]:
+def natural_order(name: str) -> tuple[list[Any], str]:
     """A sort key that compares digits as numbers.
 
-    >>> sorted(["c10", "c9", "c1", "b"], key=natural_order)
-    ['b', 'c1', 'c9', 'c10']
+    >>> sorted(["c10", "c9", "c01", "c1", "c", "b"], key=natural_order)
+    ['b', 'c', 'c01', 'c1', 'c9', 'c10']
     """
     parts = _DIGITS.split(name)
-    return [int(part) if index % 2 else part for index, part in enumerate(parts)] + [name]
+    return [int(part) if index % 2 else part for index, part in enumerate(parts)], name
 
 
 def _some(names: Many[str]) -> str:

@@ -84,8 +84,8 @@ def dataset(
             (inputs, targets, id). Needs pyarrow and the snapshot's index.
         image_size: (height, width) to resize images to, antialiased, and masks, by nearest
             neighbour; required if sizes differ.
-        dtype: Dtype of the images, cast after batching; default as stored, or float32 with
-            ``scale``. Masks stay uint8.
+        dtype: Dtype of the images, cast after batching, which must hold all their values; default
+            as stored, or float32 with ``scale``. Masks stay uint8.
         scale: Factor to multiply image values by, but not those of masks.
         root: Folder or URL (``gs://…``) of the snapshot; None is the folder that contains this
             package.
@@ -103,8 +103,8 @@ def dataset(
             others with zeros. Strings are always padded with "", bools with False.
         bucket: Batch examples of similar length (of the named feature, if there are several), by
             sorting 32 batches at a time; with ``pad``, pad to the next of ``LENGTHS``.
-        windows: (length, step): cut lists into windows, each an example. The number of batches is
-            unknown.
+        windows: (length, step): cut lists into windows, each an example; a shorter list gives none,
+            and no window at all is an error. The number of batches is unknown.
         pack: Fill rows of this length with several lists, and add <name>_segment_ids (from 1) and
             <name>_positions; longer lists are split. The number of batches is unknown.
         filter: ``filter(example)`` gives True for the examples to keep, of those that ``dataset``

@@ -8,7 +8,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from .augment import converted, explained, map_each
 from .pipeline import Plan
-from .sequences import all_records, fail_if_empty, finished
+from .sequences import all_records, fail_if_empty, finished, waits_forever
 
 
 def filter_examples(plan: Plan) -> Plan:
@@ -52,7 +52,7 @@ def filter_examples(plan: Plan) -> Plan:
         end = None
         if any(isinstance(spec, tf.RaggedTensorSpec) for spec in specs):
             end = read_epoch(plan, seed).take(1).map(without_rows)
-        return fail_if_empty(batches, "filter=", end)
+        return fail_if_empty(batches, waits_forever("filter="), end)
 
     return finished(plan, read)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
@@ -70,7 +70,7 @@ def make_parser(
     targets = targets_of(as_supervised)
     features = _wanted(columns, targets)
     sizes = _image_sizes(features, image_size, needs_size)
-    convert = _conversion(image_size, dtype, scale)
+    convert = _conversion(features, image_size, dtype, scale)
 
     def parse_batch(serialized: Any) -> Any:
         values = (
@@ -112,7 +112,7 @@ def clip_decoder(
     """
     features = _wanted(columns, targets_of(as_supervised))
     sizes = _image_sizes(features, image_size, needs_size=True)
-    convert = _conversion(image_size, dtype, scale)
+    convert = _conversion(features, image_size, dtype, scale)
 
     def decode(value: Any, name: str) -> Any:
         if name not in sizes or not is_clip(features[name]):
@@ -139,12 +139,16 @@ def _undecoded(name: str, clips: Any, size: Any, convert: Any) -> Any:
 
 
 def _conversion(
-    image_size: tuple[int, int] | None, dtype: str | None, scale: float | None
+    features: Mapping[str, dict[str, Any]],
+    image_size: tuple[int, int] | None,
+    dtype: str | None,
+    scale: float | None,
 ) -> Callable[[Any], Any]:
     """The function that converts the pixels of images to ``dtype``, multiplied by ``scale``.
 
     Raises:
-        ValueError: if an option is invalid, or there are no images.
+        ValueError: if an option is invalid, ``dtype`` cannot hold the pixels of a feature, or there
+            are no images.
     """
     has_images = any(map(has_pixels, facts.FEATURES.values()))
     if not has_images and (image_size, dtype, scale) != (None, None, None):
@@ -159,11 +163,23 @@ def _conversion(
         raise ValueError(f"dtype={dtype!r} must be a numeric type.")
     if scale is not None and not kind.is_floating:
         raise ValueError(f"scale={scale} needs a floating-point dtype, found {kind.name}.")
+    as_stored = dtype is None and scale is None
+    for one, feature in features.items():
+        stored = tf.as_dtype("uint8" if is_clip(feature) else feature.get("dtype", "uint8"))
+        is_image = feature["kind"] == "image" or is_clip(feature)
+        if is_image and scale is None and not as_stored and float(kind.max) < stored.max:
+            raise ValueError(
+                f"dtype={dtype!r} cannot hold the pixels of {one!r}, which are {stored.name}: pass "
+                "a larger type, or float16 with scale=."
+            )
 
     def convert(images: Any) -> Any:
-        as_stored = dtype is None and scale is None
-        images = images if as_stored else tf.cast(images, kind)
-        return images if scale is None else images * tf.cast(scale, kind)
+        if as_stored:
+            return images
+        # A float16 holds no more than 65,504.
+        through = tf.float32 if images.dtype == tf.uint16 and kind.size < 4 else kind
+        images = tf.cast(images, through)
+        return tf.cast(images if scale is None else images * tf.cast(scale, through), kind)
 
     return convert
 

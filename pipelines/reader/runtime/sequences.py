@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -160,11 +161,16 @@ def paddings(options: Options) -> dict[str, float]:
     for name, value in values.items():
         kind = tf.float32 if features[name]["kind"] == "audio" else features[name]["dtype"]
         kind = tf.as_dtype(kind)
-        if kind.is_integer and not (value == value // 1 and kind.min <= value <= kind.max):
+        if kind.is_integer:
+            fits = value == value // 1 and kind.min <= value <= kind.max
+        else:  # NaN and infinity included
+            fits = not float(kind.max) < abs(value) < math.inf
+        if not fits:
             raise ValueError(
                 f"pad: {name!r} is {kind.name}, which cannot hold {value}. Choose another number, "
                 "or name the features to pad with it, pad={feature: number}."
             )
+        values[name] = int(value) if kind.is_integer else value
     return values
 
 
@@ -177,8 +183,8 @@ def cut_windows(plan: Plan) -> Plan:
     """Cuts lists into windows and batches these; each repeats the other features of its record.
 
     Windows are shuffled together with those of as many records as a batch has. A record shorter
-    than a window yields none. The frames of clips are decoded after that, in the batches of
-    windows, which are small.
+    than a window yields none; an epoch without any window fails. The frames of clips are decoded
+    after that, in the batches of windows, which are small.
     """
     options, parse = plan.options, plan.parse_batch
     read_epoch = all_records(plan.read_epoch)
@@ -198,7 +204,7 @@ def cut_windows(plan: Plan) -> Plan:
         leaves = tf.nest.flatten(batch)
         lists = [leaf for leaf in leaves if isinstance(leaf, tf.RaggedTensor)]
         num = lists[0].row_lengths()
-        same = [tf.debugging.assert_equal(leaf.row_lengths(), num) for leaf in lists[1:]]
+        same = [tf.debugging.assert_equal(leaf.row_lengths(), num, unlike) for leaf in lists[1:]]
         with tf.control_dependencies([one for one in same if one is not None]):
             counts = tf.maximum((num - length) // step + 1, 0)
         records = tf.repeat(tf.range(tf.size(counts)), counts)
@@ -231,12 +237,18 @@ def cut_windows(plan: Plan) -> Plan:
         batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
         if has_clips:
             batches = batches.map(decoded, num_parallel_calls=options.num_parallel_calls)
-        return (
-            fail_if_empty(batches, f"windows={options.windows}")
-            if options.epochs is None
-            else batches
-        )
+        return fail_if_empty(batches, no_window) if plan.order.num_records else batches
 
+    unlike = (
+        f"windows={options.windows} cuts all lists of a record alike, and some have different "
+        "numbers of values: name those to cut with columns=."
+    )
+    few = f", or only a few have, with less than {options.batch_size} windows together"
+    no_window = (
+        f"windows={options.windows} gives no batch: no list read from {options.split} has {length} "
+        f"values{few if options.drop_remainder else ''}. Choose a shorter window; LENGTHS of the "
+        "reader shows lengths."
+    )
     return finished(plan, read)
 
 
@@ -316,7 +328,8 @@ def pack_lists(plan: Plan) -> Plan:
         pools = read_epoch(plan, seed).rebatch(max(_POOL * options.batch_size, _PACKED))
         batches = pools.map(pack, num_parallel_calls=options.num_parallel_calls)
         batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        return fail_if_empty(batches, f"pack={length}") if options.epochs is None else batches
+        endless = options.epochs is None
+        return fail_if_empty(batches, waits_forever(f"pack={length}")) if endless else batches
 
     return finished(plan, read)
 
@@ -402,13 +415,17 @@ def _rows(lengths: Any, length: Any) -> Any:
     return np.argsort(np.argsort(firsts)).astype(np.int64)[numbers]
 
 
-def fail_if_empty(
-    batches: tf.data.Dataset, option: str, end: tf.data.Dataset | None = None
-) -> tf.data.Dataset:
-    """The same batches of an epoch; raises an error if there are none.
+def waits_forever(option: str) -> str:
+    """The error of endless epochs without a batch: the first one would be searched for forever."""
+    return f"epochs=None waits forever: {option} gives no batch."
 
-    A dataset of endless epochs would search for its first batch forever. ``end`` is a dataset of
-    one batch without examples, required if batches contain ragged tensors.
+
+def fail_if_empty(
+    batches: tf.data.Dataset, text: str, end: tf.data.Dataset | None = None
+) -> tf.data.Dataset:
+    """The same batches of an epoch; raises an error with this text if there are none.
+
+    ``end`` is a dataset of one batch without examples, required if batches contain ragged tensors.
     """
     spec = batches.element_spec
 
@@ -419,7 +436,6 @@ def fail_if_empty(
         first = tf.nest.flatten(batch)[0]
         is_ragged = isinstance(first, tf.RaggedTensor)
         is_batch = (first.nrows() if is_ragged else tf.shape(first, tf.int64)[0]) > 0
-        text = f"epochs=None waits forever: {option} gives no batch."
         with tf.control_dependencies([tf.debugging.Assert(is_batch | (num > 0), [text])]):
             return num + 1, (tf.identity(is_batch), batch)
 

@@ -493,10 +493,13 @@ def test_other_steps_on_clips_name_the_one_that_works(tmp_path: Path, step: Any)
 OF_BYTES = {
     "good": [encoded(pixels()) for _ in range(3)],
     "jpeg": [encoded(pixels(), "JPEG") for _ in range(2)],
+    "tiff": [encoded(pixels(), "TIFF") for _ in range(2)],
+    "none": [],
     "other size": [encoded(pixels()), encoded(pixels(8, 7))],
     "other size of a JPEG": [encoded(pixels(), "JPEG"), encoded(pixels(8, 7), "JPEG")],
     "rotated": [encoded(pixels(), "JPEG", exif=EXIF) for _ in range(2)],
-    "not an image": [b"x"],
+    "rotated PNG": [encoded(pixels()), encoded(pixels(), exif=EXIF)],
+    "not an image": [encoded(pixels()), b"x"],
     "cut off": [JPEG, JPEG[:-100]],
 }
 CLIP = ss.Sequence(ss.Image(storage="encoded"))
@@ -516,17 +519,40 @@ def in_iterable(folder: Path) -> Any:
 
 @pytest.mark.parametrize("source", [in_parquet, in_iterable])
 def test_lists_of_bytes_are_declared_to_be_clips(lab: Any, tmp_path: Path, source: Any) -> None:
-    snapshot = build_all(tmp_path, source(tmp_path), max_rejects=5)
+    snapshot = build_all(tmp_path, source(tmp_path), max_rejects=6)
     rows = {row["id"].decode(): row["clip"] for row in rows_of(lab, snapshot).values()}
-    assert set(rows) == {"good", "jpeg"}
-    good = [np.array(Pillow.open(io.BytesIO(frame))) for frame in OF_BYTES["good"]]
-    np.testing.assert_array_equal(rows["good"], np.stack(good))
-    assert Counter(one["reason"] for one in lab.rejects(snapshot)) == {
+    assert set(rows) == {"good", "jpeg", "tiff", "none"}
+    assert rows["none"].shape == (0, 8, 6, 3)
+    for name in ("good", "tiff"):
+        frames = [np.array(Pillow.open(io.BytesIO(frame))) for frame in OF_BYTES[name]]
+        np.testing.assert_array_equal(rows[name], np.stack(frames))
+    rejects = lab.rejects(snapshot)
+    assert Counter(one["reason"] for one in rejects) == {
         "frames differ in size": 2,
-        "rotated frame": 1,
-        "damaged image": 1,
+        "rotated frame": 2,
+        "text, not an image": 1,
         "truncated image": 1,
     }
+    (unknown,) = (one["message"] for one in rejects if one["reason"] == "text, not an image")
+    assert "column 'clip': frame 1 of 2: " in unknown
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+@pytest.mark.parametrize(
+    ("steps", "size"), [([], (8, None)), ([lambda record: {"clip": record["clip"][1:]}], (8, 6))]
+)
+def test_frames_of_another_size_than_declared_are_rejects(
+    lab: Any, tmp_path: Path, form: str, steps: Any, size: Any
+) -> None:
+    clips = [[encoded(pixels(height), form) for _ in range(2)] for height in (8, 9, 8)]
+    clip = ss.Sequence(ss.Image(*size, storage="encoded"))
+    source = ss.Iterable([{"clip": frames} for frames in clips], types={"clip": CLIP})
+    settings = {"prepare": steps, "features": {"clip": clip}, "max_rejects": 1}
+    snapshot = build_all(tmp_path, source, **settings)
+    assert set(rows_of(lab, snapshot)) == {"iterable#0", "iterable#2"}
+    (reject,) = lab.rejects(snapshot)
+    assert (reject["id"], reject["reason"]) == ("iterable#1", "wrong size")
+    assert "'clip' have height × width 9×6, expected 8×" in reject["message"]
 
 
 def test_jpegs_pass_the_quick_check(tmp_path: Path) -> None:

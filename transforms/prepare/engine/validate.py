@@ -26,9 +26,11 @@ from ....schemas.features import (
     Mask,
     TensorForm,
     WireColumn,
+    frames_of,
     tensor_form,
 )
 from ...examples.row_values import describe
+from ...media.image_header import read_header
 from ...rejects import reject_rows
 from .validate_values import Check, Rows, Violation, byte_lengths, num_values, value_checks
 
@@ -120,6 +122,9 @@ def _checks(name: str, feature: Feature) -> Iterator[Check]:
         yield _presence(name, feature, column)
     if isinstance(feature, Image):
         yield from _image_checks(name, feature)
+    frame = frames_of(feature)
+    if frame is not None and (frame.height, frame.width) != (None, None):
+        yield _frame_check(name, frame)
     form = tensor_form(feature)
     if form is not None:
         yield from value_checks(name, feature, form)
@@ -174,6 +179,33 @@ def _size_check(name: str, axis: str, expected: int) -> Check:
             lambda row: (
                 f"feature {name!r} has {axis} {found[row]}, expected {expected}. "
                 "Resize it in prepare=, or do not declare the size."
+            ),
+        )
+
+    return check
+
+
+def _frame_check(name: str, frame: Image) -> Check:
+    """The frames of clips, which have one size in each clip, have the declared one."""
+
+    def check(columns: pa.RecordBatch) -> Violation | None:
+        found: dict[int, tuple[int, int]] = {}
+        for row, clip in enumerate(columns.column(name)):
+            if clip.is_valid and len(clip):
+                header = read_header(clip[0].as_py())
+                found[row] = header.height, header.width
+        wrong = np.zeros(columns.num_rows, bool)
+        for row, (height, width) in found.items():
+            wrong[row] = (frame.height or height, frame.width or width) != (height, width)
+        if not wrong.any():
+            return None
+        return Violation(
+            wrong,
+            "wrong size",
+            lambda row: (
+                f"the frames of {name!r} have height × width {found[row][0]}×{found[row][1]}, "
+                f"expected {frame.height or 'any'}×{frame.width or 'any'}. Resize them in "
+                "prepare=, or do not declare the size."
             ),
         )
 

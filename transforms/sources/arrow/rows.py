@@ -32,12 +32,13 @@ from ....schemas.features import (
     Image,
     Tensor,
     TensorForm,
+    frames_of,
     is_encoded,
     tensor_form,
 )
 from ....schemas.wire import ITEM_BYTES, WireColumn
 from ...examples.dtypes import packed_bytes, widened
-from ...media.image_header import ImageHeader, UnreadableImageError
+from ...media.image_header import ImageHeader, UnreadableImageError, rotated_frame
 from ...media.tiff import readable_image
 from ...payloads import with_bytes, with_row
 from ...runs.files import wire_schema
@@ -311,7 +312,8 @@ class _Column:
         array = batch.column(self.leaf.column)
         cells = extract(array, self.leaf)
         if form is not None:
-            return _Found(self, form, array, cells)
+            is_clip = frames_of(self.feature) is not None
+            return (_FoundClips if is_clip else _Found)(self, form, array, cells)
         if is_encoded(self.feature):
             return MediaCells(self.name, self.feature, cells.values)
         assert isinstance(self.feature, Image)
@@ -499,3 +501,43 @@ def _packed(content: bytes, sizes: _Ints, mask: _Bools | None) -> pa.Array:
     validity = None if mask is None else pa.array(~mask).buffers()[1]
     buffers = [validity, pa.py_buffer(_offsets(sizes)), pa.py_buffer(content)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)
+
+
+class _FoundClips(_Found):
+    """The frames of clips: each has a readable header and no orientation. TIFFs become PNGs."""
+
+    def __init__(self, column: _Column, form: TensorForm, array: pa.Array, cells: Cells) -> None:
+        super().__init__(column, form, array, cells)
+        self._unreadable: dict[int, tuple[str, str]] = {}
+        rows = cells.rows_of_values()
+        converted: dict[int, bytes] = {}
+        for index, row in enumerate(rows.tolist()):
+            if self.bad[row] or row in self._unreadable:
+                continue
+            content = self._values.values[index].as_buffer().to_pybytes()
+            try:
+                readable, header = readable_image(content)
+                if header.orientation != 1:
+                    raise rotated_frame(header)
+            except UnreadableImageError as error:
+                first = int(np.searchsorted(rows, row))
+                message = f"frame {index - first} of {np.count_nonzero(rows == row):,}: {error}"
+                self._unreadable[row] = error.reason, message
+                continue
+            if readable is not content:
+                converted[index] = readable
+        self.bad = self.bad.copy()
+        self.bad[[*self._unreadable]] = True
+        if converted:
+            values = [
+                converted.get(index, content.as_py())
+                for index, content in enumerate(self._values.values)
+            ]
+            self._values = Values(pa.array(values, pa.large_binary()))
+
+    def describe(self, row: int) -> tuple[str, str]:
+        """The reason and the message for a bad row."""
+        if row not in self._unreadable:
+            return super().describe(row)
+        reason, message = self._unreadable[row]
+        return reason, f"column {self._column.name!r}: {message}. Fix or remove it"

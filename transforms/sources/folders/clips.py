@@ -20,7 +20,7 @@ from ....schemas.errors import DataError, Reject
 from ....schemas.features import Feature, Features, Image, frames_of
 from ....schemas.features import Sequence as SequenceFeature
 from ....schemas.recipe import OpenSource
-from ...media.image_header import MAX_PIXELS, UnreadableImageError
+from ...media.image_header import MAX_PIXELS, UnreadableImageError, rotated_frame
 from ...media.tiff import readable_image
 from ...payloads import with_bytes
 from ...runs.files import wire_schema
@@ -246,10 +246,7 @@ class _ClipReader:
         content, header = readable_image(data, max_pixels=self._max_pixels)
         found = header.height, header.width
         if header.orientation != 1:
-            raise UnreadableImageError(
-                "rotated frame",
-                f"it has the EXIF orientation {header.orientation}. Save the clip's frames upright",
-            )
+            raise rotated_frame(header)
         if size is not None and found != size:
             raise UnreadableImageError(
                 "frames differ in size",
