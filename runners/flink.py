@@ -13,7 +13,7 @@ from typing import Any
 
 from ..schemas.errors import RecipeError
 from ..schemas.runner import Flink
-from .java import check_jar, check_java, java_program, refuse_loopback
+from .job_server import check_jar, check_java, java_program, refuse_loopback
 from .portable import PortableRunner
 
 EMBEDDED = "[local]"

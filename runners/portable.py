@@ -1,18 +1,22 @@
 """Engines that Beam reaches through a job server: the common part of Prism, Flink and Spark.
 
 The job server is started with the first job and kept for later ones. If the engine runs on this
-machine, its worker is this process (Beam's LOOPBACK environment).
+machine, its worker is this process (Beam's LOOPBACK environment). Logs of engines are kept off the
+terminal: their relevant parts are raised as errors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +24,6 @@ from ..schemas import errors
 from ..schemas.errors import MissingFileError, RecipeError, RunnerError, SnapshardError
 from ..schemas.progress import build_folder
 from .job_server import JobServer
-from .quiet import quiet, quiet_threads
 
 _DEFECT = re.compile(
     r"Traceback \(most recent call last\):\n(?:(?!Traceback \(most).)*?^(?:Arithmetic|Assertion|"
@@ -41,6 +44,8 @@ _UNSEEN = (
     "workspace must be accessible to every worker, on an object store or on a network filesystem "
     "that is mounted at the same path everywhere."
 )
+
+_NOISY = ("apache_beam", "grpc")
 
 
 class PortableRunner:
@@ -272,3 +277,71 @@ def own_error(text: str) -> SnapshardError | None:
         if isinstance(kind, type) and issubclass(kind, SnapshardError):
             return kind(match[2].strip())
     return None
+
+
+@contextlib.contextmanager
+def quiet(*further: str) -> Iterator[None]:
+    """Keeps the logs of Beam, and of the loggers in ``further``, off the terminal.
+
+    Loggers with an explicit level are unchanged.
+    """
+    silenced = []
+    for name in (*_NOISY, *further):
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.CRITICAL + 1)
+            silenced.append(logger)
+    root = logging.getLogger()
+    root.addFilter(_is_not_beams)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_beams)
+        for logger in silenced:
+            logger.setLevel(logging.NOTSET)
+
+
+def _is_not_beams(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is not one that Beam forwards from a job server."""
+    return "apache_beam" not in record.pathname
+
+
+@contextlib.contextmanager
+def quiet_threads() -> Iterator[None]:
+    """Keeps output of Beam's threads, and lost connections to engines, off the terminal.
+
+    Workers in this process lose their connection at the end of every job, some threads only later;
+    the result of a failed job reports its failure.
+    """
+    from apache_beam.runners.worker import sdk_worker
+
+    _hide_lost_connections()
+    # Beam prints the errors of steps to standard error, and also sends them to the engine.
+    vars(sdk_worker)["print"] = _print_nothing
+    try:
+        yield
+    finally:
+        vars(sdk_worker).pop("print", None)  # another job may have ended before
+
+
+@functools.cache
+def _hide_lost_connections() -> None:
+    """Hides lost connections of Beam's threads from now on: the threads outlive their job."""
+    import grpc
+
+    logger = logging.getLogger("apache_beam.runners.worker.data_plane")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL + 1)
+    shown: Callable[[threading.ExceptHookArgs], object] = threading.excepthook
+
+    def hook(raised: threading.ExceptHookArgs) -> None:
+        files = [frame.filename for frame in traceback.extract_tb(raised.exc_traceback)]
+        in_beam = any("apache_beam" in file for file in files)
+        if not (in_beam and isinstance(raised.exc_value, grpc.RpcError)):
+            shown(raised)
+
+    threading.excepthook = hook
+
+
+def _print_nothing(*_: object, **__: object) -> None:
+    """Prints nothing."""

@@ -8,7 +8,7 @@ import socket
 
 from ..schemas.errors import RecipeError
 from ..schemas.runner import Spark
-from .java import check_jar, check_java, java_program, refuse_loopback
+from .job_server import check_jar, check_java, java_program, refuse_loopback
 from .portable import PortableRunner
 
 EMBEDDED = "local"

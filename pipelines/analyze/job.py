@@ -34,7 +34,7 @@ from ...transforms.analysis.analyze import (
 )
 from ...transforms.analysis.computed import as_lists
 from ...transforms.analysis.graph import GraphInfo, checked_graph, put_graph
-from ...transforms.code.user_reads import refuse_undeclared
+from ...transforms.code.dependencies import refuse_undeclared
 from ...transforms.examples.metadata import tensor_adapter_config
 from ...transforms.storage.failures import telling_os_errors
 from ..preflight import runs_here

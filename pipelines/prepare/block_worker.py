@@ -22,8 +22,7 @@ from ...schemas.features import Features
 from ...schemas.naming import Workspace
 from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords, Source
 from ...transforms.activity import advance, working_on
-from ...transforms.code.dependencies import Dependencies, functions_in
-from ...transforms.code.user_reads import refuse_undeclared
+from ...transforms.code.dependencies import Dependencies, functions_in, refuse_undeclared
 from ...transforms.examples.shards import run_readers
 from ...transforms.media.image_codecs import parts_by_pixels
 from ...transforms.prepare.engine.compile import StepRunner, with_record

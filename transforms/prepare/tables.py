@@ -29,23 +29,25 @@ from ...schemas.features import (
     is_optional,
     presence_name,
     tensor_form,
+    written,
 )
 from ...schemas.values import DtypeField
 from ...schemas.values import Value as Plain
 from ...schemas.wire import FLOATS
-from ...schemas.written import written
-from .lookup import check_vocabulary, read_vocabulary, token_table
 from .times import ParseTime, parse_time
 from .values import (
     NO_FEATURES,
     Value,
     call_text,
+    check_vocabulary,
     checked,
     compute,
     each,
     find,
     find_single,
     of_dtype,
+    read_vocabulary,
+    token_table,
     without_presence,
 )
 

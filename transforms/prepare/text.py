@@ -29,8 +29,17 @@ from ..examples.dtypes import dense_column, joined_bytes, narrowed, unpacked
 from ..runs.files import wire_schema
 from ..runs.keys import order_by_key
 from .engine.user_functions import call_on_strings
-from .lookup import check_vocabulary, read_vocabulary, token_table
-from .values import NO_FEATURES, call_text, compute, each, find, find_single
+from .values import (
+    NO_FEATURES,
+    call_text,
+    check_vocabulary,
+    compute,
+    each,
+    find,
+    find_single,
+    read_vocabulary,
+    token_table,
+)
 
 __all__ = ["Pack", "TokenizeWith", "normalize", "pack", "tokenize", "truncate"]
 

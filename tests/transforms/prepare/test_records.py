@@ -22,7 +22,7 @@ from snapshard.schemas.features import (
     Tensor,
     Text,
 )
-from snapshard.schemas.step_traits import StepTraits
+from snapshard.schemas.recipe import StepTraits
 from snapshard.transforms.code.digest import step_digest
 from snapshard.transforms.prepare.engine.compile import StepRunner
 

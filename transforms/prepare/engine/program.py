@@ -34,11 +34,10 @@ from ....schemas.features import (
     tensor_form,
     wire_columns,
 )
-from ....schemas.step_traits import StepTraits
+from ....schemas.recipe import StepTraits
 from ...activity import advance
 from ...runs.files import wire_schema
-from ..lookup import Tables, holding_tables
-from ..values import flagging
+from ..values import Tables, flagging, holding_tables
 from .chain import (
     KEEP,
     Step,

@@ -23,7 +23,7 @@ from ....schemas.limits import FREE_BYTES, Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import grows_beyond
-from ..remembered import remembered
+from ..bundles import remembered
 from ..table_files import (
     INFER_ALL_BYTES,
     READ_UNION,

@@ -18,7 +18,7 @@ from ....schemas.features import Feature, Features
 from ....schemas.recipe import OpenSource
 from ...payloads import with_bytes
 from ...runs.files import wire_schema
-from ...storage.globs import is_hidden
+from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
 from .labels import FileLabels, LabelReader
 from .side_tables import UnlabelledError

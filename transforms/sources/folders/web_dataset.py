@@ -27,7 +27,7 @@ from ...media.image_header import MAX_PIXELS
 from ...payloads import with_values
 from ...storage import is_chained
 from ...storage.decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
-from ...storage.globs import is_hidden, matches
+from ...storage.opened_source import is_hidden, matches
 from ...storage.tar import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember, archive_scheme
 from ..arrow.media_rows import UnfitPartError
 from ..blocks import cut_spacing
