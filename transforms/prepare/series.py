@@ -37,7 +37,7 @@ from ..rejects import reject_rows
 from ..runs.files import wire_schema
 from ..runs.keys import value_texts
 from ..runs.partitions import is_countable, label_texts
-from .values import call_text, changed
+from .values import BuiltIn, call_text, changed
 
 TARGET = "target"
 """Name of the feature that holds the target."""
@@ -48,7 +48,7 @@ _Positive = Annotated[int, pydantic.Field(ge=1)]
 
 
 @config_class
-class Windows:
+class Windows(BuiltIn):
     """See :func:`windows`."""
 
     names: tuple[str, ...]
@@ -61,6 +61,7 @@ class Windows:
     stride: _Positive = 1
     max_gap: _Positive | None = None
 
+    kind = "series.windows"
     prefix_bytes = _GROUP_BYTES + 8
 
     def __post_init__(self) -> None:
@@ -74,7 +75,9 @@ class Windows:
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
-        return call_text("ss.series.windows", *self.names, **changed(self))
+        return call_text(
+            "ss.series.windows", *self.names, size=self.size, time=self.time, **changed(self)
+        )
 
     @property
     def label(self) -> str | None:
@@ -85,10 +88,6 @@ class Windows:
     def span(self) -> int:
         """Rows from the first to the last of a window, including the target."""
         return (self.size + self.horizon - 1) * self.stride + 1
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "series.windows", **dataclasses.asdict(self), "names": list(self.names)}
 
     def features(self, features: Features) -> Features:
         """The features after this step.

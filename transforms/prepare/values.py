@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import (
@@ -55,12 +55,37 @@ def call_text(name: str, *arguments: object, **settings: object) -> str:
 
 
 def changed(step: Any) -> dict[str, Any]:
-    """The settings of a step that differ from the defaults, without the first one."""
+    """The settings of a step that have a default and differ from it."""
     return {
-        field.name: value
-        for field in dataclasses.fields(step)[1:]
-        if (value := getattr(step, field.name)) != field.default
+        field.name: getattr(step, field.name)
+        for field in dataclasses.fields(step)
+        if field.default not in (dataclasses.MISSING, getattr(step, field.name))
     }
+
+
+class BuiltIn:
+    """Base of snapshard's own steps: dataclasses whose fields are their settings.
+
+    A step with settings that its fields do not show as they are replaces a method.
+    """
+
+    kind: ClassVar[str]
+    """Identifies the step in the fingerprint; also its name below ``ss`` in a recipe."""
+
+    def __repr__(self) -> str:
+        """The step as written in a recipe: required arguments by position, others by name."""
+        fields = dataclasses.fields(cast("Any", self))
+        required = [getattr(self, f.name) for f in fields if f.default is dataclasses.MISSING]
+        return call_text(f"ss.{self.kind}", *required, **changed(self))
+
+    def settings(self) -> dict[str, object]:
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
+        found: dict[str, object] = {"step": self.kind}
+        for field in dataclasses.fields(cast("Any", self)):
+            if field.compare:  # otherwise it holds the content of a file
+                value = getattr(self, field.name)
+                found[field.name] = list(value) if isinstance(value, tuple) else value
+        return found
 
 
 def find_media(

@@ -472,7 +472,7 @@ def _why_damaged(error: Exception, file: SourceFile, opened: OpenSource) -> str:
     return _first_line(str(error))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ArrowSource(abc.ABC):
     """A source of tables of one format. Subclasses document the attributes."""
 
