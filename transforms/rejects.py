@@ -192,15 +192,12 @@ def _row(reject: Reject, known: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def iterate_rows(
-    file: Any, columns: Sequence[str] | None = None, *, first: int = 0
-) -> Iterator[dict[str, Any]]:
+def iterate_rows(file: Any, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """The rows of a file of rejects, with a bounded number in memory.
 
     Args:
         file: A local path, a file object, or a ``pq.ParquetFile``.
         columns: The columns to read; None for all.
-        first: Number of rows to skip; complete row groups are skipped without reading.
 
     Raises:
         pa.ArrowException: if the file is damaged.
@@ -210,15 +207,10 @@ def iterate_rows(
     if not isinstance(file, pq.ParquetFile):
         opened = pq.ParquetFile(file, page_checksum_verification=True)
     for group in range(opened.num_row_groups):
-        num_rows = opened.metadata.row_group(group).num_rows
-        if first >= num_rows:
-            first -= num_rows
-            continue
         # Not by batches, which would span groups.
         table = opened.read_row_group(group, columns, use_threads=False)
-        for batch in table.slice(first).to_batches(max_chunksize=_BATCH_ROWS):
+        for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
             yield from batch.to_pylist()
-        first = 0
 
 
 def iterate_rejects(file: Any) -> Iterator[Reject]:

@@ -33,10 +33,9 @@ from ...schemas.features import (
 )
 from ...schemas.naming import join
 from .. import storage
-from ..examples.metadata import tensor_adapter_config
+from ..examples.metadata import ARROW_VALUES, as_lists, tensor_adapter_config
 from ..runs.files import wire_schema
 from ..storage.artifacts import is_lost, put_artifact, read_artifact
-from .computed import ARROW_VALUES, as_lists
 
 DESCRIPTION = "graph.json"
 PUBLISHED = "metadata/graph.json"

@@ -13,7 +13,7 @@ from snapshard.schemas.features import Feature, Features, wire_columns
 from snapshard.schemas.recipe import CrossStep, SortedRecords, StepTraits
 from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.rows import _array, _to_wire, parse_example
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 from snapshard.transforms.runs.files import wire_schema
 
 

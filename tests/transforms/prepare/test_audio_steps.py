@@ -20,7 +20,7 @@ from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.rows import parse_example
 from snapshard.transforms.media import audio_decode
 from snapshard.transforms.prepare import sounds as sound_steps
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 
 MONO: Features = {"audio": Audio(rate=16_000, dtype="float32")}
 

@@ -177,9 +177,7 @@ def _side_columns(headers: Sequence[ImageHeader], *, name: str) -> Mapping[str, 
     }
 
 
-def infer_image_steps(
-    files: Sequence[SourceFile], opened: OpenSource, *, name: str = "image"
-) -> list[PrepareStep]:
+def infer_image_steps(files: Sequence[SourceFile], opened: OpenSource) -> list[PrepareStep]:
     """Infers the steps for a folder of images; the same files give the same steps.
 
     Images of the same size are copied unchanged. Otherwise they are resized to the size of more
@@ -189,7 +187,6 @@ def infer_image_steps(
     Args:
         files: The records' files, of which at most 20,000 are read.
         opened: The source's root.
-        name: The image feature.
     """
     masks = [images.decode(MASK)] if any(file.of for file in files) else []
     pictures = [file for file in files if not file.of and not file.unpaired]
@@ -198,8 +195,8 @@ def infer_image_steps(
         return []
     size, count = max(sizes.items(), key=lambda item: (item[1], item[0]))
     ruled = 2 * count > sizes.total()
-    resize = images.resize(name, size if ruled else FALLBACK_SIZE, keep_ratio=not ruled)
-    return [images.decode(name), *masks, resize]
+    resize = images.resize("image", size if ruled else FALLBACK_SIZE, keep_ratio=not ruled)
+    return [images.decode("image"), *masks, resize]
 
 
 def read_sizes(files: Sequence[SourceFile], opened: OpenSource) -> list[tuple[int, int]]:
