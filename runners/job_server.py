@@ -3,8 +3,6 @@
 Beam can start such processes too, but it logs all their output, sets its own signal handlers and
 ends them only when Python ends. A build needs one server for its few jobs, and its last output if
 it dies. An intermediate program (``server_guard``) ends the server if this process is killed.
-
-Servers that are Java programs need Java itself, and their jars.
 """
 
 from __future__ import annotations
@@ -12,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
-from ..schemas.errors import RecipeError, RunnerError
+from ..schemas.errors import RunnerError
 from ..schemas.progress import build_folder, child_environment
 
 START_SECONDS = 120.0
@@ -30,8 +26,6 @@ _GUARD = os.path.join(os.path.dirname(__file__), "server_guard.py")
 _LAST_CHARACTERS = 2000
 _PORTS = (20_000, 32_000)
 _TRIES = 100
-
-_MIN_JAVA = 11
 
 
 class JobServer:
@@ -138,67 +132,4 @@ def free_port() -> int:
     raise RunnerError(
         f"No free port for an engine's job server: tried {_TRIES} between {_PORTS[0]:,} and "
         f"{_PORTS[1]:,}. Check that programs may listen on ports of this machine."
-    )
-
-
-def java_program() -> str:
-    """The ``java`` of JAVA_HOME, otherwise that on the PATH."""
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        return os.path.join(home, "bin", "java")
-    return shutil.which("java") or "java"
-
-
-def check_java(engine: str) -> None:
-    """Checks that Java is installed.
-
-    Raises:
-        RecipeError: if it is missing or too old.
-    """
-    try:
-        output = subprocess.run(
-            [java_program(), "-version"], capture_output=True, text=True, check=False, timeout=30
-        ).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        output = ""
-    found = re.search(r'version "(\d+)', output)
-    if found is None or int(found[1]) < _MIN_JAVA:
-        raise RecipeError(
-            f"{engine}'s job server needs Java {_MIN_JAVA} or newer; {java_program()} "
-            f"{f'is version {found[1]}' if found else 'was not found'}. Install a JRE (apt install "
-            "openjdk-17-jre-headless), or set JAVA_HOME."
-        )
-
-
-def check_jar(engine: str, jar: str, *, artifact: str, naming: str) -> None:
-    """Checks that a job server's jar exists.
-
-    Args:
-        engine: The engine's display name.
-        jar: Path of the jar; "" if none was given.
-        artifact: Name of Beam's Maven artifact.
-        naming: How users give the path.
-
-    Raises:
-        RecipeError: if it does not exist.
-    """
-    if not os.path.isfile(jar):
-        problem = f"{jar} is not a file" if jar else "no path was given"
-        raise RecipeError(
-            f"The job server for {engine} was not found: {problem}. Get the jar {artifact} from "
-            f"Maven Central (or build it: docs/engines.md), and give its path {naming}."
-        )
-
-
-def refuse_loopback(engine: str, master: str) -> None:
-    """Refuses workers in this process for a cluster, which cannot reach them.
-
-    Raises:
-        RecipeError: always.
-    """
-    raise RecipeError(
-        f"{engine} at {master} cannot reach workers inside this process. Specify how its "
-        "workers run Python: --environment_type=DOCKER --environment_config=IMAGE (built from the "
-        "Dockerfile), or --environment_type=EXTERNAL "
-        "--environment_config=HOST:PORT of Beam's worker pools. See docs/engines.md."
     )

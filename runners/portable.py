@@ -13,16 +13,19 @@ import io
 import logging
 import os
 import re
+import shutil
+import subprocess
 import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from ..schemas import errors
 from ..schemas.errors import MissingFileError, RecipeError, RunnerError, SnapshardError
 from ..schemas.progress import build_folder
+from ..schemas.runner import Flink, Spark
 from .job_server import JobServer
 
 _DEFECT = re.compile(
@@ -46,6 +49,7 @@ _UNSEEN = (
 )
 
 _NOISY = ("apache_beam", "grpc")
+_MIN_JAVA = 11
 
 
 class PortableRunner:
@@ -191,6 +195,104 @@ class PortableRunner:
         return RunnerError(
             f"The job {job_name!r} failed on {self.name}. Finished work is kept. Run the same "
             f"build again to resume. The engine reported:\n{text.strip()[-_LAST_CHARACTERS:]}"
+        )
+
+
+class JavaRunner(PortableRunner):
+    """Flink or Spark, whose job servers are Java programs; embedded, its worker is this process."""
+
+    title: ClassVar[str]
+    """The engine's display name."""
+    embedded: ClassVar[str]
+    """The master for the embedded engine, in the job server on this machine."""
+    artifact: ClassVar[str]
+    """Name of Beam's Maven artifact with the job server."""
+    naming: ClassVar[str]
+    """How users give the path of its jar."""
+
+    def __init__(self, config: Flink | Spark) -> None:
+        """Stores the configuration; starts nothing."""
+        super().__init__(num_workers=config.workers, beam_options=config.beam_options)
+        self._master = config.master
+        self._jar = config.jar or os.environ.get(f"SNAPSHARD_{self.name.upper()}_JAR", "")
+
+    def check(self) -> None:
+        """Checks for Java, the job server and the cluster.
+
+        Raises:
+            RecipeError: if one of them is missing.
+        """
+        _check_java(self.title)
+        if not os.path.isfile(self._jar):
+            problem = f"{self._jar} is not a file" if self._jar else "no path was given"
+            raise RecipeError(
+                f"The job server for {self.title} was not found: {problem}. Get the jar "
+                f"{self.artifact} from Maven Central (or build it: docs/engines.md), and give its "
+                f"path {self.naming}."
+            )
+        if self._master == self.embedded:
+            return
+        self._check_cluster()
+        if self.shares_memory:
+            raise RecipeError(
+                f"{self.title} at {self._master} cannot reach workers inside this process. Specify "
+                "how its workers run Python: --environment_type=DOCKER --environment_config=IMAGE "
+                "(built from the Dockerfile), or --environment_type=EXTERNAL "
+                "--environment_config=HOST:PORT of Beam's worker pools. See docs/engines.md."
+            )
+
+    def server_command(self, port: int, folder: str) -> list[str]:
+        """The job server's command line; without a cluster, it includes the engine itself."""
+        return [
+            _java_program(),
+            f"-Djava.io.tmpdir={folder}",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            *self._java_options(folder),
+            "-jar",
+            self._jar,
+            self._master_option(),
+            f"--artifacts-dir={folder}",
+            f"--job-port={port}",
+            "--artifact-port=0",
+            "--expansion-port=0",
+        ]
+
+    def _java_options(self, folder: str) -> list[str]:
+        return []
+
+    def _master_option(self) -> str:
+        raise NotImplementedError
+
+    def _check_cluster(self) -> None:
+        raise NotImplementedError
+
+
+def _java_program() -> str:
+    """The ``java`` of JAVA_HOME, otherwise that on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return os.path.join(home, "bin", "java")
+    return shutil.which("java") or "java"
+
+
+def _check_java(engine: str) -> None:
+    """Checks that Java is installed.
+
+    Raises:
+        RecipeError: if it is missing or too old.
+    """
+    try:
+        output = subprocess.run(
+            [_java_program(), "-version"], capture_output=True, text=True, check=False, timeout=30
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        output = ""
+    found = re.search(r'version "(\d+)', output)
+    if found is None or int(found[1]) < _MIN_JAVA:
+        raise RecipeError(
+            f"{engine}'s job server needs Java {_MIN_JAVA} or newer; {_java_program()} "
+            f"{f'is version {found[1]}' if found else 'was not found'}. Install a JRE (apt install "
+            "openjdk-17-jre-headless), or set JAVA_HOME."
         )
 
 
