@@ -33,6 +33,7 @@ from ...schemas.features import (
 )
 from ...schemas.naming import join
 from .. import storage
+from ..examples.encode import offsets_of
 from ..examples.metadata import ARROW_VALUES, as_lists, tensor_adapter_config
 from ..runs.files import wire_schema
 from ..storage.artifacts import is_lost, put_artifact, read_artifact
@@ -376,8 +377,8 @@ def _to_arrow(tensor: Any, column: WireColumn, *, num_rows: int) -> pa.Array:
             return flat
         return pa.FixedSizeListArray.from_arrays(flat, column.length)
     if column.length is None:
-        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        return pa.LargeListArray.from_arrays(pa.array(offsets), _flat(values, column))
+        offsets = pa.array(offsets_of(counts))
+        return pa.LargeListArray.from_arrays(offsets, _flat(values, column))
     present = counts > 0
     spread: npt.NDArray[Any] = np.zeros(num_rows, _NUMPY[column.kind])
     spread[present] = values

@@ -66,6 +66,7 @@ from ...schemas.features import (
 )
 from ...schemas.wire import FLOATS, ITEM_BYTES
 from .dtypes import joined_bytes, unpacked
+from .encode import offsets_of
 from .row_values import PCM
 
 _TENSORS = ""
@@ -405,6 +406,4 @@ def _as_list(array: pa.Array) -> pa.Array:
 
 
 def _list(lengths: npt.NDArray[np.integer], values: pa.Array) -> pa.Array:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return pa.LargeListArray.from_arrays(pa.array(offsets), values)
+    return pa.LargeListArray.from_arrays(pa.array(offsets_of(lengths)), values)

@@ -16,6 +16,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.features import BoundingBoxes, Feature, Features, Mask, Struct, flatten, side_names
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
+from ..examples.encode import binary_array
 from ..runs.contents import DIGEST_BYTES, content_digests
 from .engine.chain import KEEP
 from .engine.user_functions import MapPython, call_user, describe
@@ -349,8 +350,7 @@ class DropDuplicates(BuiltIn):
         digests = content_digests(columns, features, names=self.names or tuple(features))
         keys = digests[:, :8].copy().view(">u8").reshape(-1).astype(np.uint64)
         offsets = np.arange(len(digests) + 1, dtype=np.int64) * DIGEST_BYTES
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digests)]
-        return keys, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(digests), buffers)
+        return keys, binary_array(offsets, pa.py_buffer(digests))
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
         """Keeps the first record, by id, of each content."""

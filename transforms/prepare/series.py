@@ -33,6 +33,7 @@ from ...schemas.features import (
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
 from ..examples.dtypes import dense_column, dense_values
+from ..examples.encode import binary_array
 from ..rejects import reject_rows
 from ..runs.files import wire_schema
 from ..runs.keys import value_texts
@@ -151,8 +152,7 @@ class Windows(BuiltIn):
         exact = (times.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8")
         prefixes = np.concatenate([groups, exact.view(np.uint8).reshape(-1, 8)], axis=1)
         offsets = np.arange(len(ids) + 1, dtype=np.int64) * self.prefix_bytes
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(prefixes))]
-        return keys, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ids), buffers)
+        return keys, binary_array(offsets, pa.py_buffer(np.ascontiguousarray(prefixes)))
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
         """Cuts windows from sorted rows, in batches of about 8 MiB."""
