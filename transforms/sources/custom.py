@@ -25,7 +25,7 @@ from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance, reading, working_on
 from ..code.dependencies import running
-from ..payloads import with_values
+from ..rejects import with_values
 from ..storage.opened_source import is_hidden
 from ..storage.redaction import redact_repeated
 from .arrow.media_rows import MediaRowReader, UnfitPartError, media_lists

@@ -40,7 +40,7 @@ from ...examples.dtypes import packed_bytes, widened
 from ...examples.encode import offsets_of
 from ...media.image_header import ImageHeader, UnreadableImageError
 from ...media.tiff import readable_image
-from ...payloads import with_bytes, with_row
+from ...rejects import with_bytes, with_row
 from ...runs.files import wire_schema
 from .types import Cells, Leaf, extract, leaves_of, nulls
 from .values import Values, convert, kind_of, takes

@@ -22,7 +22,7 @@ from ....schemas.features import Sequence as SequenceFeature
 from ....schemas.recipe import OpenSource
 from ...media.image_header import MAX_PIXELS, UnreadableImageError
 from ...media.tiff import readable_image
-from ...payloads import with_bytes
+from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_ahead

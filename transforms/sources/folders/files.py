@@ -17,7 +17,7 @@ from ....schemas.errors import Reject
 from ....schemas.features import Feature, Features
 from ....schemas.recipe import OpenSource
 from ...examples.encode import binary_array
-from ...payloads import with_bytes
+from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead

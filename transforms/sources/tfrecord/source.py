@@ -23,7 +23,7 @@ from ....schemas.limits import Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...examples.tfrecord import FRAME_BYTES, HEAD, HEAD_BYTES, masked
-from ...payloads import with_bytes
+from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ...storage.decompress import DamagedError, compression_of, decompressed
 from ..arrow.rows import RowReader

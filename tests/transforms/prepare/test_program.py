@@ -1,4 +1,4 @@
-"""The compiled steps: features inferred, columns carried over, culprits found, same bytes."""
+"""Programs of compiled steps: features inferred, columns carried over, culprits found, same bytes."""
 
 import json
 import subprocess
@@ -14,10 +14,10 @@ import tensorflow as tf
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import RecipeError, Reject
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Sequence, Tensor
-from snapshard.transforms.payloads import MAX_PAYLOAD_BYTES
 from snapshard.transforms.prepare import images, tables
 from snapshard.transforms.prepare.engine.chain import output_features
 from snapshard.transforms.prepare.engine.program import StepRunner
+from snapshard.transforms.rejects import MAX_PAYLOAD_BYTES
 from snapshard.transforms.runs.files import wire_schema
 
 TABLE: Features = {
