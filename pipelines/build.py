@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from ..runners.choose import make_runner as make_runner
+from ..runners import make_runner as make_runner
 from ..schemas.errors import RecipeError
 from ..schemas.progress import Progress, Silent
 from ..schemas.recipe import Recipe

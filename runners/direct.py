@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
-from .portable import new_pipeline, parsed_options
-from .quiet import quiet
+from .portable import new_pipeline, parsed_options, quiet
 from .worker_pool import WorkerPool
 
 _WORKERS = ("--direct_num_workers", "--direct_running_mode")

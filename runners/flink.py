@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import sys
 import time
 import urllib.request
@@ -12,12 +11,7 @@ import uuid
 from typing import Any
 
 from ..schemas.errors import RecipeError
-from ..schemas.runner import Flink
-from .java import check_jar, check_java, java_program, refuse_loopback
-from .portable import PortableRunner
-
-EMBEDDED = "[local]"
-"""The master for the embedded engine, in the job server on this machine."""
+from .portable import JavaRunner
 
 _REACH_SECONDS = 5.0
 _END_SECONDS = 20.0
@@ -25,54 +19,18 @@ _UNREACHED = (OSError, http.client.HTTPException, ValueError, KeyError, TypeErro
 _OVER = {"FINISHED", "CANCELED", "FAILED"}
 
 
-class FlinkRunner(PortableRunner):
+class FlinkRunner(JavaRunner):
     """Runs jobs on Flink; embedded, its worker is this process."""
 
     name = "flink"
-
-    def __init__(self, config: Flink) -> None:
-        """Stores the configuration; starts nothing."""
-        super().__init__(num_workers=config.workers, beam_options=config.beam_options)
-        self._master = config.master
-        self._jar = config.jar or os.environ.get("SNAPSHARD_FLINK_JAR", "")
-
-    def check(self) -> None:
-        """Checks for Java, the job server and the cluster.
-
-        Raises:
-            RecipeError: if one of them is missing.
-        """
-        check_java("Flink")
-        check_jar(
-            "Flink",
-            self._jar,
-            artifact="beam-runners-flink-<version>-job-server",
-            naming="with --flink-jar or in SNAPSHARD_FLINK_JAR",
-        )
-        if self._master == EMBEDDED:
-            return
-        self._check_cluster()
-        if self.shares_memory:
-            refuse_loopback("Flink", self._master)
+    title = "Flink"
+    embedded = "[local]"
+    artifact = "beam-runners-flink-<version>-job-server"
+    naming = "with --flink-jar or in SNAPSHARD_FLINK_JAR"
 
     def engine_options(self) -> list[str]:
         """The Beam options that select the runner and its parallelism."""
         return ["--runner=PortableRunner", f"--parallelism={self._num_workers}"]
-
-    def server_command(self, port: int, folder: str) -> list[str]:
-        """The job server's command line; without a cluster, it includes Flink itself."""
-        return [
-            java_program(),
-            f"-Djava.io.tmpdir={folder}",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "-jar",
-            self._jar,
-            f"--flink-master={self._master}",
-            f"--artifacts-dir={folder}",
-            f"--job-port={port}",
-            "--artifact-port=0",
-            "--expansion-port=0",
-        ]
 
     def engine_job_name(self, job_name: str) -> str:
         """A name that no other job of the cluster has."""
@@ -80,7 +38,7 @@ class FlinkRunner(PortableRunner):
 
     def end_job(self, name: str) -> None:
         """Cancels a job on a cluster: a cancellation through its job server does not reach it."""
-        if self._master == EMBEDDED:
+        if self._master == self.embedded:
             return
         deadline, problem = time.monotonic() + _END_SECONDS, f"not within {_END_SECONDS:.0f} s"
         try:
@@ -114,6 +72,9 @@ class FlinkRunner(PortableRunner):
         request = urllib.request.Request(f"{self._url}/{path}", method=method)
         with urllib.request.urlopen(request, timeout=_REACH_SECONDS) as answer:
             return json.load(answer)
+
+    def _master_option(self) -> str:
+        return f"--flink-master={self._master}"
 
     def _check_cluster(self) -> None:
         try:

@@ -1,26 +1,32 @@
 """Engines that Beam reaches through a job server: the common part of Prism, Flink and Spark.
 
 The job server is started with the first job and kept for later ones. If the engine runs on this
-machine, its worker is this process (Beam's LOOPBACK environment).
+machine, its worker is this process (Beam's LOOPBACK environment). Logs of engines are kept off the
+terminal: their relevant parts are raised as errors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import os
 import re
+import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from ..schemas import errors
 from ..schemas.errors import MissingFileError, RecipeError, RunnerError, SnapshardError
 from ..schemas.progress import build_folder
+from ..schemas.runner import Flink, Spark
 from .job_server import JobServer
-from .quiet import quiet, quiet_threads
 
 _DEFECT = re.compile(
     r"Traceback \(most recent call last\):\n(?:(?!Traceback \(most).)*?^(?:Arithmetic|Assertion|"
@@ -41,6 +47,9 @@ _UNSEEN = (
     "workspace must be accessible to every worker, on an object store or on a network filesystem "
     "that is mounted at the same path everywhere."
 )
+
+_NOISY = ("apache_beam", "grpc")
+_MIN_JAVA = 11
 
 
 class PortableRunner:
@@ -189,6 +198,104 @@ class PortableRunner:
         )
 
 
+class JavaRunner(PortableRunner):
+    """Flink or Spark, whose job servers are Java programs; embedded, its worker is this process."""
+
+    title: ClassVar[str]
+    """The engine's display name."""
+    embedded: ClassVar[str]
+    """The master for the embedded engine, in the job server on this machine."""
+    artifact: ClassVar[str]
+    """Name of Beam's Maven artifact with the job server."""
+    naming: ClassVar[str]
+    """How users give the path of its jar."""
+
+    def __init__(self, config: Flink | Spark) -> None:
+        """Stores the configuration; starts nothing."""
+        super().__init__(num_workers=config.workers, beam_options=config.beam_options)
+        self._master = config.master
+        self._jar = config.jar or os.environ.get(f"SNAPSHARD_{self.name.upper()}_JAR", "")
+
+    def check(self) -> None:
+        """Checks for Java, the job server and the cluster.
+
+        Raises:
+            RecipeError: if one of them is missing.
+        """
+        _check_java(self.title)
+        if not os.path.isfile(self._jar):
+            problem = f"{self._jar} is not a file" if self._jar else "no path was given"
+            raise RecipeError(
+                f"The job server for {self.title} was not found: {problem}. Get the jar "
+                f"{self.artifact} from Maven Central (or build it: docs/engines.md), and give its "
+                f"path {self.naming}."
+            )
+        if self._master == self.embedded:
+            return
+        self._check_cluster()
+        if self.shares_memory:
+            raise RecipeError(
+                f"{self.title} at {self._master} cannot reach workers inside this process. Specify "
+                "how its workers run Python: --environment_type=DOCKER --environment_config=IMAGE "
+                "(built from the Dockerfile), or --environment_type=EXTERNAL "
+                "--environment_config=HOST:PORT of Beam's worker pools. See docs/engines.md."
+            )
+
+    def server_command(self, port: int, folder: str) -> list[str]:
+        """The job server's command line; without a cluster, it includes the engine itself."""
+        return [
+            _java_program(),
+            f"-Djava.io.tmpdir={folder}",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            *self._java_options(folder),
+            "-jar",
+            self._jar,
+            self._master_option(),
+            f"--artifacts-dir={folder}",
+            f"--job-port={port}",
+            "--artifact-port=0",
+            "--expansion-port=0",
+        ]
+
+    def _java_options(self, folder: str) -> list[str]:
+        return []
+
+    def _master_option(self) -> str:
+        raise NotImplementedError
+
+    def _check_cluster(self) -> None:
+        raise NotImplementedError
+
+
+def _java_program() -> str:
+    """The ``java`` of JAVA_HOME, otherwise that on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return os.path.join(home, "bin", "java")
+    return shutil.which("java") or "java"
+
+
+def _check_java(engine: str) -> None:
+    """Checks that Java is installed.
+
+    Raises:
+        RecipeError: if it is missing or too old.
+    """
+    try:
+        output = subprocess.run(
+            [_java_program(), "-version"], capture_output=True, text=True, check=False, timeout=30
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        output = ""
+    found = re.search(r'version "(\d+)', output)
+    if found is None or int(found[1]) < _MIN_JAVA:
+        raise RecipeError(
+            f"{engine}'s job server needs Java {_MIN_JAVA} or newer; {_java_program()} "
+            f"{f'is version {found[1]}' if found else 'was not found'}. Install a JRE (apt install "
+            "openjdk-17-jre-headless), or set JAVA_HOME."
+        )
+
+
 def _is_broken(error: Exception) -> bool:
     """Whether the connection to the job server was lost."""
     import grpc  # type: ignore[import-untyped]
@@ -272,3 +379,71 @@ def own_error(text: str) -> SnapshardError | None:
         if isinstance(kind, type) and issubclass(kind, SnapshardError):
             return kind(match[2].strip())
     return None
+
+
+@contextlib.contextmanager
+def quiet(*further: str) -> Iterator[None]:
+    """Keeps the logs of Beam, and of the loggers in ``further``, off the terminal.
+
+    Loggers with an explicit level are unchanged.
+    """
+    silenced = []
+    for name in (*_NOISY, *further):
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.CRITICAL + 1)
+            silenced.append(logger)
+    root = logging.getLogger()
+    root.addFilter(_is_not_beams)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_beams)
+        for logger in silenced:
+            logger.setLevel(logging.NOTSET)
+
+
+def _is_not_beams(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is not one that Beam forwards from a job server."""
+    return "apache_beam" not in record.pathname
+
+
+@contextlib.contextmanager
+def quiet_threads() -> Iterator[None]:
+    """Keeps output of Beam's threads, and lost connections to engines, off the terminal.
+
+    Workers in this process lose their connection at the end of every job, some threads only later;
+    the result of a failed job reports its failure.
+    """
+    from apache_beam.runners.worker import sdk_worker
+
+    _hide_lost_connections()
+    # Beam prints the errors of steps to standard error, and also sends them to the engine.
+    vars(sdk_worker)["print"] = _print_nothing
+    try:
+        yield
+    finally:
+        vars(sdk_worker).pop("print", None)  # another job may have ended before
+
+
+@functools.cache
+def _hide_lost_connections() -> None:
+    """Hides lost connections of Beam's threads from now on: the threads outlive their job."""
+    import grpc
+
+    logger = logging.getLogger("apache_beam.runners.worker.data_plane")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL + 1)
+    shown: Callable[[threading.ExceptHookArgs], object] = threading.excepthook
+
+    def hook(raised: threading.ExceptHookArgs) -> None:
+        files = [frame.filename for frame in traceback.extract_tb(raised.exc_traceback)]
+        in_beam = any("apache_beam" in file for file in files)
+        if not (in_beam and isinstance(raised.exc_value, grpc.RpcError)):
+            shown(raised)
+
+    threading.excepthook = hook
+
+
+def _print_nothing(*_: object, **__: object) -> None:
+    """Prints nothing."""

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 
 from ..schemas.errors import RecipeError
-from ..schemas.runner import Spark
-from .java import check_jar, check_java, java_program, refuse_loopback
-from .portable import PortableRunner
-
-EMBEDDED = "local"
-"""The master for the embedded engine, in the job server on this machine."""
+from .portable import JavaRunner
 
 _REACH_SECONDS = 5.0
 # Packages that Spark's start scripts open (org.apache.spark.launcher.JavaModuleOptions).
@@ -33,59 +27,31 @@ _OPENED = (
 )
 
 
-class SparkRunner(PortableRunner):
+class SparkRunner(JavaRunner):
     """Runs jobs on Spark; embedded, its worker is this process."""
 
     name = "spark"
-
-    def __init__(self, config: Spark) -> None:
-        """Stores the configuration; starts nothing."""
-        super().__init__(num_workers=config.workers, beam_options=config.beam_options)
-        self._master = config.master
-        self._jar = config.jar or os.environ.get("SNAPSHARD_SPARK_JAR", "")
-
-    def check(self) -> None:
-        """Checks for Java, the job server and the cluster.
-
-        Raises:
-            RecipeError: if one of them is missing.
-        """
-        check_java("Spark")
-        check_jar(
-            "Spark",
-            self._jar,
-            artifact="beam-runners-spark-3-job-server",
-            naming="in SNAPSHARD_SPARK_JAR, or in a runner file",
-        )
-        if self._master == EMBEDDED:
-            return
-        self._check_cluster()
-        if self.shares_memory:
-            refuse_loopback("Spark", self._master)
+    title = "Spark"
+    embedded = "local"
+    artifact = "beam-runners-spark-3-job-server"
+    naming = "in SNAPSHARD_SPARK_JAR, or in a runner file"
 
     def engine_options(self) -> list[str]:
         """The Beam option that selects the runner."""
         return ["--runner=PortableRunner"]
 
-    def server_command(self, port: int, folder: str) -> list[str]:
-        """The job server's command line; without a cluster, it includes Spark itself."""
-        embedded = self._master == EMBEDDED
+    def _java_options(self, folder: str) -> list[str]:
         return [
-            java_program(),
-            f"-Djava.io.tmpdir={folder}",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             f"-Dspark.local.dir={folder}",
             f"-Dspark.default.parallelism={self._num_workers}",
             "-Dspark.ui.enabled=false",
             *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-            "-jar",
-            self._jar,
-            f"--spark-master-url={f'local[{self._num_workers}]' if embedded else self._master}",
-            f"--artifacts-dir={folder}",
-            f"--job-port={port}",
-            "--artifact-port=0",
-            "--expansion-port=0",
         ]
+
+    def _master_option(self) -> str:
+        embedded = self._master == self.embedded
+        master = f"local[{self._num_workers}]" if embedded else self._master
+        return f"--spark-master-url={master}"
 
     def _check_cluster(self) -> None:
         """Tries the address of a standalone cluster; Spark itself resolves YARN and Kubernetes."""

@@ -202,7 +202,7 @@ def config_class(cls: type[_T]) -> type[_T]:
 
     init.__wrapped__ = validate  # type: ignore[attr-defined]
     made.__init__ = init
-    if "__repr__" not in vars(cls):
+    if cls.__repr__ is object.__repr__:
         made.__repr__ = repr_of_settings
     return made  # type: ignore[no-any-return]
 

@@ -8,14 +8,16 @@ that writes or reads examples (encoder, reader, schema) uses it. The types are d
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic
 
 from .errors import RecipeError
 from .media import Audio, Image, Mask
-from .nested import Leaf, Sequence, Struct, flatten
+from .nested import Leaf, Sequence, Struct, flatten, nest
 from .values import (
     BoundingBoxes,
     ClassLabel,
@@ -48,6 +50,7 @@ __all__ = [
     "Text",
     "Timestamp",
     "WireColumn",
+    "call",
     "check_masks",
     "domain_of",
     "features_from_json",
@@ -58,12 +61,14 @@ __all__ = [
     "is_optional",
     "list_kind",
     "mask_name",
+    "nest",
     "presence_name",
     "side_columns",
     "side_names",
     "tensor_form",
     "wire_columns",
     "without_unset_names",
+    "written",
 ]
 
 RESERVED_PREFIX = "snapshard/"
@@ -235,3 +240,56 @@ def features_from_json(value: object) -> dict[str, Feature]:
         pydantic.ValidationError: if it does not have that form.
     """
     return _ADAPTER.validate_python(value)
+
+
+def written(value: object) -> str:
+    """The Python expression for a value; features assume ``import snapshard as ss``.
+
+    >>> from .features import Scalar, Sequence
+    >>> written(Sequence(Scalar("float32", min=0)))
+    'ss.Sequence(ss.Scalar("float32", min=0))'
+    """
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if isinstance(value, tuple):
+        return f"({', '.join(map(written, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{written(key)}: {written(item)}' for key, item in value.items())}}}"
+    if isinstance(value, Feature | Struct):
+        return f"ss.{call(value, type(value).__name__)}"
+    return repr(value)
+
+
+def call(value: Any, name: str) -> str:
+    """The call that constructs a configuration object; arguments equal to defaults are omitted.
+
+    >>> from .features import Scalar
+    >>> call(Scalar("float32", optional=True), "Scalar")
+    'Scalar("float32", optional=True)'
+    """
+    if isinstance(value, ClassLabel) and value.values is not None:
+        by_value = dict(zip(value.values, value.names, strict=True))
+        rest = {"optional": value.optional, "default": value.default}
+        settings = [
+            f"{key}={written(one)}" for key, one in rest.items() if one not in (None, False)
+        ]
+        return f"{name}({', '.join([written(by_value), *settings])})"
+    fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
+    arguments = []
+    for field in fields:
+        found, default = getattr(value, field.name), field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if default is dataclasses.MISSING:
+            arguments.append(written(found))
+        elif found != default:
+            arguments.append(f"{field.name}={written(found)}")
+    return f"{name}({', '.join(arguments)})"
+
+
+def _quoted(text: str) -> str:
+    """A string literal, in double quotes unless the text contains quotes."""
+    single = repr(text)
+    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single

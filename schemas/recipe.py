@@ -11,7 +11,6 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from .analysis import check_analysis
 from .blocks import Block, RawBatch, Selection, SourceFile
 from .config import check_revision, check_texts, repr_of_settings
 from .errors import RecipeError
@@ -198,7 +197,7 @@ class PrepareStep(Protocol):
 
     Steps are compiled together and run on complete batches; a batch that fails is run again
     record by record to find the cause. A step may have the additional attributes listed in
-    :class:`~.step_traits.StepTraits`.
+    :class:`StepTraits`.
     """
 
     def settings(self) -> dict[str, object]:
@@ -218,6 +217,46 @@ class PrepareStep(Protocol):
         False, the tensor is the feature's fill value. A step that makes a feature required drops
         this entry.
         """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepTraits:
+    """The optional attributes of a step, under these names.
+
+    >>> StepTraits.of(object()).batched
+    False
+    """
+
+    batched: bool = False
+    """``apply()`` also accepts tensors with a leading batch dimension (``tf.RaggedTensor`` where
+    lists vary in length), and is elementwise over records: each result is independent of all other
+    records, to the bit. Complete batches are then processed at once, without a loop."""
+    moves_only: bool = False
+    """The step only selects and renames features and reads no values: it needs no TensorFlow, and
+    ``apply()`` works on any objects."""
+    on_columns: Callable[..., Any] | None = None
+    """``on_columns(columns, features)`` gives the wire columns of the step's new features, by name,
+    from a batch of wire columns: what ``apply()`` gives, without TensorFlow. The step passes on the
+    other features as they are, or removes them."""
+    sees_features: bool = False
+    """``apply()`` takes the record's features as its second argument."""
+    filters: bool = False
+    """The step selects the records to keep; dropped ones are counted and are not rejects."""
+    export_obstacle: str = ""
+    """Why the step cannot be exported for serving, for example because it runs Python; empty if it
+    can."""
+    functions: tuple[Callable[..., Any], ...] = ()
+    """The user's functions that the step calls; their code enters the fingerprint."""
+    files: tuple[str, ...] = ()
+    """Paths or URLs of files whose contents the step needs; relative to the recipe's folder. They
+    enter the fingerprint by content and are passed to ``with_files(contents)``, as bytes in this
+    order, which returns the step to run."""
+
+    @classmethod
+    def of(cls, step: object) -> StepTraits:
+        """The traits of a step or function."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: getattr(step, name) for name in names if hasattr(step, name)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -368,7 +407,7 @@ class Recipe:
     __repr__ = repr_of_settings
 
     def __post_init__(self) -> None:
-        """Checks the arguments; reads nothing.
+        """Checks the settings of the transform graph: its analysis, or an existing graph.
 
         Raises:
             RecipeError: if one is invalid; the message names it, its value and what is expected.
@@ -426,7 +465,7 @@ class Recipe:
                     f"Recipe: {argument}={getattr(self, argument)!r}, expected "
                     f"ss.{kind.__name__}(…)."
                 )
-        check_analysis(
+        _check_analysis(
             self.preprocessing_fn,
             analyze_on_runner=self.analyze_on_runner,
             transform_from=self.transform_from,
@@ -500,3 +539,43 @@ def _calling_folder() -> str:
             return os.path.dirname(os.path.abspath(path)) if os.path.exists(path) else os.getcwd()
         frame = frame.f_back
     return os.getcwd()
+
+
+def _check_analysis(
+    preprocessing_fn: object,
+    *,
+    analyze_on_runner: object,
+    transform_from: object,
+    split_names: Sequence[str],
+) -> None:
+    """Checks the arguments; reads nothing.
+
+    Raises:
+        RecipeError: if one is invalid; the message names it, its value and what is expected.
+    """
+    if preprocessing_fn is not None and not callable(preprocessing_fn):
+        raise RecipeError(f"Recipe: preprocessing_fn={preprocessing_fn!r} is not a function.")
+    if not isinstance(analyze_on_runner, bool):
+        raise RecipeError(f"Recipe: analyze_on_runner={analyze_on_runner!r}, expected a bool.")
+    if transform_from is not None:
+        if not isinstance(transform_from, str) or not transform_from:
+            raise RecipeError(
+                f"Recipe: transform_from={transform_from!r}, expected the path or URL of a "
+                "snapshot, or of a transform graph in a workspace."
+            )
+        if analyze_on_runner:
+            raise RecipeError(
+                "Recipe: transform_from= reuses a graph that was already analysed, so "
+                "analyze_on_runner= has nothing to run. Leave one of them out."
+            )
+        return
+    if analyze_on_runner and preprocessing_fn is None:
+        raise RecipeError(
+            "Recipe: analyze_on_runner= needs a preprocessing_fn, and the recipe has none. Leave "
+            "it out."
+        )
+    if preprocessing_fn is not None and "train" not in split_names:
+        raise RecipeError(
+            "Recipe: preprocessing_fn is analysed on the split called 'train', which is not among "
+            f"the splits {', '.join(split_names)}. Name one split train."
+        )

@@ -87,7 +87,7 @@ class TensorFeature(abc.ABC):
         return self.form.wire_columns(name)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Domain:
     """The values that a feature may have; records with other values are rejected."""
 

@@ -11,7 +11,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.schemas.features import Dtype, Feature
-from snapshard.schemas.step_traits import StepTraits
+from snapshard.schemas.recipe import StepTraits
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP_MODULES = ("images", "audio", "text", "tables", "records", "series")

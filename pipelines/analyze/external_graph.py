@@ -10,9 +10,8 @@ import hashlib
 import os
 
 from ...schemas.errors import DamagedSnapshotError, RecipeError
-from ...schemas.features import Features
+from ...schemas.features import Features, written
 from ...schemas.naming import Workspace, join, stays_inside
-from ...schemas.written import written
 from ...transforms import storage
 from ...transforms.analysis.graph import PUBLISHED, GraphInfo, copy_graph, read_graph_info
 from ..snapshot import Snapshot, lies_at

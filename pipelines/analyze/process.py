@@ -29,8 +29,7 @@ from ...schemas.recipe import Recipe
 from ...transforms import storage
 from ...transforms.activity import working_on
 from ...transforms.analysis.graph import GraphInfo, GraphOutputs, checked_graph, put_graph
-from ...transforms.code.dependencies import Dependencies
-from ...transforms.code.user_reads import refuse_undeclared
+from ...transforms.code.dependencies import Dependencies, refuse_undeclared
 from ...transforms.storage.failures import telling_os_errors
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance

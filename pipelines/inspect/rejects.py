@@ -25,8 +25,7 @@ from ...schemas.reject_budgets import STAGES
 from ...schemas.visible import visible_json
 from ...transforms import storage
 from ...transforms.rejects import SCHEMA, RejectTally, iterate_rows, on_a_line, tally_rows
-from ...transforms.storage.local_files import leads_out
-from ...transforms.storage.opened_source import OpenedSource, open_source
+from ...transforms.storage.opened_source import OpenedSource, leads_out, open_source
 from ..snapshot import Snapshot
 from ..workspace import find_workspace
 

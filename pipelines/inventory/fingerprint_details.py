@@ -16,11 +16,9 @@ from ...schemas.blocks import Block
 from ...schemas.errors import SnapshardError
 from ...schemas.fingerprint import canonical_json, digest
 from ...schemas.naming import Workspace
-from ...schemas.recipe import CrossStep, PrepareStep, Recipe
-from ...schemas.step_traits import StepTraits
-from ...transforms.code.digest import functions_of, step_digest
-from ...transforms.code.names import is_users_class, library_name
-from ...transforms.code.parts import code_parts
+from ...schemas.recipe import CrossStep, PrepareStep, Recipe, StepTraits
+from ...transforms.code.digest import code_parts, functions_of, step_digest
+from ...transforms.code.user_code import is_users_class, library_name
 from ...transforms.storage import redact
 from .step import read_descriptors, write_descriptors
 from .survey import Survey

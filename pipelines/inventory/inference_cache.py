@@ -2,7 +2,7 @@
 
 It only saves reading. Entries are keyed by the contents, the source's settings and the libraries'
 versions, so none is out of date; if the file is missing or damaged, contents are read again. See
-``transforms.sources.remembered`` for the sources' side.
+``transforms.sources.bundles`` for the sources' side.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ...schemas.features import (
 from ...schemas.fingerprint import digest, library_versions
 from ...schemas.recipe import OpenSource, Source
 from ...transforms import storage
+from ...transforms.sources.bundles import remembered
 from ...transforms.sources.combined import join_features, parts_of, without_prefix
-from ...transforms.sources.remembered import remembered
 from ...transforms.storage.opened_source import OpenedSource
 from ..watchdog import expected_to_advance
 from .hash_cache import read_sources, write_source

@@ -33,9 +33,9 @@ from ...schemas.features import (
     mask_name,
     tensor_form,
     wire_columns,
+    written,
 )
 from ...schemas.recipe import PrepareStep, Recipe
-from ...schemas.written import written
 from ...transforms.prepare.engine.chain import output_features
 from ...transforms.prepare.engine.user_functions import describe, names_read
 from ...transforms.prepare.records import Filter, Rename

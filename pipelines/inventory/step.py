@@ -35,8 +35,7 @@ from ...transforms.sources.combined import (
     without_prefix,
 )
 from ...transforms.storage.artifacts import put_artifact, read_artifact
-from ...transforms.storage.local_files import NO_PERMISSION
-from ...transforms.storage.opened_source import OpenedSource
+from ...transforms.storage.opened_source import NO_PERMISSION, OpenedSource
 from ...transforms.storage.unchanged import COARSE_NS, settled_ns
 from ..plan.sample import lowest_files
 from .exclusions import IdList, exclude_records, without_excluded

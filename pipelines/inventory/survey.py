@@ -14,10 +14,15 @@ from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
 from ...schemas.recipe import Recipe, Source
-from ...transforms.code.dependencies import Dependencies, HeldFiles, functions_in, read_dependencies
+from ...transforms.code.dependencies import (
+    Dependencies,
+    HeldFiles,
+    functions_in,
+    read_dependencies,
+    refuse_undeclared,
+)
 from ...transforms.code.digest import code_digest, source_settings, step_digest
-from ...transforms.code.user_reads import refuse_undeclared
-from ...transforms.prepare.engine.step_files import digest_with_files, read_step_files
+from ...transforms.prepare.engine.chain import digest_with_files, read_step_files
 from ...transforms.sources.combined import blocks_have_sides, open_files, settings_of_all
 from ...transforms.storage.opened_source import OpenedSource
 from ..analyze.external_graph import GivenGraph, find_graph

@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, SourceFile
 from ...schemas.errors import RecipeError, SchemaError, SnapshardError
-from ...schemas.features import Dtype, Features, Scalar
+from ...schemas.features import Dtype, Features, Scalar, written
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import Source
-from ...schemas.written import written
 from ...transforms.sources.csv.cells import to_timestamps, unfit_texts
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.csv.types import are_wide

@@ -22,11 +22,10 @@ from ...schemas.features import Features
 from ...schemas.naming import Workspace
 from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords, Source
 from ...transforms.activity import advance, working_on
-from ...transforms.code.dependencies import Dependencies, functions_in
-from ...transforms.code.user_reads import refuse_undeclared
+from ...transforms.code.dependencies import Dependencies, functions_in, refuse_undeclared
 from ...transforms.examples.shards import run_readers
 from ...transforms.media.image_codecs import parts_by_pixels
-from ...transforms.prepare.engine.compile import StepRunner, with_record
+from ...transforms.prepare.engine.program import StepRunner, with_record
 from ...transforms.prepare.engine.validate import Validator
 from ...transforms.rejects import Dropped, reject_rows
 from ...transforms.runs.files import ID, KeyRange, merge_range, wire_schema

@@ -19,8 +19,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.features import Feature, Features
 from ...schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn, SortedRecords
 from ...schemas.splits import KEY_SPACE, Splits
-from ...transforms.prepare.engine.chain import output_features, stored_features
-from ...transforms.prepare.engine.step_files import with_files
+from ...transforms.prepare.engine.chain import output_features, stored_features, with_files
 from ...transforms.prepare.records import Rename
 from ...transforms.prepare.tables import Stack
 from ...transforms.runs.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram

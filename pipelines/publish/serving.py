@@ -14,13 +14,17 @@ from collections.abc import Mapping
 from ...schemas.features import Feature, Features
 from ...schemas.manifest import FileEntry, ServingEntry, file_entry
 from ...schemas.naming import SERVING, join
-from ...schemas.recipe import CrossStep, Recipe
-from ...schemas.step_traits import StepTraits
+from ...schemas.recipe import CrossStep, Recipe, StepTraits
 from ...transforms import storage
-from ...transforms.analysis.autograph_files import keep_autograph_files
 from ...transforms.examples.shards import ShardSettings
-from ...transforms.prepare.engine.chain import Step, closing_steps, describe, output_features
-from ...transforms.prepare.engine.step_files import with_files
+from ...transforms.prepare.engine.chain import (
+    Step,
+    closing_steps,
+    describe,
+    output_features,
+    with_files,
+)
+from ...transforms.prepare.engine.user_functions import keep_autograph_files
 from ...transforms.prepare.tables import Stack
 from ..inventory.survey import Survey
 

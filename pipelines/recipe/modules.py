@@ -25,9 +25,9 @@ from typing import Any, Protocol
 
 from ...schemas.config import did_you_mean
 from ...schemas.errors import RecipeError
+from ...transforms.code.dependencies import running
 from ...transforms.code.user_code import PACKAGE
-from ...transforms.code.user_reads import running
-from ...transforms.storage.local_files import Identity
+from ...transforms.storage.unchanged import Identity
 
 _PREFIX = "_snapshard_recipe_"
 _STEPS = ("audio", "images", "records", "series", "tables", "text")

@@ -29,7 +29,7 @@ from ...schemas.recipe import Recipe
 from ...transforms import storage
 from ...transforms.code.digest import code_digest, functions_of, step_digest
 from ...transforms.code.user_code import user_modules
-from ...transforms.prepare.engine.step_files import give_files
+from ...transforms.prepare.engine.chain import give_files
 from ...transforms.storage.artifacts import put_if_changed
 from .modules import ArchiveTree, FolderTree, RecipeModules
 

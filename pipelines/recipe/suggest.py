@@ -27,28 +27,33 @@ from ...schemas.features import (
     Struct,
     Tensor,
     Timestamp,
+    call,
     is_optional,
+    nest,
+    written,
 )
-from ...schemas.nested import nest
 from ...schemas.progress import Silent
 from ...schemas.recipe import PrepareStep, Recipe, Source
 from ...schemas.splits import FOLDERS, Splits
 from ...schemas.wire import FLOATS
-from ...schemas.written import call, written
 from ...transforms import storage
 from ...transforms.prepare import audio
 from ...transforms.prepare.tables import Stack
 from ...transforms.sources.arrow.hugging_face import HuggingFace
 from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
-from ...transforms.sources.csv.files import SUFFIXES, default_delimiter, sniff
-from ...transforms.sources.csv.source import Csv
+from ...transforms.sources.csv.source import SUFFIXES, Csv, default_delimiter, sniff
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
 from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.files import LabelledFolder
-from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
+from ...transforms.sources.folders.images import (
+    MASKS,
+    ImageFolder,
+    holds_masks,
+    infer_image_steps,
+    read_sizes,
+)
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
-from ...transforms.sources.folders.masks import MASKS, holds_masks
 from ...transforms.sources.folders.side_tables import LabelTable, is_table
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.json.rows import find_lines
@@ -60,8 +65,7 @@ from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
 from ...transforms.sources.tfrecord.source import TFRecords
 from ...transforms.storage.decompress import DamagedError
-from ...transforms.storage.globs import is_hidden
-from ...transforms.storage.opened_source import OpenedSource, open_source
+from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
 from ..inspect.forecast import forecast
 from ..inventory.inference_cache import infer_features
 from ..inventory.resolve import resolve_features

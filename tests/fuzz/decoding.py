@@ -16,7 +16,8 @@ from inputs import infer, take
 from mutations import damage
 
 import snapshard as ss
-from snapshard.transforms.prepare.engine.compile import StepRunner, output_features
+from snapshard.transforms.prepare.engine.chain import output_features
+from snapshard.transforms.prepare.engine.program import StepRunner
 
 
 class DecodedTarget:

@@ -32,7 +32,7 @@ from snapshard.schemas.errors import DataError, RecipeError, StepOrderError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.sources import text
 from snapshard.transforms.sources.blocks import group_blocks
-from snapshard.transforms.sources.csv import files as csv_files
+from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.folders import web_dataset
 from snapshard.transforms.sources.json import source as json_source
 from snapshard.transforms.sources.tfrecord import source as tfrecord_source
@@ -50,7 +50,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "CHUNK_BYTES", 500)
     grouping = functools.partial(group_blocks, block_bytes=1000)
     monkeypatch.setattr(inventory, "group_blocks", grouping)
-    for module in (text, csv_files, json_source, tfrecord_source, web_dataset):
+    for module in (text, csv_source, json_source, tfrecord_source, web_dataset):
         monkeypatch.setattr(module, "cut_spacing", lambda _: 400)
 
 

@@ -20,7 +20,7 @@ from snapshard.schemas.progress import Silent
 from snapshard.transforms.examples.tfrecord import write_tfrecord
 from snapshard.transforms.sources import text as text_files
 from snapshard.transforms.sources.blocks import group_blocks
-from snapshard.transforms.sources.csv import files as csv_files
+from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.json import source as json_lines
 from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 
@@ -42,7 +42,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (inventory, memo):
         monkeypatch.setattr(module, "MIN_CUT_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(inventory, "CHUNK_BYTES", CUT_BYTES // 2)
-    for module in (csv_files, json_lines, text_files, tfrecord_files):
+    for module in (csv_source, json_lines, text_files, tfrecord_files):
         monkeypatch.setattr(module, "cut_spacing", lambda _: CUT_BYTES)
     grouping = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
     monkeypatch.setattr(inventory, "group_blocks", grouping)

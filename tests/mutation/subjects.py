@@ -117,7 +117,7 @@ SUBJECTS = {
             "transforms/storage/local.py",
             "transforms/storage/remote.py",
             "transforms/storage/unchanged.py",
-            "transforms/storage/ranges.py",
+            "transforms/storage/decompress.py",
         ),
         tests=(
             "tests/transforms/test_storage.py",

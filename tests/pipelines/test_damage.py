@@ -7,7 +7,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines import build_steps
 from snapshard.pipelines.build_steps import ATTEMPTS, BuildSteps
-from snapshard.runners.choose import make_runner
+from snapshard.runners import make_runner
 from snapshard.schemas.errors import DamagedWorkError, StorageError
 from snapshard.schemas.progress import Silent
 from snapshard.schemas.runner import Direct

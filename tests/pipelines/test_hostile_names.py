@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from snapshard.pipelines.reader.emit import ReaderFacts, emit_reader
 from snapshard.schemas.errors import SchemaError
-from snapshard.schemas.features import ClassLabel, Features, Scalar, Tensor, flatten
-from snapshard.schemas.written import written
+from snapshard.schemas.features import ClassLabel, Features, Scalar, Tensor, flatten, written
 
 MARK = "hostile-name-was-run"
 NAMES = (

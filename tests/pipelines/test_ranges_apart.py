@@ -26,7 +26,7 @@ from snapshard.schemas.recipe import CutsApart, OpenSource
 from snapshard.transforms.examples.tfrecord import write_tfrecord
 from snapshard.transforms.sources import text as text_files
 from snapshard.transforms.sources.blocks import group_blocks
-from snapshard.transforms.sources.csv import files as csv_files
+from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.json import source as json_lines
 from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 from snapshard.transforms.storage.opened_source import open_source
@@ -53,7 +53,7 @@ _SOURCES: dict[str, tuple[str, Callable[[str], Any], Any]] = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (csv_files, json_lines, text_files, tfrecord_files):
+    for module in (csv_source, json_lines, text_files, tfrecord_files):
         monkeypatch.setattr(module, "cut_spacing", lambda _: CUT_BYTES)
     monkeypatch.setattr(inventory, "MIN_CUT_BYTES", CUT_BYTES)
     monkeypatch.setattr(inventory, "CHUNK_BYTES", CUT_BYTES // 2)

@@ -16,10 +16,10 @@ from snapshard.schemas.features import (
     Image,
     Scalar,
     Sequence,
+    Struct,
     Tensor,
     flatten,
 )
-from snapshard.schemas.nested import Struct
 from snapshard.transforms.examples.rows import encode_example
 
 from .made_snapshots import list_files, put_index

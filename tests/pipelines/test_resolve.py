@@ -14,7 +14,7 @@ from snapshard.schemas.blocks import Block, RawBatch, Selection, SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import Feature, Features, flatten
 from snapshard.schemas.recipe import OpenSource
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 from snapshard.transforms.prepare.engine.validate import Validator
 from snapshard.transforms.runs.files import wire_schema
 

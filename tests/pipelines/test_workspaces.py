@@ -10,7 +10,7 @@ import snapshard as ss
 from snapshard.pipelines.build import Build
 from snapshard.pipelines.single_step import SingleStep
 from snapshard.pipelines.workspace import choose_workspace, find_workspace, occupied
-from snapshard.runners.choose import make_runner
+from snapshard.runners import make_runner
 from snapshard.schemas.naming import OutputPaths
 from snapshard.schemas.progress import Silent
 from snapshard.schemas.runner import Direct

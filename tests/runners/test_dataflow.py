@@ -17,7 +17,7 @@ import snapshard as ss
 from snapshard.pipelines.engines import runner_config
 from snapshard.pipelines.operate.check_runner import check_runner
 from snapshard.pipelines.preflight import refuse_memory_of_one_process
-from snapshard.runners.choose import make_runner
+from snapshard.runners import make_runner
 from snapshard.runners.dataflow import DataflowRunner
 from snapshard.runners.portable import own_error, parsed_options
 from snapshard.schemas.naming import OutputPaths

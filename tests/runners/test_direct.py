@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from snapshard.pipelines.engines import runner_config
-from snapshard.runners import worker_processes
-from snapshard.runners.choose import make_runner
+from snapshard.runners import make_runner, worker_processes
 from snapshard.runners.direct import DirectRunner
 from snapshard.schemas.errors import DataError, RecipeError, RunnerError
 

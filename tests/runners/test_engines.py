@@ -7,7 +7,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.engines import runner_config
-from snapshard.runners.choose import make_runner
+from snapshard.runners import make_runner
 
 
 def check(config: Any) -> str:

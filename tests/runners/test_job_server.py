@@ -18,8 +18,7 @@ import pytest
 from snapshard.runners import job_server
 from snapshard.runners.flink import FlinkRunner
 from snapshard.runners.job_server import JobServer, free_port
-from snapshard.runners.portable import PortableRunner
-from snapshard.runners.quiet import quiet_threads
+from snapshard.runners.portable import PortableRunner, quiet_threads
 from snapshard.schemas.errors import RunnerError
 from snapshard.schemas.runner import Flink
 

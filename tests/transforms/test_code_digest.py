@@ -25,8 +25,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import RecipeError
-from snapshard.transforms.code.digest import code_digest, step_digest
-from snapshard.transforms.code.parts import code_parts
+from snapshard.transforms.code.digest import code_digest, code_parts, step_digest
 
 _RECIPE = '''
 """A recipe."""

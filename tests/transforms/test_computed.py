@@ -16,9 +16,8 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
 from snapshard.transforms.analysis.analyze import analyze, trace
-from snapshard.transforms.analysis.computed import as_lists
 from snapshard.transforms.analysis.graph import TransformGraph, put_graph
-from snapshard.transforms.examples.metadata import tensor_adapter_config
+from snapshard.transforms.examples.metadata import as_lists, tensor_adapter_config
 from snapshard.transforms.runs.files import wire_schema
 
 PREPARED: Features = {

@@ -20,18 +20,18 @@ from snapshard.schemas.features import (
     features_from_json,
     features_to_json,
     flatten,
+    nest,
     presence_name,
     side_names,
     tensor_form,
     wire_columns,
+    written,
 )
-from snapshard.schemas.nested import nest
-from snapshard.schemas.written import written
 from snapshard.transforms.examples.dtypes import numpy_dtype
 from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.row_values import to_array, to_lists
 from snapshard.transforms.examples.rows import encode_example, parse_example
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 from snapshard.transforms.prepare.engine.validate import Validator
 from snapshard.transforms.runs.files import wire_schema
 

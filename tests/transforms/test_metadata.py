@@ -24,8 +24,8 @@ from snapshard.schemas.features import (
     Text,
     Timestamp,
 )
-from snapshard.transforms.analysis.computed import as_lists
 from snapshard.transforms.examples.metadata import (
+    as_lists,
     features_of_outputs,
     schema_of,
     schema_text,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshard.schemas.errors import Reject
-from snapshard.transforms.payloads import (
+from snapshard.transforms.rejects import (
     MAX_PAYLOAD_BYTES,
     with_bytes,
     with_row,

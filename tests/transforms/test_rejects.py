@@ -113,10 +113,9 @@ def test_what_is_spilled_is_merged_in_order(
     small = tmp_path / "small.parquet"
     write_rejects(wanted, str(small), group_bytes=8_000)
     assert pq.ParquetFile(small).num_row_groups > 5
-    for first in (0, 1, 123, 499, 500):
-        assert [row["id"] for row in iterate_rows(str(small), ["id"], first=first)] == [
-            one.record_id for one in wanted[first:]
-        ]
+    assert [row["id"] for row in iterate_rows(str(small), ["id"])] == [
+        one.record_id for one in wanted
+    ]
     whole = Dropped()
     whole.add(rejects)
     whole.write(str(tmp_path / "whole.parquet"))

@@ -24,8 +24,7 @@ import snapshard as ss
 from snapshard.schemas.errors import DataError, SchemaError, StorageError
 from snapshard.transforms.sources.folders.web_dataset import Damage, Sample, read_samples
 from snapshard.transforms.storage.decompress import decompressed
-from snapshard.transforms.storage.globs import matches
-from snapshard.transforms.storage.opened_source import open_source
+from snapshard.transforms.storage.opened_source import matches, open_source
 from snapshard.transforms.storage.tar import TarArchive, TarHeaders
 from snapshard.transforms.storage.zip_members import OUTSIDE
 

@@ -28,9 +28,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...schemas.fingerprint import canonical_json
-from ..storage.local_files import file_digest
-from .names import is_users_class
-from .user_code import is_user_file
+from ..storage.unchanged import file_digest
+from .user_code import is_user_file, is_users_class
 
 Json = Any
 Refer = Callable[[Any, str], Json]

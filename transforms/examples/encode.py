@@ -311,7 +311,7 @@ class _List:
                 counts *= present
         else:
             counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-        bounds = running(counts)
+        bounds = offsets_of(counts)
         if values.null_count:
             place = pc.index(values.is_null(), True).as_py()
             row = int(np.searchsorted(bounds, place, side="right")) - 1
@@ -337,11 +337,12 @@ def _flat_values(kind: ListKind, values: pa.Array) -> tuple[Sizes, Callable[[], 
         texts = _large_binary(values)
         lengths = np.diff(_offsets(texts))
         head = length_head(lengths)
-        return running(head.sizes + lengths), lambda: join([assemble([head]), texts]).buffers()[2]
+        bounds = offsets_of(head.sizes + lengths)
+        return bounds, lambda: join([assemble([head]), texts]).buffers()[2]
     numbers = _numbers(values)
     if kind == "float":
         return 4 * np.arange(len(numbers) + 1), lambda: pa.py_buffer(numbers)
-    starts = running(varint_sizes(numbers))
+    starts = offsets_of(varint_sizes(numbers))
     return starts, lambda: pa.py_buffer(packed_varints(numbers, starts))
 
 
@@ -416,7 +417,7 @@ def assemble(pieces: list[Piece]) -> pa.LargeBinaryArray:
     sizes = pieces[0].sizes.copy()
     for piece in pieces[1:]:
         sizes += piece.sizes
-    offsets = running(sizes)
+    offsets = offsets_of(sizes)
     out = np.empty(int(offsets[-1]), np.uint8)
     for first in range(0, len(sizes), _TILE_ROWS):
         tile = slice(first, first + _TILE_ROWS)
@@ -438,7 +439,7 @@ def join(parts: list[pa.Array]) -> pa.Array:
     )
 
 
-def running(sizes: npt.NDArray[Any]) -> Sizes:
+def offsets_of(sizes: npt.NDArray[Any]) -> Sizes:
     """Offsets of n consecutive items from their sizes: int64[n + 1]."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, dtype=np.int64, out=offsets[1:])

@@ -21,8 +21,9 @@ Image                              string           dense, ``[batch]``: pixels o
                                                     columns of sizes are dense int64
 ================================== ================ =======================================
 
-There, all integers and bools are int64 (a uint64 keeps its bits), all floats float32: the types
-that tensorflow-transform computes in.
+There, all integers and bools are int64 (a uint64 keeps its bits), all floats float32 (a float64 is
+rounded), audio samples float32 in [-1, 1]: tensorflow-transform computes only in these types.
+:func:`as_lists` converts batches in wire form to them, and unpacks packed columns.
 
 A domain describes the lists of an Example. What it cannot express becomes a tag: ``dtype=``,
 ``shape=``, ``max_length=``, ``values=``, and the limits of packed values.
@@ -30,12 +31,16 @@ A domain describes the lists of an Example. What it cannot express becomes a tag
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import (
@@ -46,6 +51,7 @@ from ...schemas.features import (
     Feature,
     Features,
     Image,
+    ListKind,
     Scalar,
     Sequence,
     Tensor,
@@ -58,13 +64,18 @@ from ...schemas.features import (
     tensor_form,
     wire_columns,
 )
-from ..analysis.computed import ARROW_VALUES, computed_column
+from ...schemas.wire import FLOATS, ITEM_BYTES
+from .dtypes import joined_bytes, unpacked
+from .encode import offsets_of
+from .row_values import PCM
 
 _TENSORS = ""
 """Name of the group of tensor representations that TFX libraries read."""
 
 _PLAIN = ("bool", "int64", "float32", "string")
 _TIMES = {"s": "SECONDS", "ms": "MILLISECONDS", "us": "MICROSECONDS", "ns": "NANOSECONDS"}
+
+ARROW_VALUES = {"bytes": pa.large_binary(), "int64": pa.int64(), "float32": pa.float32()}
 
 
 def schema_of(features: Features, *, computed: bool = False) -> Any:
@@ -113,7 +124,7 @@ def schema_text(features: Features, *, computed: bool = False) -> bytes:
 
 
 def tensor_adapter_config(features: Features, *, columns: Iterable[str] | None = None) -> Any:
-    """The TensorAdapterConfig by which tfx_bsl turns output of ``computed.as_lists`` into tensors.
+    """The TensorAdapterConfig by which tfx_bsl turns output of :func:`as_lists` into tensors.
 
     Args:
         features: All features that a ``preprocessing_fn`` may use.
@@ -333,3 +344,66 @@ def _tag_limits(added: Any, domain: Domain, names: tuple[str, ...]) -> None:
 
 def _shape_text(shape: tuple[int | None, ...]) -> str:
     return str(list(shape)).replace("None", "?")
+
+
+def computed_column(column: WireColumn, feature: Feature) -> WireColumn:
+    """The column that tensorflow-transform sees in place of a feature's stored column."""
+    form = tensor_form(feature)
+    if column.packed is None or form is None:
+        return column
+    length = None if None in form.shape else math.prod(dim or 1 for dim in form.shape)
+    kind: ListKind = "float32" if isinstance(feature, Audio) or column.packed in FLOATS else "int64"
+    return dataclasses.replace(column, kind=kind, length=length, packed=None)
+
+
+def as_lists(batch: pa.RecordBatch, features: Features) -> pa.RecordBatch:
+    """Converts a batch in wire form for tfx_bsl: every column becomes a ``large_list``.
+
+    A missing value becomes an empty list.
+
+    Args:
+        batch: Some wire columns of the features.
+        features: The features.
+    """
+    stored = {
+        column.name: (column, feature)
+        for name, feature in features.items()
+        for column in feature.wire_columns(name)
+    }
+    columns = []
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        column, feature = stored[name]
+        packed = column.packed
+        columns.append(_as_list(array) if packed is None else _unpacked(array, packed, feature))
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _unpacked(array: pa.Array, dtype: Dtype, feature: Feature) -> pa.Array:
+    lengths = pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    stored = unpacked(joined_bytes(array.drop_null()), dtype)
+    if isinstance(feature, Audio):
+        values = stored.astype(np.float32) / np.float32(PCM)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = stored.astype(np.float32 if dtype in FLOATS else np.int64)
+    return _list(lengths // ITEM_BYTES[dtype], pa.array(values))
+
+
+def _as_list(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_large_list(kind):
+        # Copied: tfx_bsl does not accept a slice of a longer column here.
+        values = array.flatten()
+        if values.offset:
+            values = pa.concat_arrays([values, values.slice(0, 0)])
+        lengths = pc.list_value_length(array).fill_null(0)
+        return _list(lengths.to_numpy(zero_copy_only=False), values)
+    if pa.types.is_fixed_size_list(kind):
+        return _list(np.full(len(array), kind.list_size), array.flatten())
+    if array.null_count == 0:
+        return _list(np.ones(len(array), np.int64), array)
+    return _list(array.is_valid().to_numpy(zero_copy_only=False), array.drop_null())
+
+
+def _list(lengths: npt.NDArray[np.integer], values: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(pa.array(offsets_of(lengths)), values)

@@ -39,6 +39,7 @@ from ...schemas.shards import Compression
 from .. import storage
 from ..activity import advance
 from ..storage.failures import telling_os_errors
+from .encode import binary_array
 
 HEAD_BYTES, FOOT_BYTES = 12, 4
 """A frame: the record's length and its checksum, the record, the record's checksum."""
@@ -186,8 +187,7 @@ def _masked(contents: list[bytes]) -> npt.NDArray[np.uint32]:
 def _fixed(values: npt.NDArray[Any]) -> pa.LargeBinaryArray:
     """The bytes of each value, as a binary array."""
     ends = np.arange(len(values) + 1, dtype=np.int64) * values.itemsize
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(values.tobytes())]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
+    return binary_array(ends, pa.py_buffer(values.tobytes()))
 
 
 def uncompressed_chunks(url: str, compression: Compression) -> Iterator[bytes]:

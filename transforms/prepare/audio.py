@@ -24,7 +24,7 @@ from ..media.audio_decode import (
 from ..media.audio_header import MAX_RATE, MIN_RATE
 from .sounds import at_rate, by_channel, mixed, resample_samples, sound_of, with_sound
 from .spectra import Frame, LogMel, Mfcc, frame, log_mel, mfcc
-from .values import NO_FEATURES, call_text
+from .values import NO_FEATURES, BuiltIn
 
 __all__ = [
     "Decode",
@@ -47,7 +47,7 @@ _Rate = Annotated[int, pydantic.Field(ge=MIN_RATE, le=MAX_RATE)]
 
 
 @config_class
-class Decode:
+class Decode(BuiltIn):
     """See :func:`decode`."""
 
     name: str
@@ -55,18 +55,8 @@ class Decode:
     mono: bool = False
     dtype: Literal["int16", "float32"] | None = None
     plain_wav: bool = False
+    kind = "audio.decode"
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text(
-            "ss.audio.decode",
-            self.name,
-            rate=self.rate,
-            mono=self.mono or None,
-            dtype=self.dtype,
-            plain_wav=self.plain_wav or None,
-        )
 
     @property
     def export_obstacle(self) -> str:
@@ -80,15 +70,8 @@ class Decode:
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "audio.decode",
-            "name": self.name,
-            "rate": self.rate,
-            "mono": self.mono,
-            "dtype": self.dtype,
-            "plain_wav": self.plain_wav,
-            "soundfile": None if self.plain_wav else decoder_version(),
-        }
+        version = None if self.plain_wav else decoder_version()
+        return {**super().settings(), "soundfile": version}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -128,20 +111,13 @@ class Decode:
 
 
 @config_class
-class Resample:
+class Resample(BuiltIn):
     """See :func:`resample`."""
 
     name: str
     rate: _Rate
+    kind = "audio.resample"
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.audio.resample", self.name, self.rate)
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "audio.resample", "name": self.name, "rate": self.rate}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -163,19 +139,12 @@ class Resample:
 
 
 @config_class
-class Mono:
+class Mono(BuiltIn):
     """See :func:`mono`."""
 
     name: str
+    kind = "audio.mono"
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.audio.mono", self.name)
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "audio.mono", "name": self.name}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -194,20 +163,13 @@ class Mono:
 
 
 @config_class
-class TrimOrPad:
+class TrimOrPad(BuiltIn):
     """See :func:`trim_or_pad`."""
 
     name: str
     samples: Annotated[int, pydantic.Field(ge=1)]
+    kind = "audio.trim_or_pad"
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.audio.trim_or_pad", self.name, self.samples)
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "audio.trim_or_pad", "name": self.name, "samples": self.samples}
 
     def features(self, features: Features) -> Features:
         """The features after this step.

@@ -47,7 +47,7 @@ from ..media.image_codecs import (
     turn_upright,
     with_image,
 )
-from .values import NO_FEATURES, find_media
+from .values import NO_FEATURES, BuiltIn, find_media
 
 __all__ = [
     "CenterCrop",
@@ -72,13 +72,14 @@ Size = Annotated[int, pydantic.Field(ge=1, le=65_535)]
 
 
 @config_class
-class Decode:
+class Decode(BuiltIn):
     """See :func:`decode`."""
 
     name: str
     channels: Literal[1, 3, 4] = 3
     dtype: Literal["uint8", "uint16"] | None = None
 
+    kind = "images.decode"
     sees_features = True
 
     def __repr__(self) -> str:
@@ -89,8 +90,10 @@ class Decode:
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        dtype = {} if self.dtype is None else {"dtype": self.dtype}
-        return {"step": "images.decode", "name": self.name, "channels": self.channels, **dtype}
+        found = super().settings()
+        if self.dtype is None:
+            del found["dtype"]
+        return found
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -132,19 +135,16 @@ class Decode:
 
 
 @config_class
-class Convert:
+class Convert(BuiltIn):
     """See :func:`convert`."""
 
     name: str
     to: Literal["grayscale", "rgb"]
+    kind = "images.convert"
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
         return f"ss.images.convert({quoted(self.name)}, {quoted(self.to)})"
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "images.convert", "name": self.name, "to": self.to}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -179,13 +179,14 @@ class Convert:
 
 
 @config_class
-class Encode:
+class Encode(BuiltIn):
     """See :func:`encode`."""
 
     name: str
     format: Format = "jpeg"
     quality: Annotated[int, pydantic.Field(ge=1, le=100)] | None = None
 
+    kind = "images.encode"
     sees_features = True
 
     def __post_init__(self) -> None:
@@ -199,15 +200,6 @@ class Encode:
         """The step as written in a recipe."""
         quality = "" if self.quality in (None, 90) else f", quality={self.quality}"
         return f"ss.images.encode({quoted(self.name)}, format={quoted(self.format)}{quality})"
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "images.encode",
-            "name": self.name,
-            "format": self.format,
-            "quality": self.quality,
-        }
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -266,20 +258,17 @@ class Encode:
 
 
 @config_class
-class Check:
+class Check(BuiltIn):
     """Decodes an image that is stored encoded, and keeps its bytes; see :func:`check`."""
 
     name: str
 
+    kind = "images.check"
     sees_features = True
 
     def __repr__(self) -> str:
         """As shown in errors."""
         return f"check of the encoded image {self.name!r}"
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "images.check", "name": self.name}
 
     def features(self, features: Features) -> Features:
         """The features, unchanged.
@@ -511,7 +500,7 @@ class Window(NamedTuple):
 
 
 @config_class
-class Resize:
+class Resize(BuiltIn):
     """See :func:`resize`."""
 
     name: str
@@ -519,6 +508,7 @@ class Resize:
     keep_ratio: bool | Literal["crop"] = False
     antialias: bool = True
 
+    kind = "images.resize"
     sees_features = True
 
     def __repr__(self) -> str:
@@ -529,13 +519,10 @@ class Resize:
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        found: dict[str, object] = {
-            "step": "images.resize",
-            "name": self.name,
-            "size": list(self.size),
-            "keep_ratio": self.keep_ratio,
-        }
-        return found if self.antialias else {**found, "antialias": False}
+        found = super().settings()
+        if self.antialias:
+            del found["antialias"]
+        return found
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -616,21 +603,23 @@ class Resize:
 
 
 @config_class
-class CenterCrop:
-    """See :func:`center_crop`."""
+class _Framing(BuiltIn):
+    """Cuts or pads images to a size, without scaling them."""
 
     name: str
     size: tuple[Size, Size]
-
     sees_features = True
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
-        return f"ss.images.center_crop({quoted(self.name)}, {self.size})"
+        return f"ss.{self.kind}({quoted(self.name)}, {self.size})"
 
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "images.center_crop", "name": self.name, "size": list(self.size)}
+
+@config_class
+class CenterCrop(_Framing):
+    """See :func:`center_crop`."""
+
+    kind = "images.center_crop"
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -668,21 +657,10 @@ class CenterCrop:
 
 
 @config_class
-class PadOrCrop:
+class PadOrCrop(_Framing):
     """See :func:`pad_or_crop`."""
 
-    name: str
-    size: tuple[Size, Size]
-
-    sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return f"ss.images.pad_or_crop({quoted(self.name)}, {self.size})"
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "images.pad_or_crop", "name": self.name, "size": list(self.size)}
+    kind = "images.pad_or_crop"
 
     def features(self, features: Features) -> Features:
         """The features after this step.

@@ -16,10 +16,11 @@ from ...schemas.errors import RecipeError
 from ...schemas.features import BoundingBoxes, Feature, Features, Mask, Struct, flatten, side_names
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
+from ..examples.encode import binary_array
 from ..runs.contents import DIGEST_BYTES, content_digests
 from .engine.chain import KEEP
 from .engine.user_functions import MapPython, call_user, describe
-from .values import NO_FEATURES, call_text
+from .values import NO_FEATURES, BuiltIn, call_text
 
 __all__ = [
     "DropDuplicates",
@@ -37,11 +38,12 @@ _Function = Callable[[dict[str, Any]], Any]
 
 
 @config_class
-class Filter:
+class Filter(BuiltIn):
     """See :func:`filter`."""
 
     function: _Function
     batched: bool = False
+    kind = "records.filter"
     filters = True
     sees_features = True
 
@@ -56,7 +58,7 @@ class Filter:
 
     def settings(self) -> dict[str, object]:
         """Everything but the function that affects the output, as JSON, for the fingerprint."""
-        return {"step": "records.filter", "batched": self.batched}
+        return {"step": self.kind, "batched": self.batched}
 
     def features(self, features: Features) -> Features:
         """The features, unchanged."""
@@ -99,11 +101,12 @@ class Map:
 
 
 @config_class
-class Select:
+class Select(BuiltIn):
     """See :func:`select` and :func:`drop`."""
 
     names: tuple[str, ...]
     dropped: bool = False
+    kind = "records.select"
     batched = True
     moves_only = True
     sees_features = True
@@ -116,10 +119,6 @@ class Select:
     def __repr__(self) -> str:
         """The step as written in a recipe."""
         return call_text(f"ss.records.{'drop' if self.dropped else 'select'}", list(self.names))
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "records.select", "names": list(self.names), "dropped": self.dropped}
 
     def features(self, features: Features) -> Features:
         """The features that are kept.
@@ -139,21 +138,14 @@ class Select:
 
 
 @config_class
-class Rename:
+class Rename(BuiltIn):
     """See :func:`rename`."""
 
     names: Mapping[str, str]
+    kind = "records.rename"
     batched = True
     moves_only = True
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.records.rename", dict(self.names))
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "records.rename", "names": dict(self.names)}
 
     def features(self, features: Features) -> Features:
         """The features under their new names.
@@ -316,11 +308,12 @@ def _parts(record: dict[str, Any], names: Mapping[str, str], features: Features)
 
 
 @config_class
-class DropDuplicates:
+class DropDuplicates(BuiltIn):
     """See :func:`drop_duplicates`."""
 
     names: tuple[str, ...] = ()
 
+    kind = "records.drop_duplicates"
     prefix_bytes = DIGEST_BYTES
 
     def __repr__(self) -> str:
@@ -330,7 +323,7 @@ class DropDuplicates:
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "records.drop_duplicates", "names": sorted(self.names)}
+        return {"step": self.kind, "names": sorted(self.names)}
 
     def features(self, features: Features) -> Features:
         """The features, unchanged.
@@ -357,8 +350,7 @@ class DropDuplicates:
         digests = content_digests(columns, features, names=self.names or tuple(features))
         keys = digests[:, :8].copy().view(">u8").reshape(-1).astype(np.uint64)
         offsets = np.arange(len(digests) + 1, dtype=np.int64) * DIGEST_BYTES
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digests)]
-        return keys, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(digests), buffers)
+        return keys, binary_array(offsets, pa.py_buffer(digests))
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
         """Keeps the first record, by id, of each content."""

@@ -29,16 +29,17 @@ from ...schemas.features import (
     TensorForm,
     Timestamp,
     tensor_form,
+    written,
 )
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
-from ...schemas.written import written
 from ..examples.dtypes import dense_column, dense_values
+from ..examples.encode import binary_array
 from ..rejects import reject_rows
 from ..runs.files import wire_schema
 from ..runs.keys import value_texts
 from ..runs.partitions import is_countable, label_texts
-from .values import call_text, changed
+from .values import BuiltIn, call_text, changed
 
 TARGET = "target"
 """Name of the feature that holds the target."""
@@ -49,7 +50,7 @@ _Positive = Annotated[int, pydantic.Field(ge=1)]
 
 
 @config_class
-class Windows:
+class Windows(BuiltIn):
     """See :func:`windows`."""
 
     names: tuple[str, ...]
@@ -62,6 +63,7 @@ class Windows:
     stride: _Positive = 1
     max_gap: _Positive | None = None
 
+    kind = "series.windows"
     prefix_bytes = _GROUP_BYTES + 8
 
     def __post_init__(self) -> None:
@@ -75,7 +77,9 @@ class Windows:
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
-        return call_text("ss.series.windows", *self.names, **changed(self))
+        return call_text(
+            "ss.series.windows", *self.names, size=self.size, time=self.time, **changed(self)
+        )
 
     @property
     def label(self) -> str | None:
@@ -86,10 +90,6 @@ class Windows:
     def span(self) -> int:
         """Rows from the first to the last of a window, including the target."""
         return (self.size + self.horizon - 1) * self.stride + 1
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "series.windows", **dataclasses.asdict(self), "names": list(self.names)}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -154,8 +154,7 @@ class Windows:
         exact = (times.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8")
         prefixes = np.concatenate([groups, exact.view(np.uint8).reshape(-1, 8)], axis=1)
         offsets = np.arange(len(ids) + 1, dtype=np.int64) * self.prefix_bytes
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(prefixes))]
-        return keys, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ids), buffers)
+        return keys, binary_array(offsets, pa.py_buffer(np.ascontiguousarray(prefixes)))
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
         """Cuts windows from sorted rows, in batches of about 8 MiB."""

@@ -19,7 +19,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import Features, Tensor, side_columns
 from .sounds import sound_of
-from .values import NO_FEATURES, call_text, changed
+from .values import NO_FEATURES, BuiltIn
 
 _Count = Annotated[int, pydantic.Field(ge=1)]
 _Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
@@ -32,26 +32,19 @@ _MELS = 1127.0
 
 
 @config_class
-class Frame:
+class Frame(BuiltIn):
     """See :func:`frame`."""
 
     name: str
     length: _Count
     step: _Count
+    kind = "audio.frame"
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.audio.frame", self.name, self.length, self.step)
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "audio.frame",
-            "name": self.name,
-            "length": self.length,
-            "frame_step": self.step,
-        }
+        # Its field ``step`` would replace the kind of step.
+        return {**super().settings(), "step": self.kind, "frame_step": self.step}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -70,7 +63,7 @@ class Frame:
 
 
 @config_class
-class LogMel:
+class LogMel(BuiltIn):
     """See :func:`log_mel`."""
 
     name: str
@@ -80,15 +73,8 @@ class LogMel:
     low: _Hertz = 20.0
     high: _Hertz | None = None
     offset: _Offset = 1e-6
+    kind = "audio.log_mel"
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.audio.log_mel", self.name, **changed(self))
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "audio.log_mel", **_all(self)}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -108,7 +94,7 @@ class LogMel:
 
 
 @config_class
-class Mfcc:
+class Mfcc(BuiltIn):
     """See :func:`mfcc`."""
 
     name: str
@@ -119,6 +105,7 @@ class Mfcc:
     low: _Hertz = 20.0
     high: _Hertz | None = None
     offset: _Offset = 1e-6
+    kind = "audio.mfcc"
     sees_features = True
 
     def __post_init__(self) -> None:
@@ -127,14 +114,6 @@ class Mfcc:
             raise ValueError(
                 f"num_coefficients={self.num_coefficients} is more than num_mels={self.num_mels}"
             )
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.audio.mfcc", self.name, **changed(self))
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "audio.mfcc", **_all(self)}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -239,10 +218,6 @@ def mfcc(
         high=high,
         offset=offset,
     )
-
-
-def _all(step: LogMel | Mfcc) -> dict[str, object]:
-    return {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
 
 
 def _spectral_features(step: LogMel | Mfcc, features: Features, width: int) -> Features:

@@ -29,23 +29,26 @@ from ...schemas.features import (
     is_optional,
     presence_name,
     tensor_form,
+    written,
 )
 from ...schemas.values import DtypeField
 from ...schemas.values import Value as Plain
 from ...schemas.wire import FLOATS
-from ...schemas.written import written
-from .lookup import check_vocabulary, read_vocabulary, token_table
 from .times import ParseTime, parse_time
 from .values import (
     NO_FEATURES,
+    BuiltIn,
     Value,
     call_text,
+    check_vocabulary,
     checked,
     compute,
     each,
     find,
     find_single,
     of_dtype,
+    read_vocabulary,
+    token_table,
     without_presence,
 )
 
@@ -84,27 +87,19 @@ _Half = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 
 @config_class
-class Fill:
+class Fill(BuiltIn):
     """See :func:`fill`."""
 
     name: str
     value: Plain
     nan: bool = False
+    kind = "tables.fill"
     batched = True
     sees_features = True
 
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.tables.fill", self.name, self.value, nan=self.nan or None)
-
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "tables.fill",
-            "name": self.name,
-            "value": _plain(self.value),
-            "nan": self.nan,
-        }
+        return {**super().settings(), "value": _plain(self.value)}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -138,21 +133,14 @@ class Fill:
 
 
 @config_class
-class Missing:
+class Missing(BuiltIn):
     """See :func:`missing`."""
 
     name: str
     to: str
+    kind = "tables.missing"
     batched = True
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.tables.missing", self.name, self.to)
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "tables.missing", "name": self.name, "to": self.to}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -187,21 +175,14 @@ class Missing:
 
 
 @config_class
-class Cast:
+class Cast(BuiltIn):
     """See :func:`cast`."""
 
     name: str
     dtype: DtypeField
+    kind = "tables.cast"
     batched = True
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.tables.cast", self.name, self.dtype)
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "tables.cast", "name": self.name, "dtype": self.dtype}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -231,12 +212,13 @@ class Cast:
 
 
 @config_class
-class Clip:
+class Clip(BuiltIn):
     """See :func:`clip`."""
 
     name: str
     min: int | float | None = None
     max: int | float | None = None
+    kind = "tables.clip"
     batched = True
     sees_features = True
 
@@ -248,14 +230,10 @@ class Clip:
         if limits != sorted(limits):
             raise ValueError(f"min={self.min} is above max={self.max}")
 
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.tables.clip", self.name, min=self.min, max=self.max)
-
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
         limits = [_plain(limit) for limit in (self.min, self.max)]
-        return {"step": "tables.clip", "name": self.name, "limits": limits}
+        return {"step": self.kind, "name": self.name, "limits": limits}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -290,12 +268,13 @@ class Clip:
 
 
 @config_class
-class Stack:
+class Stack(BuiltIn):
     """See :func:`stack`."""
 
     names: str | tuple[str, ...]
     to: str
     fill: int | float | None = None
+    kind = "tables.stack"
     batched = True
     sees_features = True
 
@@ -313,12 +292,7 @@ class Stack:
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "tables.stack",
-            "names": self.names if isinstance(self.names, str) else list(self.names),
-            "to": self.to,
-            "fill": _plain(self.fill),
-        }
+        return {**super().settings(), "fill": _plain(self.fill)}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -560,27 +534,15 @@ def _is_value(number: object, dtype: str) -> bool:
 
 
 @config_class
-class Hash:
+class Hash(BuiltIn):
     """See :func:`hash`."""
 
     name: str
     num_buckets: Annotated[int, pydantic.Field(ge=1, lt=2**63)]
     key: tuple[_Half, _Half] | None = None
+    kind = "tables.hash"
     batched = True
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return call_text("ss.tables.hash", self.name, self.num_buckets, key=self.key)
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "tables.hash",
-            "name": self.name,
-            "num_buckets": self.num_buckets,
-            "key": list(self.key) if self.key is not None else None,
-        }
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -606,28 +568,15 @@ class Hash:
 
 
 @config_class
-class OneHot:
+class OneHot(BuiltIn):
     """See :func:`one_hot`."""
 
     name: str
     depth: Annotated[int, pydantic.Field(ge=1, le=2**20)] | None = None
     dtype: DtypeField = "float32"
+    kind = "tables.one_hot"
     batched = True
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        dtype = None if self.dtype == "float32" else self.dtype
-        return call_text("ss.tables.one_hot", self.name, depth=self.depth, dtype=dtype)
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "tables.one_hot",
-            "name": self.name,
-            "depth": self.depth,
-            "dtype": self.dtype,
-        }
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -669,7 +618,7 @@ class OneHot:
 
 
 @config_class
-class MultiHot:
+class MultiHot(BuiltIn):
     """See :func:`multi_hot`."""
 
     name: str
@@ -678,6 +627,7 @@ class MultiHot:
     dtype: DtypeField = "float32"
     found: tuple[str, ...] | None = dataclasses.field(default=None, repr=False, compare=False)
     """The content of the file of classes, set in the step that runs."""
+    kind = "tables.multi_hot"
     batched = True
     sees_features = True
 
@@ -727,14 +677,8 @@ class MultiHot:
 
     def settings(self) -> dict[str, object]:
         """Everything but a file's content that affects the output, as plain JSON."""
-        given = self.classes
-        return {
-            "step": "tables.multi_hot",
-            "name": self.name,
-            "classes": "file" if isinstance(given, str) else given and list(given),
-            "separator": self.separator,
-            "dtype": self.dtype,
-        }
+        found = super().settings()
+        return {**found, "classes": "file"} if isinstance(self.classes, str) else found
 
     def features(self, features: Features) -> Features:
         """The features after this step.

@@ -29,8 +29,18 @@ from ..examples.dtypes import dense_column, joined_bytes, narrowed, unpacked
 from ..runs.files import wire_schema
 from ..runs.keys import order_by_key
 from .engine.user_functions import call_on_strings
-from .lookup import check_vocabulary, read_vocabulary, token_table
-from .values import NO_FEATURES, call_text, compute, each, find, find_single
+from .values import (
+    NO_FEATURES,
+    BuiltIn,
+    call_text,
+    check_vocabulary,
+    compute,
+    each,
+    find,
+    find_single,
+    read_vocabulary,
+    token_table,
+)
 
 __all__ = ["Pack", "TokenizeWith", "normalize", "pack", "tokenize", "truncate"]
 
@@ -44,12 +54,13 @@ _BATCH_BYTES = 8 << 20
 
 
 @config_class
-class Normalize:
+class Normalize(BuiltIn):
     """See :func:`normalize`."""
 
     name: str
     form: _Form | None = "NFC"
     lower: bool = True
+    kind = "text.normalize"
     batched = True
     sees_features = True
 
@@ -72,13 +83,8 @@ class Normalize:
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "text.normalize",
-            "name": self.name,
-            "form": self.form,
-            "lower": self.lower,
-            "unicode": unicodedata.unidata_version if self.form else None,
-        }
+        version = unicodedata.unidata_version if self.form else None
+        return {**super().settings(), "unicode": version}
 
     def features(self, features: Features) -> Features:
         """The features, unchanged.
@@ -111,7 +117,7 @@ class Normalize:
 
 
 @config_class
-class Tokenize:
+class Tokenize(BuiltIn):
     """See :func:`tokenize`."""
 
     name: str
@@ -120,6 +126,7 @@ class Tokenize:
     split: str | None = None
     tokens: tuple[str, ...] | None = dataclasses.field(default=None, repr=False, compare=False)
     """The content of the vocabulary file, set in the step that runs."""
+    kind = "text.tokenize"
     batched = True
     sees_features = True
 
@@ -169,14 +176,8 @@ class Tokenize:
 
     def settings(self) -> dict[str, object]:
         """Everything but a file's content that affects the output, as plain JSON."""
-        given = self.vocabulary
-        return {
-            "step": "text.tokenize",
-            "name": self.name,
-            "vocabulary": "file" if isinstance(given, str) else given and list(given),
-            "unknown": self.unknown,
-            "split": self.split,
-        }
+        found = super().settings()
+        return {**found, "vocabulary": "file"} if isinstance(self.vocabulary, str) else found
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -209,28 +210,15 @@ class Tokenize:
 
 
 @config_class
-class Truncate:
+class Truncate(BuiltIn):
     """See :func:`truncate`."""
 
     name: str
     length: Annotated[int, pydantic.Field(ge=0, lt=2**31)]
     keep: Literal["first", "last"] = "first"
+    kind = "text.truncate"
     batched = True
     sees_features = True
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        keep = None if self.keep == "first" else self.keep
-        return call_text("ss.text.truncate", self.name, self.length, keep=keep)
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "text.truncate",
-            "name": self.name,
-            "length": self.length,
-            "keep": self.keep,
-        }
 
     def features(self, features: Features) -> Features:
         """The features, unchanged.
@@ -360,21 +348,18 @@ def _without_empty(tokens: Any) -> Any:
 
 
 @config_class
-class Pack:
+class Pack(BuiltIn):
     """See :func:`pack`."""
 
     name: str
     length: Annotated[int, pydantic.Field(ge=1)]
 
+    kind = "text.pack"
     prefix_bytes = 0
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
         return f"ss.text.pack({json.dumps(self.name, ensure_ascii=False)}, {self.length})"
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {"step": "text.pack", "name": self.name, "length": self.length}
 
     def features(self, features: Features) -> Features:
         """The features after this step: the packed sequence, its segments and positions.
@@ -541,7 +526,7 @@ def pack(name: str, length: int) -> Pack:
 
 
 @config_class
-class TokenizeWith:
+class TokenizeWith(BuiltIn):
     """See :func:`tokenize`."""
 
     name: str
@@ -549,6 +534,7 @@ class TokenizeWith:
     special_tokens: bool = True
     content: bytes | None = dataclasses.field(default=None, repr=False, compare=False)
     """The content of the tokenizer's file, set in the step that runs."""
+    kind = "text.tokenize_with"
     batched = True
     sees_features = True
     export_obstacle = "the tokenizer runs outside of TensorFlow"
@@ -578,7 +564,7 @@ class TokenizeWith:
     def settings(self) -> dict[str, object]:
         """Everything but the file's content that affects the output, as plain JSON."""
         return {
-            "step": "text.tokenize_with",
+            "step": self.kind,
             "name": self.name,
             "special_tokens": self.special_tokens,
             "tokenizers": _version(),

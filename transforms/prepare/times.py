@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ...schemas.config import config_class
 from ...schemas.features import Features, Timestamp, presence_name
-from .values import NO_FEATURES, call_text, checked, compute, find_single
+from .values import NO_FEATURES, BuiltIn, checked, compute, find_single
 
 ISO_8601 = "iso8601"
 Unit = Literal["s", "ms", "us", "ns"]
@@ -90,33 +90,19 @@ def compile_format(text: str) -> _Pattern:
 
 
 @config_class
-class ParseTime:
+class ParseTime(BuiltIn):
     """See :func:`parse_time`."""
 
     name: str
     format: str = ISO_8601
     unit: Unit = "us"
+    kind = "tables.parse_time"
     batched = True
     sees_features = True
 
     def __post_init__(self) -> None:
         """Checks the format."""
         compile_format(self.format)
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        text = None if self.format == ISO_8601 else self.format
-        unit = None if self.unit == "us" else self.unit
-        return call_text("ss.tables.parse_time", self.name, format=text, unit=unit)
-
-    def settings(self) -> dict[str, object]:
-        """Everything that affects the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "tables.parse_time",
-            "name": self.name,
-            "format": self.format,
-            "unit": self.unit,
-        }
 
     def features(self, features: Features) -> Features:
         """The features after this step.

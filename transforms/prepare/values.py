@@ -1,16 +1,17 @@
 """Helpers for steps on values: find a feature, apply a function to its values, check them.
 
-They work on single records and on batches.
+They work on single records and on batches. At the end are vocabularies, and the tables that look up
+tokens inside a graph.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import (
@@ -20,21 +21,26 @@ from ...schemas.features import (
     Features,
     Image,
     Scalar,
-    Sequence,
     Tensor,
     Text,
     Timestamp,
     presence_name,
     tensor_form,
+    written,
 )
-from ...schemas.written import written
+from ...schemas.features import Sequence as SequenceOf
 
 FAILURE_MARK = "\x1e"
 """Encloses a message from Python inside a TensorFlow error."""
 _FLAGS: ContextVar[list[Any] | None] = ContextVar("flags", default=None)
 NO_FEATURES: Features = types.MappingProxyType({})
 _Media = TypeVar("_Media", Audio, Image)
-Value = Scalar | ClassLabel | Text | Timestamp | Tensor | Sequence
+Value = Scalar | ClassLabel | Text | Timestamp | Tensor | SequenceOf
+
+Tables = dict[tuple[tuple[str, ...], int], Any]
+"""(tokens, index of unknown tokens) -> lookup table."""
+
+_HELD: ContextVar[Tables | None] = ContextVar("tables", default=None)
 
 
 def call_text(name: str, *arguments: object, **settings: object) -> str:
@@ -49,12 +55,37 @@ def call_text(name: str, *arguments: object, **settings: object) -> str:
 
 
 def changed(step: Any) -> dict[str, Any]:
-    """The settings of a step that differ from the defaults, without the first one."""
+    """The settings of a step that have a default and differ from it."""
     return {
-        field.name: value
-        for field in dataclasses.fields(step)[1:]
-        if (value := getattr(step, field.name)) != field.default
+        field.name: getattr(step, field.name)
+        for field in dataclasses.fields(step)
+        if field.default not in (dataclasses.MISSING, getattr(step, field.name))
     }
+
+
+class BuiltIn:
+    """Base of snapshard's own steps: dataclasses whose fields are their settings.
+
+    A step with settings that its fields do not show as they are replaces a method.
+    """
+
+    kind: ClassVar[str]
+    """Identifies the step in the fingerprint; also its name below ``ss`` in a recipe."""
+
+    def __repr__(self) -> str:
+        """The step as written in a recipe: required arguments by position, others by name."""
+        fields = dataclasses.fields(cast("Any", self))
+        required = [getattr(self, f.name) for f in fields if f.default is dataclasses.MISSING]
+        return call_text(f"ss.{self.kind}", *required, **changed(self))
+
+    def settings(self) -> dict[str, object]:
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
+        found: dict[str, object] = {"step": self.kind}
+        for field in dataclasses.fields(cast("Any", self)):
+            if field.compare:  # otherwise it holds the content of a file
+                value = getattr(self, field.name)
+                found[field.name] = list(value) if isinstance(value, tuple) else value
+        return found
 
 
 def find_media(
@@ -110,7 +141,7 @@ def find_single(
         RecipeError: as :func:`find`, and for tensors and sequences.
     """
     feature = find(step, name, features, dtypes=dtypes, what=what)
-    if isinstance(feature, Tensor | Sequence):
+    if isinstance(feature, Tensor | SequenceOf):
         raise RecipeError(
             f"prepare: {step!r}: {name!r} is {written(feature)}, expected one value per record."
         )
@@ -119,7 +150,7 @@ def find_single(
 
 def of_dtype(feature: Value, dtype: Any) -> Feature:
     """A feature of plain values of a dtype, with the same shape and optionality."""
-    if isinstance(feature, Sequence):
+    if isinstance(feature, SequenceOf):
         return dataclasses.replace(feature, of=of_dtype(feature.of, dtype))  # type: ignore[arg-type]
     if isinstance(feature, Tensor):
         return dataclasses.replace(
@@ -216,3 +247,68 @@ def compute(
 def without_presence(record: dict[str, Any], name: str) -> dict[str, Any]:
     """The record without the presence of a feature, which is never missing."""
     return {part: value for part, value in record.items() if part != presence_name(name)}
+
+
+@contextmanager
+def holding_tables(tables: Tables) -> Iterator[None]:
+    """Caches in ``tables`` the lookup tables of steps that are traced inside.
+
+    A traced function only works as long as its tables exist: its owner must keep them, and must
+    make them trackable to export it. TensorFlow may trace a function again while exporting it.
+    """
+    token = _HELD.set(tables)
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+
+
+def token_table(tokens: Sequence[str], *, unknown: int) -> Any:
+    """A table from tokens to their indices, with ``unknown`` for all other strings."""
+    import tensorflow as tf
+
+    held, key = _HELD.get(), (tuple(tokens), unknown)
+    if held is not None and key in held:
+        return held[key]
+    with tf.init_scope():
+        keys = tf.constant([token.encode() for token in tokens], tf.string)
+        numbers = tf.range(len(tokens), dtype=tf.int64)
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(keys, numbers), unknown
+        )
+    if held is not None:
+        held[key] = table
+    return table
+
+
+def read_vocabulary(content: bytes, *, where: str) -> tuple[str, ...]:
+    """The tokens of a vocabulary file, one per line; a token's index is its line, from 0.
+
+    Raises:
+        RecipeError: if it is not a valid vocabulary; ``where`` names it.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{where} is not UTF-8 text (byte {error.start:,}).") from None
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    return check_vocabulary(lines, where=where)
+
+
+def check_vocabulary(tokens: Sequence[str], *, where: str) -> tuple[str, ...]:
+    """Checks that tokens are distinct, and returns them as a tuple.
+
+    Raises:
+        RecipeError: if there are none, or one occurs twice.
+    """
+    places: dict[str, int] = {}
+    for number, token in enumerate(tokens):
+        if token in places:
+            raise RecipeError(
+                f"{where}: the token {token!r} occurs twice, at {places[token]:,} and "
+                f"{number:,}. Remove one."
+            )
+        places[token] = number
+    if not any(tokens):
+        raise RecipeError(f"{where} contains no tokens.")
+    return tuple(tokens)

@@ -20,8 +20,9 @@ DIGEST_BYTES = 16
 
 _LONG_BYTES = 64
 """Longer strings are hashed one by one; shorter ones once per distinct value."""
-_GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MISSING = np.uint64(0xD1B5_4A32_D192_ED03)
+GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
+"""2**64 divided by the golden ratio: spreads small numbers before they are mixed."""
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -48,8 +49,16 @@ def content_hashes(columns: pa.RecordBatch) -> Hashes:
     """
     total = np.zeros(columns.num_rows, np.uint64)
     for index, hashes in enumerate(_hashes_of_all(columns), start=1):
-        total = _mixed(total ^ (hashes + _times(index)))
+        total = mixed(total ^ (hashes + _times(index)))
     return total
+
+
+def mixed(values: Hashes) -> Hashes:
+    """The finalizer of SplitMix64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    found: Hashes = values ^ (values >> np.uint64(31))
+    return found
 
 
 def _hashes_of_all(columns: pa.RecordBatch) -> Iterator[Hashes]:
@@ -71,7 +80,7 @@ def _plain_numbers(column: pa.Array) -> pa.DataType | None:
 
 
 def _number_hashes(numbers: npt.NDArray[Any]) -> Hashes:
-    return _mixed(numbers.view(f"u{numbers.itemsize}").astype(np.uint64))
+    return mixed(numbers.view(f"u{numbers.itemsize}").astype(np.uint64))
 
 
 def _hashes(column: pa.Array) -> Hashes:
@@ -84,7 +93,7 @@ def _hashes(column: pa.Array) -> Hashes:
         places = np.arange(len(values), dtype=np.uint64)
         places -= np.repeat(ends - sizes, sizes).astype(np.uint64)
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_placed(values, places))])
-        found = _mixed(sums[ends] - sums[ends - sizes] + sizes.astype(np.uint64))
+        found = mixed(sums[ends] - sums[ends - sizes] + sizes.astype(np.uint64))
     elif pa.types.is_fixed_size_list(kind):
         width = kind.list_size
         filled = column.flatten() if not missing.any() else column.fill_null([0] * width).flatten()
@@ -116,15 +125,8 @@ def _text_hashes(column: pa.Array) -> Hashes:
 
 
 def _placed(values: Hashes, places: Hashes) -> Hashes:
-    return _mixed(values ^ (places + np.uint64(1)) * _GOLDEN)
-
-
-def _mixed(values: Hashes) -> Hashes:
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    found: Hashes = values ^ (values >> np.uint64(31))
-    return found
+    return mixed(values ^ (places + np.uint64(1)) * GOLDEN)
 
 
 def _times(index: int) -> np.uint64:
-    return np.uint64(index * int(_GOLDEN) % (1 << 64))
+    return np.uint64(index * int(GOLDEN) % (1 << 64))

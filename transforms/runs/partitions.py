@@ -20,11 +20,10 @@ import pyarrow.compute as pc
 
 from ...schemas.blocks import ShardPlan, SplitPlan
 from ...schemas.errors import PlaceError, RecipeError
-from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
+from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form, written
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.splits import SplitRule, Splits
 from ...schemas.wire import FLOATS
-from ...schemas.written import written
 from .key_histogram import stratum_codes
 from .keys import NO_PARTITION, Keys, assign_partitions
 

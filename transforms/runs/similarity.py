@@ -23,6 +23,7 @@ import numpy.typing as npt
 import PIL.Image
 
 from ..media.image_header import UnreadableImageError, read_header
+from .contents import GOLDEN, Hashes, mixed
 
 MAX_BITS = 6
 """Images are alike if up to this many of the 64 bits of their hashes differ …"""
@@ -44,10 +45,8 @@ _SHINGLES_AT_ONCE = 2048
 _MAX_WORDS_HELD = 1 << 18
 # Scripts without spaces count by character.
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W_\u0e00-\u0eff\u3040-\u9fff]+")
-_GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 Image = PIL.Image.Image
-Hashes = npt.NDArray[np.uint64]
 
 IMAGE_SKETCH = np.dtype([("hash", np.uint64), ("thumbnail", np.uint8, (_THUMBNAIL**2,))])
 TEXT_SKETCH = np.dtype([("signature", np.uint32, (NUM_PERMUTATIONS,))])
@@ -103,7 +102,7 @@ def text_sketch(content: bytes) -> npt.NDArray[np.void] | None:
     hashes = np.array([_word_hash(word) for word in words], np.uint64)
     shingles = np.zeros(len(words) - SHINGLE_WORDS + 1, np.uint64)
     for place in range(SHINGLE_WORDS):
-        shingles = _mixed(shingles * _GOLDEN + hashes[place : place + len(shingles)])
+        shingles = mixed(shingles * GOLDEN + hashes[place : place + len(shingles)])
     sketch = np.zeros((), TEXT_SKETCH)
     sketch["signature"] = _signature(shingles)
     return sketch
@@ -131,16 +130,8 @@ def _signature(shingles: Hashes) -> npt.NDArray[np.uint32]:
 
 @functools.cache
 def _permutations() -> tuple[Hashes, Hashes]:
-    numbers = _mixed(np.arange(1, 2 * NUM_PERMUTATIONS + 1, dtype=np.uint64) * _GOLDEN)
+    numbers = mixed(np.arange(1, 2 * NUM_PERMUTATIONS + 1, dtype=np.uint64) * GOLDEN)
     return numbers[:NUM_PERMUTATIONS] | np.uint64(1), numbers[NUM_PERMUTATIONS:]
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """The finalizer of SplitMix64."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    mixed: Hashes = values ^ (values >> np.uint64(31))
-    return mixed
 
 
 def image_bands(sketches: npt.NDArray[np.void]) -> Sequence[Hashes]:
@@ -164,7 +155,7 @@ def text_bands(sketches: npt.NDArray[np.void]) -> Sequence[Hashes]:
     for number in range(_NUM_BANDS):
         band = np.zeros(len(sketches), np.uint64)
         for column in range(number * size, (number + 1) * size):
-            band = _mixed(band * _GOLDEN + sketches["signature"][:, column].astype(np.uint64))
+            band = mixed(band * GOLDEN + sketches["signature"][:, column].astype(np.uint64))
         bands.append(band)
     return bands
 

@@ -1,4 +1,4 @@
-"""Reads many small files at once.
+"""Reads many small files at once, and caches what sources compute from files.
 
 A call of pyarrow takes about a millisecond, much longer than parsing a file of a few rows. Small
 files are therefore parsed together, in bundles, wherever that gives the result of parsing one after
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from ...schemas.recipe import OpenSource
 
 SMALL_BYTES = 64 << 10
 """Maximum size of a file, and of its text, that is read together with others."""
@@ -19,6 +21,9 @@ _MAX_FILES = 512
 _FEW_FILES = 16
 # A file ends a bundle if its hash begins with a number below this one, of 256.
 _ENDS_BELOW = 2
+
+_P = TypeVar("_P")
+_T = TypeVar("_T")
 
 
 class _Content(Protocol):
@@ -34,8 +39,6 @@ class _Window(Protocol):
 
 
 _F = TypeVar("_F", bound=_Content)
-_P = TypeVar("_P")
-_T = TypeVar("_T")
 _W = TypeVar("_W", bound=_Window)
 
 
@@ -115,3 +118,27 @@ def read_bundle(
         else:
             for file, text in zip(bundle[start:stop], read[start:stop], strict=True):
                 yield from alone(file, text)
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """An opened source that keeps computed values for the next build."""
+
+    def remembered(self, content: str, what: str, compute: Callable[[], Any]) -> Any:
+        """See :func:`remembered`."""
+
+
+def remembered(opened: OpenSource, content: str, what: str, compute: Callable[[], _T]) -> _T:
+    """The cached result of ``compute`` for the same content and source settings, if any.
+
+    Args:
+        opened: The source's root.
+        content: SHA-256 of everything that is read, hex; empty if unknown.
+        what: Identifies the computation, and everything it depends on besides the content and the
+            source's ``settings()``.
+        compute: Returns plain JSON (tuples come back as lists). Exceptions are not cached.
+    """
+    if content and isinstance(opened, Remembers):
+        found: _T = opened.remembered(content, what, compute)
+        return found
+    return compute()

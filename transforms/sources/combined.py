@@ -21,14 +21,22 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.errors import DataError, RecipeError, Reject, SchemaError
-from ...schemas.features import ClassLabel, Feature, Features, Scalar, Tensor, flatten, is_optional
+from ...schemas.features import (
+    ClassLabel,
+    Feature,
+    Features,
+    Scalar,
+    Tensor,
+    flatten,
+    is_optional,
+    nest,
+    written,
+)
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.fingerprint import digest
 from ...schemas.limits import Limits
-from ...schemas.nested import nest
 from ...schemas.recipe import CountsRows, ExtractedSource, HasRows, OpenSource, Source
 from ...schemas.wire import Dtype
-from ...schemas.written import written
 from ..code.digest import functions_of
 from ..runs.files import wire_schema
 from ..storage.opened_source import OpenedSource, open_source, path_bytes, unopened_source

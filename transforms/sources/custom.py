@@ -24,9 +24,9 @@ from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance, reading, working_on
-from ..code.user_reads import running
-from ..payloads import with_values
-from ..storage.globs import is_hidden
+from ..code.dependencies import running
+from ..rejects import with_values
+from ..storage.opened_source import is_hidden
 from ..storage.redaction import redact_repeated
 from .arrow.media_rows import MediaRowReader, UnfitPartError, media_lists
 from .extracted import plain_batch, plain_schema

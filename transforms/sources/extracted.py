@@ -24,7 +24,7 @@ from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance
-from ..payloads import with_row
+from ..rejects import with_row
 from ..storage.read_files import open_for_arrow
 from .arrow.files import DAMAGE
 from .arrow.hugging_face import class_names, with_column_types

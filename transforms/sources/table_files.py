@@ -27,12 +27,11 @@ from ...schemas.features import (
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
-from ..prepare.engine.validate_values import is_utf8
+from ..prepare.engine.validate import is_utf8
 from ..runs.files import wire_schema
 from ..storage.decompress import DamagedError
-from ..storage.globs import is_hidden
-from .bundles import bundles, content_of, read_bundle
-from .remembered import remembered
+from ..storage.opened_source import is_hidden
+from .bundles import bundles, content_of, read_bundle, remembered
 
 UNION = "union"
 """The setting ``columns`` for all columns of all files; one that a file lacks is missing there."""

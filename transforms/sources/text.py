@@ -18,7 +18,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import RECORD_ERROR, Reject, SchemaError
 from ...schemas.features import Features, Text, tensor_form
 from ...schemas.recipe import OpenSource
-from ..payloads import with_bytes
+from ..rejects import with_bytes
 from ..runs.files import wire_schema
 from ..storage.decompress import SUFFIXES as COMPRESSED
 from ..storage.decompress import DamagedError

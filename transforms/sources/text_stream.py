@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 from ...schemas.limits import Limits
 from ...schemas.recipe import OpenSource
-from ..storage.decompress import DamagedError, compression_of, decompressed
-from ..storage.ranges import Read
+from ..storage.decompress import DamagedError, Read, compression_of, decompressed
 
 ENDLESS = 1 << 62
 """The end of a text of unknown length."""

@@ -1,4 +1,6 @@
-"""Compressed files as streams, in constant memory; data before any damage is not lost.
+"""Parts of files as file objects, and compressed files as streams, in constant memory.
+
+What comes before any damage is not lost.
 
 GZIP, Zstandard, bzip2 and xz are recognized by their first bytes, whatever the file's name. Several
 concatenated streams, as ``pigz`` and ``pbzip2`` write them, are one text.
@@ -8,13 +10,16 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...schemas.limits import FREE_BYTES, Limits
-from .ranges import Read
+
+Read = Callable[[int, int], bytes]
+"""Reads bytes [start, stop) of a file; fewer at its end."""
 
 SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 """Suffixes of compressed files' names."""
@@ -30,6 +35,55 @@ _PIECE_BYTES = 4 << 10
 _MADE_BYTES = 4 << 20
 # A file may request a dictionary of 4 GiB; xz -9 needs 65 MiB.
 _XZ_BYTES = 256 << 20
+
+
+class Ranges(io.RawIOBase):
+    """A file object whose every read is one read of the underlying file."""
+
+    def __init__(self, read: Read, num_bytes: int, offset: int = 0) -> None:
+        """Stores the read function, the number of bytes, and the position of the first one."""
+        super().__init__()
+        self._read, self._num_bytes, self._offset = read, num_bytes, offset
+        self._position = 0
+
+    def readable(self) -> bool:
+        """True, as for all files open for reading."""
+        return True
+
+    def seekable(self) -> bool:
+        """True: the length is known."""
+        return True
+
+    def tell(self) -> int:
+        """Position of the next read."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Moves the position of the next read, as for all files."""
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}
+        self._position = max(origin[whence] + offset, 0)
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to ``size`` bytes, or all that are left."""
+        stop = self._num_bytes
+        if size is not None and size >= 0:
+            stop = min(stop, self._position + size)
+        if stop <= self._position:
+            return b""
+        found = self._read(self._offset + self._position, self._offset + stop)
+        self._position += len(found)
+        return found
+
+    def readall(self) -> bytes:
+        """All that is left, in one read instead of many small ones."""
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:
+        """Like :meth:`read`, into existing memory."""
+        found = self.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
 
 
 class DamagedError(Exception):

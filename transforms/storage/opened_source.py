@@ -4,17 +4,22 @@ A local tree is walked in one pass that follows links within the tree; what cann
 file (a dangling link, a link loop, a named pipe, an empty folder named like a file …) is listed
 with its problem, so it becomes a reject and does not vanish. What builds put into the tree is left
 out: otherwise the next build would read its own records as raw ones.
+
+Globs have ``*``, ``?`` and ``[…]`` within a part of a path, and ``**`` for any depth.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import fnmatch
 import functools
 import hashlib
 import io
 import os
 import re
+import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
@@ -27,11 +32,9 @@ from ...schemas.limits import Limits
 from ...schemas.naming import WORKSPACE, Workspace
 from .. import storage
 from ..activity import reading, working_on
-from .globs import matches, may_hold, split_glob
-from .local_files import LINK_LOOP, LINK_OUT, inspect_file, kind_of, leads_out, unreadable
-from .ranges import Ranges, Read
+from .decompress import Ranges, Read
 from .tar import LEADS_OUT, Staged, TarArchive, archive_scheme
-from .unchanged import Look, SourceProof, look_at_local, look_at_remote, stamp_of
+from .unchanged import Look, SourceProof, look_at_local, look_at_remote, stamp_of, stamp_of_local
 from .zip_members import ZipArchive
 
 _ARCHIVES: weakref.WeakValueDictionary[tuple[str, str, int, str, int], TarArchive | ZipArchive]
@@ -43,6 +46,26 @@ _Opened = TypeVar("_Opened", bound="OpenedSource")
 _MARKS = (Workspace(WORKSPACE).memo, Workspace(WORKSPACE).elsewhere)
 """Files in the folder of a recipe's snapshots: one of them exists from the first inventory on."""
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
+
+_EFFECTIVE_IDS = os.access in os.supports_effective_ids
+_ALL_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
+NO_PERMISSION = "no permission to read"
+LINK_LOOP = "symbolic link loop"
+LINK_OUT = (
+    "symbolic link that leads out of the source's folder; limits=ss.Limits(follow_links=True) in "
+    "the recipe allows it"
+)
+_KINDS = (
+    (stat.S_ISFIFO, "named pipe"),
+    (stat.S_ISSOCK, "socket"),
+    (stat.S_ISBLK, "block device"),
+    (stat.S_ISCHR, "character device"),
+    (stat.S_ISDIR, "folder"),
+    (stat.S_ISREG, "file"),
+    (lambda mode: True, "special file"),
+)
+
+_MAGIC = re.compile(r"[*?\[]")
 
 
 def path_bytes(path: str) -> bytes:
@@ -616,3 +639,88 @@ def _kind(filesystem: Any, path: str) -> str:
         if storage.is_missing(error):
             return "absent"
         raise
+
+
+def kind_of(mode: int) -> str:
+    """The kind of a local path by its ``st_mode``, for messages: ``named pipe``."""
+    return next(name for test, name in _KINDS if test(mode))
+
+
+def unreadable(path: str, problem: str) -> SourceFile:
+    """The listing entry of a file that will become a reject."""
+    return SourceFile(path=path, num_bytes=0, stamp="", problem=problem)
+
+
+def leads_out(full: str, real_root: str) -> bool:
+    """Whether a local path, with links resolved, is outside a folder."""
+    found = os.path.realpath(full)
+    return os.path.commonpath([found, real_root]) != real_root
+
+
+def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | None]:
+    """A local file as listed; for a folder also its identity: (device, inode)."""
+    # A problem is part of a block's name: it must never contain the location of the source.
+    try:
+        found = os.stat(full)
+    except OSError as error:
+        problem = f"cannot be looked at: {error.strerror}"
+        if error.errno == errno.ELOOP:
+            problem = LINK_LOOP
+        elif isinstance(error, FileNotFoundError | NotADirectoryError):
+            problem = "dangling symbolic link" if os.path.islink(full) else "vanished while listed"
+        return unreadable(path, problem), None
+    if stat.S_ISDIR(found.st_mode):
+        return unreadable(path, ""), (found.st_dev, found.st_ino)
+    if not stat.S_ISREG(found.st_mode):
+        return unreadable(path, f"{kind_of(found.st_mode)}, expected a file"), None
+    # If everyone may read, only an access list could forbid it, and reading will show that.
+    readable = found.st_mode & _ALL_READ == _ALL_READ
+    if not readable and not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):
+        return unreadable(path, NO_PERMISSION), None
+    return SourceFile(path=path, num_bytes=found.st_size, stamp=stamp_of_local(found)), None
+
+
+def split_glob(path: str) -> tuple[str, tuple[str, ...]]:
+    """The last folder before the first wildcard, and the parts after it."""
+    parts = path.split("/")
+    first = next((i for i, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
+    root = "/".join(parts[:first])
+    return root or ("/" if path.startswith("/") else ""), tuple(parts[first:])
+
+
+def matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Whether a glob matches a path or one of its parent folders; ``**`` is any depth."""
+    # All positions in the pattern at once: a path from an archive may have thousands of parts.
+    places = {0}
+    for part in parts:
+        pending, places = sorted(places), set()
+        for place in pending:
+            if place == len(pattern):
+                return True
+            if pattern[place] == "**":
+                places.add(place)
+                if place + 1 not in pending:
+                    pending.append(place + 1)
+            elif fnmatch.fnmatchcase(part, pattern[place]):
+                places.add(place + 1)
+    return len(pattern) in places
+
+
+def may_hold(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Whether a path matches a glob, or may be a folder of paths that match."""
+    for part, wanted in zip(parts, pattern, strict=False):
+        if wanted == "**":
+            return True
+        if not fnmatch.fnmatchcase(part, wanted):
+            return False
+    return True
+
+
+def is_hidden(path: str) -> bool:
+    """Whether the name of a file, or of a folder above it, begins with a dot.
+
+    >>> [is_hidden(path) for path in ("a/.git/b.csv", ".a.csv", "../a.csv", "a.csv")]
+    [True, True, False, False]
+    """
+    # A path that leads out of an archive must become a reject, not be skipped silently.
+    return any(part.startswith(".") and part != ".." for part in path.split("/"))

@@ -18,7 +18,7 @@ from ...schemas.blocks import FileRange, SourceFile
 from ...schemas.errors import SourceChangedError, StorageError
 from ...schemas.recipe import OpenSource
 from .. import storage
-from .ranges import Ranges
+from .decompress import Ranges
 
 Contents = list[tuple[FileRange, bytes]]
 """Files with their contents; a file with a problem has an empty one."""

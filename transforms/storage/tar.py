@@ -24,8 +24,15 @@ from fsspec.archive import AbstractArchiveFileSystem
 
 from ...schemas.errors import DataError
 from ...schemas.limits import FREE_BYTES
-from .decompress import MAGIC_BYTES, MAX_EXPANSION, DamagedError, compression_of, decompressed
-from .ranges import Ranges, Read
+from .decompress import (
+    MAGIC_BYTES,
+    MAX_EXPANSION,
+    DamagedError,
+    Ranges,
+    Read,
+    compression_of,
+    decompressed,
+)
 
 BLOCK_BYTES = 512
 MAX_HEADER_BYTES = 1 << 20

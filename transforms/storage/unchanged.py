@@ -1,5 +1,7 @@
 """Checks that the files of a source hold the inventoried content while they are read.
 
+Also hashes local files that are not part of a source, and identifies them (:data:`Identity`).
+
 A run is named by the content of its block, as the inventory hashed it, so what a block reads must
 be that content. Files that are one record each are hashed as they are read (``read_files``). For
 all others the file's identity is compared before the first read and after the last one: the stamp
@@ -21,11 +23,14 @@ import email.utils
 import hashlib
 import os
 import re
+import stat
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 from ...schemas.blocks import FileRange, SourceFile
-from ...schemas.errors import SourceChangedError
+from ...schemas.errors import RecipeError, SourceChangedError
 
 COARSE_NS = 2_000_000_000
 """Resolution of the coarsest filesystem clock (FAT: 2 s)."""
@@ -37,6 +42,11 @@ _PINS = {"s3": re.compile(r"(?:^| )ETag:(\S+)"), "gs": re.compile(r"(?:^| )gener
 _TAGS = ("md5Hash", "content_md5", "ETag", "etag", "generation", "crc32c", "md5", "checksum")
 _TIMES = ("mtime", "LastModified", "last_modified", "Last-Modified", "updated", "created")
 _STAMPED = re.compile(r"\btime:([0-9]+(?:,[0-9]+)*)")
+
+Identity = tuple[int, int, int, int, int]
+"""Device, inode, size, times of the last change of content and of inode in ns."""
+_DIGESTS: dict[str, tuple[Identity, str]] = {}
+_LOCK = threading.Lock()
 
 
 def settled_ns(stamp: str) -> int:
@@ -282,3 +292,41 @@ def modified_ns(info: Mapping[str, Any]) -> int | None:
     if isinstance(found, datetime.datetime):
         found = found.timestamp()
     return int(found * 1e9) if isinstance(found, int | float) else None
+
+
+def identity_of(path: str) -> Identity | None:
+    """Changes when a file is replaced or written; None if there is no file."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    times = (found.st_mtime_ns, found.st_ctime_ns)
+    return (found.st_dev, found.st_ino, found.st_size, *times)
+
+
+def file_digest(path: str) -> str:
+    """The sha256 of a local file, in hex; cached while the file's identity is unchanged.
+
+    Raises:
+        RecipeError: if it cannot be read.
+    """
+    identity = identity_of(path)
+    with _LOCK:
+        known = _DIGESTS.get(path)
+    if identity is not None and known is not None and known[0] == identity:
+        return known[1]
+    try:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RecipeError(
+            f"The recipe depends on {path}, which cannot be read: {error.strerror}. Make it "
+            "readable, or correct the path."
+        ) from None
+    settled = identity is not None and max(identity[3:]) < time.time_ns() - COARSE_NS
+    if identity is not None and settled and identity_of(path) == identity:
+        with _LOCK:
+            _DIGESTS[path] = identity, found
+    return found

@@ -24,8 +24,7 @@ from fsspec.archive import AbstractArchiveFileSystem
 
 from ...schemas.errors import DataError
 from ...schemas.limits import FREE_BYTES
-from .decompress import made_of
-from .ranges import Ranges, Read
+from .decompress import Ranges, Read, made_of
 from .tar import MAX_NAME_BYTES, too_long_name
 
 FOLDER_WITH_BYTES = "name of a folder, and bytes as a file has them"

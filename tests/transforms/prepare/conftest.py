@@ -10,11 +10,10 @@ import pytest
 
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Feature, Features, wire_columns
-from snapshard.schemas.recipe import CrossStep, SortedRecords
-from snapshard.schemas.step_traits import StepTraits
+from snapshard.schemas.recipe import CrossStep, SortedRecords, StepTraits
 from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.rows import _array, _to_wire, parse_example
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 from snapshard.transforms.runs.files import wire_schema
 
 

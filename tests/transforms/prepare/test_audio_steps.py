@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Audio, Features, Scalar, Tensor
-from snapshard.schemas.step_traits import StepTraits
+from snapshard.schemas.recipe import StepTraits
 from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.rows import parse_example
 from snapshard.transforms.media import audio_decode
 from snapshard.transforms.prepare import sounds as sound_steps
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 
 MONO: Features = {"audio": Audio(rate=16_000, dtype="float32")}
 

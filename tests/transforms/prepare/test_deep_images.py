@@ -10,7 +10,7 @@ from PIL import Image as Pillow
 
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 
 Deep = npt.NDArray[np.uint16]
 

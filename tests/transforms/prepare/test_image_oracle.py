@@ -12,7 +12,7 @@ from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import ClassLabel, Image
 from snapshard.transforms.media.image_header import UnreadableImageError, read_header
 from snapshard.transforms.prepare import images
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 
 from .image_files import arithmetic, gif, png, shown_by_pillow, twelve_bits, with_adobe
 

@@ -25,7 +25,7 @@ from snapshard.schemas.features import (
 )
 from snapshard.schemas.recipe import PrepareStep
 from snapshard.transforms.prepare import images
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 from snapshard.transforms.runs.files import arrow_type, wire_schema
 
 LABELS = ("cat", "dog", "owl")

@@ -13,7 +13,7 @@ from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import ClassLabel, Image
 from snapshard.schemas.recipe import PrepareStep
 from snapshard.transforms.prepare import images
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 
 ENCODED = {"image": Image(storage="encoded"), "label": ClassLabel(names=("cat", "dog"))}
 RAW = {"image": Image(), "label": ENCODED["label"]}

@@ -6,7 +6,7 @@ import pytest
 
 from snapshard.schemas.features import ClassLabel, Image
 from snapshard.transforms.media.image_codecs import JpegCheck
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 
 ENCODED = {"image": Image(storage="encoded"), "label": ClassLabel(names=("cat", "dog"))}
 

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 from snapshard.transforms.prepare.engine.validate import Validator
 
 Indices = npt.NDArray[np.uint8]

@@ -22,9 +22,9 @@ from snapshard.schemas.features import (
     Tensor,
     Text,
 )
-from snapshard.schemas.step_traits import StepTraits
+from snapshard.schemas.recipe import StepTraits
 from snapshard.transforms.code.digest import step_digest
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 
 FEATURES = {
     "age": Scalar("float64", optional=True),
@@ -331,7 +331,7 @@ import sys
 import pyarrow as pa
 import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 steps = [ss.records.drop("a"), ss.records.rename({"b": "a"})]
 runner = StepRunner(steps, {"a": ss.Scalar("int64"), "b": ss.Text(optional=True)})
 columns = pa.RecordBatch.from_arrays(

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 
 import snapshard as ss
 from snapshard.schemas.features import ClassLabel, Scalar, Sequence
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 
 CLASSES = ("x", "y", "z")
 FEATURES = {

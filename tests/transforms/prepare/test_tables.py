@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import ClassLabel, Scalar, Sequence, Tensor, Text, Timestamp
-from snapshard.schemas.step_traits import StepTraits
+from snapshard.schemas.recipe import StepTraits
 from snapshard.schemas.wire import FLOATS
 from snapshard.transforms.prepare.tables import INTEGERS
 from snapshard.transforms.prepare.times import compile_format

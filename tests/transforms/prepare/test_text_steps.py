@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Scalar, Sequence, Tensor, Text
-from snapshard.schemas.step_traits import StepTraits
-from snapshard.transforms.prepare.engine.step_files import (
+from snapshard.schemas.recipe import StepTraits
+from snapshard.transforms.prepare.engine.chain import (
     digest_with_files,
     read_step_files,
     with_files,

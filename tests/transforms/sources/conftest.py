@@ -13,7 +13,7 @@ from snapshard.pipelines.prepare.block_worker import RejectPayloads
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import Reject, StorageError
 from snapshard.schemas.features import Feature, flatten
-from snapshard.transforms.payloads import MAX_PAYLOAD_BYTES
+from snapshard.transforms.rejects import MAX_PAYLOAD_BYTES
 from snapshard.transforms.storage.opened_source import open_source
 
 

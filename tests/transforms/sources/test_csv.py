@@ -15,7 +15,6 @@ from snapshard.schemas.blocks import Block, FileRange, RawBatch
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
 from snapshard.schemas.recipe import Source
-from snapshard.transforms.sources.csv import files as csv_files
 from snapshard.transforms.sources.csv import rows as csv_rows
 from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.csv.cells import MAX_BATCH_ROWS
@@ -194,7 +193,7 @@ def test_a_file_cut_anywhere_gives_the_same_rows(
 
 
 def test_large_files_are_cut_outside_of_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_files, "cut_spacing", lambda _: 100)
+    monkeypatch.setattr(csv_source, "cut_spacing", lambda _: 100)
     rows = [b'%d,"%s\n%s"\n' % (i, b"x" * (i % 30), b"y" * (i % 7)) for i in range(60)]
     data = b"n,text\n" + b"".join(rows)
     opened = in_memory(a_csv=data)
@@ -482,7 +481,7 @@ def test_types_do_not_depend_on_windows(window_bytes: int, monkeypatch: pytest.M
     def small(*args: object, **kwargs: object) -> object:
         return find_rows(*args, **{**kwargs, "window_bytes": window_bytes})
 
-    monkeypatch.setattr(csv_files, "find_rows", small)
+    monkeypatch.setattr(csv_source, "find_rows", small)
     data = b"a,b,c,d,e\n" + b"1,1,true,,1\n" * 5 + b"2,1.5,0,x,\n" * 3 + b"2,nan,true,2,3\n"
     assert infer(Csv("a.csv"), in_memory(a_csv=data)) == {
         "a": Scalar("int64"),
@@ -495,8 +494,8 @@ def test_types_do_not_depend_on_windows(window_bytes: int, monkeypatch: pytest.M
 
 def test_large_data_is_sampled_but_for_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_source, "INFER_ALL_BYTES", 100)
-    monkeypatch.setattr(csv_files, "cut_spacing", lambda _: 1 << 20)
-    monkeypatch.setattr(csv_files, "MAX_SAMPLES", 3)
+    monkeypatch.setattr(csv_source, "cut_spacing", lambda _: 1 << 20)
+    monkeypatch.setattr(csv_source, "MAX_SAMPLES", 3)
     rows = b"".join(b"%d,common\n" % i for i in range(800_000))
     opened = in_memory(a_csv=b"n,y\n" + rows + b"7,rare\n")
     assert infer(Csv("a.csv", label="y"), opened) == {

@@ -17,7 +17,7 @@ from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError, SnapshardError
 from snapshard.schemas.features import ClassLabel, Features, Scalar, Text, Timestamp
 from snapshard.transforms.sources import text_stream
-from snapshard.transforms.sources.csv import files as csv_files
+from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.csv.source import Csv
 
 from .memory_files import Memory, joined
@@ -181,7 +181,7 @@ def test_each_setting_is_part_of_what_shapes_records() -> None:
 
 def test_large_compressed_files_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("snapshard.transforms.sources.csv.source.INFER_ALL_BYTES", 10)
-    monkeypatch.setattr(csv_files, "cut_spacing", lambda _: 10)
+    monkeypatch.setattr(csv_source, "cut_spacing", lambda _: 10)
     contents = {"t.csv": gzip.compress(b"a\n" + b"1\n" * 1000), "u.csv": b"a\n" + b"1\n" * 1000}
     opened = Memory(contents)
     assert infer(Csv("t"), contents) == {"a": Scalar("int64")}

@@ -12,7 +12,7 @@ import tensorflow as tf
 import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Feature, tensor_form
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 from snapshard.transforms.prepare.engine.validate import Validator
 from snapshard.transforms.runs.files import wire_schema
 

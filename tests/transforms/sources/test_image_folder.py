@@ -17,7 +17,7 @@ from snapshard.schemas.errors import DataError, RecipeError, StorageError
 from snapshard.schemas.features import ClassLabel, Features, Image
 from snapshard.schemas.recipe import Source
 from snapshard.transforms.prepare import images
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.sources.folders import files as media_files
 from snapshard.transforms.sources.folders import images as image_folder

@@ -2,13 +2,17 @@
 
 Built-in steps declare their effect on features. A user's function is called once with symbolic
 tensors, and its features are inferred from the result.
+
+Files that steps need (vocabularies, tokenizers) are read and hashed here: only their content enters
+the fingerprint, not their path. The recipe carries the contents to its workers.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ....schemas.errors import RecipeError
 from ....schemas.features import (
@@ -23,10 +27,11 @@ from ....schemas.features import (
     side_names,
     tensor_form,
 )
-from ....schemas.recipe import PrepareStep, RecordFn
-from ....schemas.step_traits import StepTraits
-from ...code.names import is_users_class
-from ...code.user_reads import running
+from ....schemas.recipe import PrepareStep, Recipe, RecordFn, StepTraits
+from ...code.dependencies import running
+from ...code.digest import step_digest
+from ...code.user_code import is_users_class
+from ...storage.opened_source import open_source
 from ..audio import Decode as DecodeSound
 from ..images import Check
 from ..images import Decode as DecodeImage
@@ -37,6 +42,8 @@ from .user_functions import note_file_reads, refuse_random, result_of, where_of
 Step = PrepareStep | RecordFn
 KEEP = f"{RESERVED_PREFIX}keep"
 """Name of the bool scalar in a record that a filter sets: whether to keep the record."""
+
+_Step = TypeVar("_Step")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -351,3 +358,71 @@ def _call_function(
         if name in features and value is records[name]:
             values.update({part: records[part] for part in record_names(name, features[name])})
     return values
+
+
+def read_step_files(recipe: Recipe) -> dict[str, bytes]:
+    """Reads the files of all steps and stores them in the recipe.
+
+    Raises:
+        RecipeError: if a file does not exist.
+        StorageError: if a file cannot be read.
+    """
+    found: dict[str, bytes] = {}
+    for step in recipe.prepare:
+        for url in StepTraits.of(step).files:
+            if url not in found:
+                found[url] = _read(url, step, folder=recipe.folder)
+    give_files(recipe, found)
+    return found
+
+
+def give_files(recipe: Recipe, contents: Mapping[str, bytes]) -> None:
+    """Stores the contents of the steps' files in the recipe."""
+    object.__setattr__(recipe, "contents", dict(contents))
+
+
+def with_files(steps: Iterable[_Step], recipe: Recipe) -> tuple[_Step, ...]:
+    """The steps to run, with their files loaded.
+
+    Raises:
+        RecipeError: if a file does not exist, or is not valid for its step.
+        StorageError: if a file cannot be read.
+    """
+    made = []
+    for step in steps:
+        files = StepTraits.of(step).files
+        if files and not recipe.contents.keys() >= set(files):
+            read_step_files(recipe)
+        made.append(
+            step.with_files([recipe.contents[url] for url in files])  # type: ignore[attr-defined]
+            if files
+            else step
+        )
+    return tuple(made)
+
+
+def digest_with_files(step: object, recipe: Recipe) -> str:
+    """The sha256 (hex) of a step and the contents of its files.
+
+    Raises:
+        RecipeError: as ``step_digest``.
+    """
+    code = step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))
+    files = StepTraits.of(step).files
+    if not files:
+        return code
+    contents = [hashlib.sha256(recipe.contents[url]).hexdigest() for url in files]
+    return hashlib.sha256("\n".join([code, *contents]).encode()).hexdigest()
+
+
+def _read(url: str, step: object, *, folder: str) -> bytes:
+    try:
+        opened = open_source(url, folder)
+    except RecipeError:
+        raise RecipeError(
+            f"prepare: {step!r}: the file {url} does not exist. Correct the path; relative paths "
+            "start at the recipe's folder."
+        ) from None
+    if not opened.single:
+        raise RecipeError(f"prepare: {step!r}: {url} is a folder or a glob, expected one file.")
+    return opened.read(opened.single)

@@ -37,11 +37,11 @@ from ....schemas.features import (
 )
 from ....schemas.values import NOT_A_TIME
 from ....schemas.wire import FLOATS
-from ...analysis.reach import Reach
+from ...analysis.graph import Reach
 from ...examples.metadata import tensor_adapter_config
 from ...media.image_codecs import orientation_of
-from ..lookup import Tables, holding_tables
 from ..tables import INTEGERS
+from ..values import Tables, holding_tables
 from .chain import Step, apply_steps
 
 _EXACT = 2.0**53

@@ -42,6 +42,7 @@ from ....schemas.features import (
     side_names,
     tensor_form,
 )
+from ...examples.encode import binary_array, offsets_of
 
 WIRE_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _DTYPES = frozenset(get_args(Dtype))
@@ -416,7 +417,7 @@ def from_batch(value: Any, column: WireColumn, present: Any = None) -> pa.Array:
 def _array(value: Any, column: WireColumn) -> pa.Array:
     if isinstance(value, tuple):
         flat, lengths = (part.numpy() for part in value)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        offsets = offsets_of(lengths)
         if column.length is not None:
             return _binary(offsets * flat.itemsize, flat)
         return pa.LargeListArray.from_arrays(pa.array(offsets), _flat(flat, column))
@@ -479,5 +480,4 @@ def _flat(values: Any, column: WireColumn) -> pa.Array:
 
 
 def _binary(offsets: Any, values: Any) -> pa.Array:
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    return binary_array(offsets, pa.py_buffer(np.ascontiguousarray(values)))

@@ -23,7 +23,7 @@ from ....schemas.limits import FREE_BYTES, Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import grows_beyond
-from ..remembered import remembered
+from ..bundles import remembered
 from ..table_files import (
     INFER_ALL_BYTES,
     READ_UNION,
@@ -472,7 +472,7 @@ def _why_damaged(error: Exception, file: SourceFile, opened: OpenSource) -> str:
     return _first_line(str(error))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ArrowSource(abc.ABC):
     """A source of tables of one format. Subclasses document the attributes."""
 

@@ -33,7 +33,7 @@ from ....schemas.features import (
     is_optional,
 )
 from ....schemas.recipe import OpenSource
-from ...storage.globs import is_hidden
+from ...storage.opened_source import is_hidden
 from ..table_files import check_types, types_to_json
 from .files import DAMAGE, ArrowTables
 from .ipc import FORMAT

@@ -21,7 +21,7 @@ from ...media.audio_header import UnreadableSoundError
 from ...media.audio_header import read_header as read_sound
 from ...media.image_header import MAX_PIXELS, UnreadableImageError
 from ...media.tiff import readable_image
-from ...payloads import with_row
+from ...rejects import with_row
 from ...runs.files import wire_schema
 from ..python_values import Lists, wire_arrays
 from .rows import RowReader

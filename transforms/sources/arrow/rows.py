@@ -38,9 +38,10 @@ from ....schemas.features import (
 )
 from ....schemas.wire import ITEM_BYTES, WireColumn
 from ...examples.dtypes import packed_bytes, widened
+from ...examples.encode import offsets_of
 from ...media.image_header import ImageHeader, UnreadableImageError, rotated_frame
 from ...media.tiff import readable_image
-from ...payloads import with_bytes, with_row
+from ...rejects import with_bytes, with_row
 from ...runs.files import wire_schema
 from .types import Cells, Leaf, extract, leaves_of, nulls
 from .values import Values, convert, kind_of, takes
@@ -453,7 +454,7 @@ class _Found:
         items = values if isinstance(values, pa.Array) else pa.array(widened(values))
         if column.length is None:
             validity = None if mask is None else pa.array(mask)
-            return pa.LargeListArray.from_arrays(pa.array(_offsets(counts)), items, mask=validity)
+            return pa.LargeListArray.from_arrays(pa.array(offsets_of(counts)), items, mask=validity)
         if column.length == 1:
             return items
         return pa.FixedSizeListArray.from_arrays(items, column.length)
@@ -463,7 +464,7 @@ def _num_values(cells: Cells) -> _Ints:
     """The number of values of each row, over all lists."""
     counts = np.ones(len(cells.values), np.int64)
     for level in reversed(cells.levels):
-        ends, lists = _offsets(counts), _offsets(level.lengths)
+        ends, lists = offsets_of(counts), offsets_of(level.lengths)
         counts = ends[lists[1:]] - ends[lists[:-1]]
     return counts
 
@@ -490,16 +491,10 @@ def _shown(array: pa.Array, row: int) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
 
 
-def _offsets(counts: _Ints) -> _Ints:
-    found = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=found[1:])
-    return found
-
-
 def _packed(content: bytes, sizes: _Ints, mask: _Bools | None) -> pa.Array:
     """A byte string of the given size for each row, null where masked."""
     validity = None if mask is None else pa.array(~mask).buffers()[1]
-    buffers = [validity, pa.py_buffer(_offsets(sizes)), pa.py_buffer(content)]
+    buffers = [validity, pa.py_buffer(offsets_of(sizes)), pa.py_buffer(content)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)
 
 

@@ -44,8 +44,8 @@ from ....schemas.errors import RECORD_ERROR, Reject
 from ....schemas.features import ClassLabel, Features, Scalar, Text, Timestamp
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, holds_exactly, is_exact
-from ...payloads import with_bytes
-from ...prepare.engine.validate_values import is_utf8
+from ...prepare.engine.validate import is_utf8
+from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ..arrow.values import INEXACT, class_codes, culprits
 from ..text_stream import shown_text

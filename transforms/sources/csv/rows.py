@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from ...storage.ranges import Read
+from ...storage.decompress import Read
 
 Offsets = npt.NDArray[np.int64]
 

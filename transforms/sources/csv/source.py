@@ -2,46 +2,71 @@
 
 A record's id is ``relative/path#offset``, the byte offset of its row in the file. For files that
 are compressed or not UTF-8, the offset counts bytes of the decompressed text as UTF-8. ``cells``
-documents the valid texts of a cell, ``types`` how column types are inferred.
+documents the valid texts of a cell, ``types`` how column types are inferred. The columns and types
+of each file are cached between builds.
 """
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ....schemas.config import config_class
 from ....schemas.errors import SchemaError
 from ....schemas.features import Dtype, Features
+from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
+from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
+from ..blocks import cut_spacing
+from ..bundles import bundles, content_of, read_bundle, remembered, small_windows
 from ..table_files import (
+    COPY_AGAIN,
     INFER_ALL_BYTES,
+    READ_UNION,
     UNION,
     check_columns,
     class_of,
     damaged_text,
     empty_file,
+    first_damage,
     may_be_class,
     no_rows,
+    other_columns,
     read_ranges,
     select_files,
     types_to_json,
+    utf8_texts,
     with_types,
 )
-from ..text_stream import codec_name
+from ..text_stream import Text, codec_name, open_text
 from .cells import CellFeature, CellReader, read_together
-from .files import SUFFIXES, CsvFiles, Dialect
-from .rows import SmallTable, Table, find_rows
-from .types import ColumnTypes
+from .rows import Rows, SmallTable, Table, cut_offsets, find_rows, join_rows
+from .types import ColumnTypes, Header, cell_texts, check_names, read_header
 
 NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
 _DELIMITER = re.compile(r"[\t !#-/:-@\[-`{-~]")
 _DTYPES: tuple[str, ...] = get_args(Dtype)
+
+MAX_SAMPLES = 64
+"""Maximum number of windows in a sample, each of about 4 MiB."""
+
+SUFFIXES = tuple(name + end for name in (".csv", ".tsv") for end in ("", *COMPRESSED_SUFFIXES))
+"""Suffixes of CSV and TSV files, compressed or not."""
+# Windows read of a file that can only be read from its start.
+_STREAM_WINDOWS = 16
+
+_DELIMITERS = ",;\t|"
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+_YEARS = range(1800, 2200)
 
 
 @config_class
@@ -244,3 +269,391 @@ class Csv:
                     f"{table.path} has {found or 'no'} columns named {name!r}, expected one. Its "
                     f"columns are {', '.join(map(repr, table.header))}."
                 )
+
+
+def default_delimiter(path: str) -> str:
+    r"""The delimiter implied by a file's name.
+
+    >>> default_delimiter("b.tsv.gz"), default_delimiter("b.csv")
+    ('\t', ',')
+    """
+    return "\t" if _plain_name(path).endswith(".tsv") else ","
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How the files of a source are formatted; see ``Csv``."""
+
+    delimiter: str | None
+    null_values: tuple[str, ...]
+    encoding: str
+    header: bool
+    columns: tuple[str, ...]
+    union: bool = False
+    """Whether files may lack columns that others have."""
+
+    def delimiter_of(self, path: str) -> str:
+        """The delimiter of a file."""
+        return default_delimiter(path) if self.delimiter is None else self.delimiter
+
+    def read_header(self, text: Text, path: str) -> Header | None:
+        """The columns of a file; None if it has no row.
+
+        Raises:
+            SchemaError: if its first row cannot be read.
+            DamagedError: if the file is compressed and damaged before the end of that row.
+        """
+        return read_header(
+            text,
+            path=path,
+            delimiter=self.delimiter_of(path),
+            encoding=self.encoding,
+            names=() if self.header else self.columns or None,
+        )
+
+    def table(self, path: str, names: tuple[str, ...], *, plain: bool = True) -> Table:
+        """How to parse the rows of a file."""
+        return Table(
+            path=path,
+            header=names,
+            delimiter=self.delimiter_of(path),
+            null_values=self.null_values,
+            encoding=self.encoding,
+            plain=plain,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundTable:
+    """A file that has rows, or at least a header."""
+
+    file: SourceFile
+    table: Table
+    start: int
+    """Where its rows begin, in bytes of its text."""
+
+    @property
+    def num_bytes(self) -> int:
+        """The file's size."""
+        return self.file.num_bytes
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the file's content."""
+        return self.file.sha256
+
+
+class CsvFiles:
+    """Inspects the files of one source, and caches the results by content."""
+
+    def __init__(self, dialect: Dialect, opened: OpenSource) -> None:
+        """Keeps the dialect and the source's root."""
+        self._dialect = dialect
+        self._opened = opened
+
+    def open(self, path: str, num_bytes: int) -> Text:
+        """The text of a file, or of its first ``num_bytes`` bytes if it is plain UTF-8."""
+        encoding = self._dialect.encoding
+        return open_text(self._opened, path, num_bytes=num_bytes, encoding=encoding)
+
+    def tables(self, files: Sequence[SourceFile]) -> list[FoundTable]:
+        """The files that have a row. All have the same columns, in any order, unless joined.
+
+        Raises:
+            SchemaError: if columns differ, or no file has a row.
+        """
+        found: list[FoundTable] = []
+        readable = [file for file in files if not file.problem]
+        headers = (header for bundle in bundles(readable) for header in self._headers(bundle))
+        for file, header in zip(readable, headers, strict=True):
+            if header is None:
+                continue
+            max_columns = self._opened.limits.max_columns
+            check_names(header.names, path=file.path, max_columns=max_columns)
+            differs = found and set(header.names) != set(found[0].table.header)
+            if differs and not self._dialect.union:
+                first = found[0].table
+                other = other_columns(header.names, first.header, paths=(file.path, first.path))
+                raise SchemaError(f"{other}. {READ_UNION}")
+            table = self._dialect.table(file.path, header.names)
+            found.append(FoundTable(file, table, header.stop))
+        if not found:
+            what = f"{files[0].path} has" if len(files) == 1 else f"{len(files):,} files have"
+            wanted = "a header line" if self._dialect.header else "rows"
+            if damage := first_damage(files, self._damage):
+                raise SchemaError(f"{damage}, so {wanted} cannot be read. {COPY_AGAIN}")
+            raise SchemaError(
+                f"{what} no readable line of text, expected {wanted}. Put the data there, or "
+                "correct the source in the recipe."
+            )
+        return found
+
+    def cuts(self, file: SourceFile) -> list[int]:
+        """Offsets of rows at which to cut; none if a file is small or cannot be cut."""
+        every = cut_spacing(file.num_bytes)
+        if file.problem or file.num_bytes <= every + every // 2:
+            return []
+        text = self.open(file.path, file.num_bytes)
+        header = self._dialect.read_header(text, file.path) if text.plain else None
+        if header is None:
+            return []
+        delimiter = self._dialect.delimiter_of(file.path)
+        return cut_offsets(
+            text.read,
+            header.stop,
+            text.stop,
+            delimiter=delimiter,
+            every=every,
+            max_row_bytes=text.max_row_bytes,
+        )
+
+    def header_bytes(self, file: SourceFile) -> int:
+        """The offset at which a file's rows begin."""
+        (header,) = self._headers([file])
+        return 0 if header is None else header.stop
+
+    def types(self, tables: Sequence[FoundTable], *, sample: bool) -> Iterator[dict[str, Any]]:
+        """The column types of each file, for ``ColumnTypes.merge``.
+
+        Args:
+            tables: The files.
+            sample: Whether to read only evenly spaced windows of rows, including the heads of
+                files, instead of all rows.
+        """
+        if not sample:
+            for bundle in bundles(tables):
+                yield from self._all_types(bundle)
+            return
+        places = [
+            (found, start)
+            for found in tables
+            for start in (found.start, *self._known_cuts(found.file))
+        ]
+        for found, start in places[:: -(-len(places) // MAX_SAMPLES)]:
+            yield self._types(found, start, num_windows=1)
+
+    def class_texts(self, tables: Sequence[FoundTable], name: str) -> list[str] | None:
+        """The distinct texts of a column in all rows, sorted; None if too many for a class."""
+        texts: set[str] = set()
+        for bundle in bundles(found for found in tables if name in found.table.header):
+            some = self._class_texts(bundle, name)
+            if some is None:
+                return None
+            texts.update(some)
+        return sorted(texts)
+
+    def _damage(self, file: SourceFile) -> str:
+        """Why the header of a compressed file cannot be read."""
+        try:
+            self._dialect.read_header(self.open(file.path, file.num_bytes), file.path)
+        except DamagedError as error:
+            return str(error)
+        return ""
+
+    def _headers(self, bundle: Sequence[SourceFile]) -> Iterator[Header | None]:
+        """The header of each file."""
+
+        def look() -> list[Any]:
+            headers = map(self._read_header, bundle)
+            return [None if each is None else [list(each.names), each.stop] for each in headers]
+
+        what = f"headers {''.join(self._dialect.delimiter_of(file.path) for file in bundle)}"
+        try:
+            found = remembered(self._opened, content_of(bundle), what, look)
+        except SchemaError:
+            # The caller may find another error in a file before this one.
+            yield from map(self._read_header, bundle)
+            return
+        for header in found:
+            yield None if header is None else Header(tuple(header[0]), header[1])
+
+    def _read_header(self, file: SourceFile) -> Header | None:
+        text = self.open(file.path, file.num_bytes)
+        try:
+            return self._dialect.read_header(text, file.path)
+        except DamagedError:
+            return None
+
+    def small(self, part: FileRange) -> SmallTable | None:
+        """The rows of a small range; None if it is large, damaged, or has a bad row or none."""
+        text = self.open(part.path, part.stop)
+        try:
+            header = self._dialect.read_header(text, part.path)
+        except (DamagedError, SchemaError):
+            return None
+        if header is None:
+            return None
+        table = self._dialect.table(part.path, header.names, plain=text.plain)
+        return _small_table(text, table, max(part.start, header.stop))
+
+    def _small(self, found: FoundTable) -> SmallTable | None:
+        text = self.open(found.file.path, found.file.num_bytes)
+        return _small_table(text, found.table, found.start)
+
+    def _all_rows(self, found: FoundTable, read: SmallTable | None) -> Iterable[Rows]:
+        """All rows of a file, which may have been read already."""
+        if read is not None:
+            return read.windows
+        text = self.open(found.file.path, found.file.num_bytes)
+        return _rows(text, found.table, found.start)
+
+    def _types(self, found: FoundTable, start: int, *, num_windows: int) -> dict[str, Any]:
+        what = f"types {found.table.delimiter} {start} {num_windows}"
+
+        def look() -> dict[str, Any]:
+            text = self.open(found.file.path, found.file.num_bytes)
+            num = num_windows if text.plain else _STREAM_WINDOWS
+            return _types_in(found.table, itertools.islice(_rows(text, found.table, start), num))
+
+        return remembered(self._opened, found.file.sha256, what, look)
+
+    def _all_types(self, bundle: Sequence[FoundTable]) -> list[dict[str, Any]]:
+        """The types in all rows of a bundle's files, of all together or of one after another."""
+
+        def together(files: Sequence[SmallTable]) -> dict[str, Any] | None:
+            types = ColumnTypes.of_files(files)
+            return None if types is None else types.to_json()
+
+        def look() -> list[dict[str, Any]]:
+            found = read_bundle(
+                bundle,
+                small=self._small,
+                together=together,
+                alone=lambda found, read: [_types_in(found.table, self._all_rows(found, read))],
+            )
+            return list(found)
+
+        what = f"types {''.join(found.table.delimiter for found in bundle)}"
+        return remembered(self._opened, content_of(bundle), what, look)
+
+    def _known_cuts(self, file: SourceFile) -> list[int]:
+        what = f"cuts {self._dialect.delimiter_of(file.path)}"
+        return remembered(self._opened, file.sha256, what, lambda: self.cuts(file))
+
+    def _class_texts(self, bundle: Sequence[FoundTable], name: str) -> list[str] | None:
+        """The distinct texts of a column; None if there are too many for a class.
+
+        Texts that are not UTF-8 are left out, because their rows will be rejected.
+        """
+
+        def together(files: Sequence[SmallTable]) -> set[bytes] | None:
+            rows = join_rows(files)
+            return None if rows is None else cell_texts(files[0].table, rows, name)
+
+        def alone(found: FoundTable, read: SmallTable | None) -> Iterator[set[bytes]]:
+            for rows in self._all_rows(found, read):
+                yield cell_texts(found.table, rows, name)
+
+        def look() -> list[str] | None:
+            texts = set[bytes]()
+            for some in read_bundle(
+                bundle,
+                small=self._small,
+                together=together,
+                alone=alone,
+            ):
+                texts |= some
+                if len(texts) > MAX_LABELS:
+                    return None
+            return utf8_texts(texts)
+
+        what = f"texts {''.join(found.table.delimiter for found in bundle)} {name}"
+        return remembered(self._opened, content_of(bundle), what, look)
+
+
+def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
+    """The rows from an offset on; in a damaged file, those before the damage."""
+    try:
+        yield from _rows_or_damage(text, table, start)
+    except DamagedError:
+        return
+
+
+def _rows_or_damage(text: Text, table: Table, start: int) -> Iterator[Rows]:
+    return find_rows(
+        text.read,
+        start,
+        text.stop,
+        delimiter=table.delimiter,
+        max_row_bytes=text.max_row_bytes,
+    )
+
+
+def _types_in(table: Table, windows: Iterable[Rows]) -> dict[str, Any]:
+    seen = ColumnTypes.of(table.header)
+    for rows in windows:
+        seen.add(table, rows)
+    return seen.to_json()
+
+
+def _small_table(text: Text, table: Table, start: int) -> SmallTable | None:
+    try:
+        windows = small_windows(_rows_or_damage(text, table, start))
+    except DamagedError:
+        return None
+    if windows is None or any(rows.problem for rows in windows):
+        return None
+    return SmallTable(table, windows)
+
+
+def _plain_name(path: str) -> str:
+    """A path in lower case, without the suffix of its compression."""
+    lower = path.lower()
+    ending = next((suffix for suffix in COMPRESSED_SUFFIXES if lower.endswith(suffix)), "")
+    return lower.removesuffix(ending)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sniffed:
+    """The dialect that a file seems to have."""
+
+    delimiter: str
+    encoding: str
+    header: bool
+
+
+def sniff(head: bytes, *, default: str = ",") -> Sniffed:
+    """Guesses the dialect from the beginning of a file's text.
+
+    The delimiter is the most frequent candidate in the first line, outside quotes. Text that is not
+    UTF-8 is taken as cp1252 if it can be, else as latin-1, which decodes any bytes.
+
+    Args:
+        head: Bytes of the text; the last line may be incomplete.
+        default: The delimiter if the first line has none.
+    """
+    encoding = _encoding(head)
+    text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\r\n")
+    line = re.split(r"[\r\n]", text, maxsplit=1)[0]
+    bare = re.sub(r'"[^"]*"', "", line)
+    marks = [default, *_DELIMITERS]
+    delimiter = max(marks, key=lambda mark: (bare.count(mark), -marks.index(mark)))
+    return Sniffed(delimiter=delimiter, encoding=encoding, header=_is_header(text, delimiter))
+
+
+def _encoding(head: bytes) -> str:
+    whole = head[: max(head.rfind(b"\n"), head.rfind(b"\r")) + 1] or head
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            whole.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "latin-1"
+
+
+def _is_header(text: str, delimiter: str) -> bool:
+    """Whether the first row names columns: it has no numbers, or only years or positions."""
+    try:
+        first = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+    except csv.Error:
+        return True
+    numbers = [cell.strip() for cell in first if _NUMBER.fullmatch(cell)]
+    if not numbers:
+        return True
+    if not all(cell.isdecimal() for cell in numbers):
+        return False
+    values = [int(cell) for cell in numbers]
+    consecutive = values == list(range(values[0], values[0] + len(values)))
+    labels = consecutive and (len(values) > 1 or len(first) == 1 or values[0] in _YEARS)
+    return labels or (len(set(values)) == len(values) and all(year in _YEARS for year in values))

@@ -22,11 +22,11 @@ from ....schemas.features import Sequence as SequenceFeature
 from ....schemas.recipe import OpenSource
 from ...media.image_header import MAX_PIXELS, UnreadableImageError, rotated_frame
 from ...media.tiff import readable_image
-from ...payloads import with_bytes
+from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_ahead
-from .files import BATCH_BYTES, BATCH_FILES, LabelledFolder, binary_array
+from .files import BATCH_BYTES, BATCH_FILES, LabelledFolder, contents_array
 from .images import BATCH_PIXELS
 from .labels import LABEL, FileLabels, LabelReader
 from .side_tables import UnlabelledError
@@ -278,7 +278,7 @@ class _ClipReader:
     def batch(self) -> RawBatch:
         """The clips and rejects since the last call."""
         ends = np.cumsum([0, *map(len, self._clips)], dtype=np.int64)
-        frames = binary_array([content for clip in self._clips for content in clip])
+        frames = contents_array([content for clip in self._clips for content in clip])
         columns = {
             FRAMES: pa.LargeListArray.from_arrays(pa.array(ends), frames),
             **self._labels.columns(self._found),

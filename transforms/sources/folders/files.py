@@ -16,9 +16,10 @@ from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ....schemas.errors import Reject
 from ....schemas.features import Feature, Features
 from ....schemas.recipe import OpenSource
-from ...payloads import with_bytes
+from ...examples.encode import binary_array
+from ...rejects import with_bytes
 from ...runs.files import wire_schema
-from ...storage.globs import is_hidden
+from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
 from .labels import FileLabels, LabelReader
 from .side_tables import UnlabelledError
@@ -311,12 +312,12 @@ class _Pending(Generic[_H]):
 
     def batch(self) -> RawBatch:
         columns = {
-            self.kind.name: binary_array(self.contents),
+            self.kind.name: contents_array(self.contents),
             **self.kind.sides(self.headers),
             **self.reader.columns(self.labels),
         }
         if self.kind.partner is not None:
-            columns[self.kind.partner.name] = binary_array([data for data, _ in self.partners])
+            columns[self.kind.partner.name] = contents_array([data for data, _ in self.partners])
             columns |= self.kind.partner.sides([header for _, header in self.partners])
         schema = wire_schema(self.features)
         arrays = [columns[name] for name in schema.names]
@@ -327,11 +328,10 @@ class _Pending(Generic[_H]):
         )
 
 
-def binary_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
+def contents_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
     """``pa.array(contents, pa.large_binary())`` with one copy of the bytes instead of two."""
     ends = np.cumsum([0, *map(len, contents)], dtype=np.int64)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(contents))]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(contents), buffers)
+    return binary_array(ends, pa.py_buffer(b"".join(contents)))
 
 
 def _with_partners(

@@ -1,6 +1,7 @@
 """The source of folders of images, and the prepare steps inferred from the sizes in headers.
 
-Labels come from folders, file names or a table (``labels``).
+Labels come from folders, file names or a table (``labels``). A mask's file has the path of its
+image's, but for one folder's name and the suffix.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -27,7 +28,6 @@ from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from .files import MediaFolder, MediaKind
 from .labels import LABEL, FileLabels
-from .masks import IMAGES, MASK, pair_masks
 
 BATCH_PIXELS = 48 << 20
 """Maximum pixels in a raw batch: about 144 MiB when decoded."""
@@ -36,6 +36,12 @@ MAX_HEADERS = 20_000
 """Maximum number of headers read: those of the files with the lowest path hashes."""
 FALLBACK_SIZE = (256, 256)
 """The size if no size has a majority."""
+MASK = "mask"
+"""The feature of the masks."""
+IMAGES, MASKS = "images", "masks"
+"""The usual names of the two folders."""
+
+_Key = tuple[str, str, str]
 
 
 @config_class
@@ -171,9 +177,7 @@ def _side_columns(headers: Sequence[ImageHeader], *, name: str) -> Mapping[str, 
     }
 
 
-def infer_image_steps(
-    files: Sequence[SourceFile], opened: OpenSource, *, name: str = "image"
-) -> list[PrepareStep]:
+def infer_image_steps(files: Sequence[SourceFile], opened: OpenSource) -> list[PrepareStep]:
     """Infers the steps for a folder of images; the same files give the same steps.
 
     Images of the same size are copied unchanged. Otherwise they are resized to the size of more
@@ -183,7 +187,6 @@ def infer_image_steps(
     Args:
         files: The records' files, of which at most 20,000 are read.
         opened: The source's root.
-        name: The image feature.
     """
     masks = [images.decode(MASK)] if any(file.of for file in files) else []
     pictures = [file for file in files if not file.of and not file.unpaired]
@@ -192,8 +195,8 @@ def infer_image_steps(
         return []
     size, count = max(sizes.items(), key=lambda item: (item[1], item[0]))
     ruled = 2 * count > sizes.total()
-    resize = images.resize(name, size if ruled else FALLBACK_SIZE, keep_ratio=not ruled)
-    return [images.decode(name), *masks, resize]
+    resize = images.resize("image", size if ruled else FALLBACK_SIZE, keep_ratio=not ruled)
+    return [images.decode("image"), *masks, resize]
 
 
 def read_sizes(files: Sequence[SourceFile], opened: OpenSource) -> list[tuple[int, int]]:
@@ -213,3 +216,71 @@ def read_sizes(files: Sequence[SourceFile], opened: OpenSource) -> list[tuple[in
 
 def _path_hash(file: SourceFile) -> bytes:
     return hashlib.blake2b(path_bytes(file.path), digest_size=16).digest()
+
+
+def pair_masks(selection: Selection, *, images: str, masks: str) -> Selection:
+    """Marks each mask as a part of its image's record, and files without one partner as unpaired.
+
+    Files in neither folder are skipped.
+
+    Args:
+        selection: The files, with masks among them.
+        images: The name of the folder of the images, at any depth.
+        masks: The name of the folder of the masks.
+    """
+    roles: dict[str, tuple[bool, _Key]] = {}
+    sides: dict[bool, dict[_Key, list[str]]] = {False: {}, True: {}}
+    for file in selection.files:
+        found = _role(file.path, images, masks)
+        if found is not None:
+            roles[file.path] = found
+            is_mask, key = found
+            sides[is_mask].setdefault(key, []).append(file.path)
+
+    def paired(file: SourceFile) -> SourceFile:
+        is_mask, key = roles[file.path]
+        own, others = sides[is_mask][key], sides[not is_mask].get(key, [])
+        this, other = ("mask", "image") if is_mask else ("image", "mask")
+        folder = images if is_mask else masks
+        unpaired = ""
+        if len(own) > 1:
+            unpaired = f"several files of this name for one {this}"
+        elif not others:
+            unpaired = (
+                f"{this} without {'an' if is_mask else 'a'} {other} of its name in {folder!r}"
+            )
+        elif len(others) > 1:
+            unpaired = f"{this} with several files of its name in {folder!r}"
+        if unpaired:
+            return dataclasses.replace(file, unpaired=unpaired)
+        return dataclasses.replace(file, of=others[0]) if is_mask else file
+
+    kept = tuple(paired(file) for file in selection.files if file.path in roles)
+    skipped = Counter(selection.num_skipped)
+    if len(kept) < len(selection.files):
+        skipped[f"in neither {images!r} nor {masks!r}"] = len(selection.files) - len(kept)
+    return Selection(files=kept, num_skipped={key: skipped[key] for key in sorted(skipped)})
+
+
+def holds_masks(paths: Iterable[str]) -> bool:
+    """Whether there is an image in a folder ``images`` and a mask of its name in ``masks``.
+
+    >>> holds_masks(["images/a.jpg", "masks/a.png"]), holds_masks(["images/a.jpg", "masks/b.png"])
+    (True, False)
+    """
+    keys: dict[bool, set[_Key]] = {False: set(), True: set()}
+    for path in paths:
+        found = _role(path, IMAGES, MASKS)
+        if found is not None:
+            keys[found[0]].add(found[1])
+    return not keys[True].isdisjoint(keys[False])
+
+
+def _role(path: str, images: str, masks: str) -> tuple[bool, _Key] | None:
+    """Whether a file is a mask, and what it has in common with its partner; None if neither."""
+    *folders, name = path.split("/")
+    at = next((index for index, folder in enumerate(folders) if folder in (images, masks)), None)
+    if at is None:
+        return None
+    key = "/".join(folders[:at]), "/".join(folders[at + 1 :]), name.rpartition(".")[0] or name
+    return folders[at] == masks, key

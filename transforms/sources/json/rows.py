@@ -23,7 +23,7 @@ from ....schemas.errors import Reject, SchemaError
 from ....schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, numpy_dtype
-from ...payloads import with_bytes
+from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ...storage.decompress import DamagedError
 from ..arrow.rows import RowReader

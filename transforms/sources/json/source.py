@@ -19,8 +19,7 @@ from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
 from ..blocks import cut_spacing
-from ..bundles import bundles, content_of, read_bundle
-from ..remembered import remembered
+from ..bundles import bundles, content_of, read_bundle, remembered
 from ..table_files import (
     COPY_AGAIN,
     INFER_ALL_BYTES,

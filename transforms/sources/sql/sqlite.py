@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ....schemas.errors import DataError, RecipeError
 from ...examples.dtypes import PRECISION
-from ...storage.local_files import kind_of
+from ...storage.opened_source import kind_of
 from ...storage.redaction import redact
 from ..extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
 from .rows import (

@@ -2,5 +2,5 @@
 
 In: files of Examples, SequenceExamples or serialized tensors. Out: the features of their records,
 and batches of wire columns with a reject for each damaged or invalid record. Reading order:
-``frames``, ``columns``, ``source``.
+``columns``, ``source``.
 """

@@ -32,6 +32,7 @@ from ....schemas.features import (
 from ....schemas.wire import FLOATS
 from ...examples.decode import NotAnExampleError, read_frames, top_level_fields
 from ...examples.dtypes import numpy_dtype
+from ...examples.encode import offsets_of
 from ...examples.varint import varint
 from ...media.image_header import UnreadableImageError
 from ...media.tiff import readable_image
@@ -365,7 +366,7 @@ def adapted(
         if bad.any():
             # Bad rows are emptied here, and rejected for their length.
             return adapted(_without(column, bad), feature, kinds=kinds)[0], bad
-        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]))
+        offsets = pa.array(offsets_of(counts))
         missing = column.is_null() if column.null_count else None
         return pa.LargeListArray.from_arrays(offsets, inner.flatten(), mask=missing), bad
     if form.shape.count(None) > 1:
@@ -440,7 +441,7 @@ def _unpacked(column: pa.Array, form: TensorForm) -> tuple[pa.Array, np.ndarray[
     values = np.concatenate(flat) if flat else np.zeros(0, numpy_dtype(dtype))
     items = pa.array(values, value_type)
     missing = pa.array([r is None for r in rows])
-    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+    offsets = pa.array(offsets_of(np.array(sizes, np.int64)))
     lists = pa.LargeListArray.from_arrays(offsets, items, mask=missing)
     if form.shape:
         return lists, bad

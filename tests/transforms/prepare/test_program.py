@@ -1,4 +1,4 @@
-"""The compiled steps: features inferred, columns carried over, culprits found, same bytes."""
+"""Programs of compiled steps: inferred features, carried columns, culprits, the same bytes."""
 
 import json
 import subprocess
@@ -14,9 +14,10 @@ import tensorflow as tf
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import RecipeError, Reject
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Sequence, Tensor
-from snapshard.transforms.payloads import MAX_PAYLOAD_BYTES
 from snapshard.transforms.prepare import images, tables
-from snapshard.transforms.prepare.engine.compile import StepRunner, output_features
+from snapshard.transforms.prepare.engine.chain import output_features
+from snapshard.transforms.prepare.engine.program import StepRunner
+from snapshard.transforms.rejects import MAX_PAYLOAD_BYTES
 from snapshard.transforms.runs.files import wire_schema
 
 TABLE: Features = {
@@ -339,7 +340,7 @@ import hashlib, pathlib, sys
 import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Image
-from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.program import StepRunner
 from snapshard.transforms.runs.files import wire_schema
 import pyarrow as pa
 import tensorflow as tf
@@ -380,7 +381,8 @@ def test_tensorflow_is_loaded_only_where_it_works() -> None:
 import sys
 import snapshard as ss
 from snapshard.schemas.features import Image, Scalar
-from snapshard.transforms.prepare.engine.compile import StepRunner, output_features
+from snapshard.transforms.prepare.engine.chain import output_features
+from snapshard.transforms.prepare.engine.program import StepRunner
 steps = [ss.images.decode("image"), ss.images.resize("image", (4, 4))]
 output_features(steps, {"image": Image(storage="encoded")})
 StepRunner([], {"x": Scalar("int64")})
