@@ -228,19 +228,19 @@ class Build(BuildSteps):
         with contextlib.ExitStack() as stack:
             # A first build needs it: it need not wait for the inventory.
             process = None if storage.exists(self._out.latest) else self._start_analysis(stack)
-            found = self.survey()
-            published = self.published(found.fingerprint, repair=repair)
+            survey = self.survey()
+            published = self.published(survey.fingerprint, repair=repair)
             if published is not None:
                 return published
-            if process is None and found.inventory.num_hashed:
+            if process is None and survey.inventory.num_hashed:
                 process = self._start_analysis(stack)
 
             def build_all() -> Snapshot:
                 # A process for the analysis serves once.
                 ready = None if self._damage_met else process
-                return self._build(found, ready, started=started)
+                return self._build(survey, ready, started=started)
 
-            return self.dropping_damage(found, build_all)
+            return self.dropping_damage(survey, build_all)
 
     def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
         """Starts the process of the analysis, which loads its libraries in advance."""
@@ -254,33 +254,33 @@ class Build(BuildSteps):
 
     def _build(
         self,
-        found: Survey,
+        survey: Survey,
         process: AnalysisProcess | None,
         *,
         started: float,
     ) -> Snapshot:
-        staged = stage(found.recipe, self._workspace)
+        staged = stage(survey.recipe, self._workspace)
         if process is not None:
             from .analyze.process import AnalysisTask
 
             process.begin(
                 AnalysisTask(
                     staged=staged,
-                    prepared=found.features.prepared,
-                    dependencies=found.dependencies,
+                    prepared=survey.features.prepared,
+                    dependencies=survey.dependencies,
                 )
             )
-        prepared = self.prepare(found, staged)
-        graph = self.analyze(found, staged, prepared, process=process)
-        layout = self.plan(found, prepared.summary, graph)
-        settings = self.settings(found, prepared.summary, layout, graph)
+        prepared = self.prepare(survey, staged)
+        graph = self.analyze(survey, staged, prepared, process=process)
+        layout = self.plan(survey, prepared.summary, graph)
+        settings = self.settings(survey, prepared.summary, layout, graph)
         stop, meanwhile = threading.Event(), ThreadPoolExecutor(1)
         try:
             # Meanwhile, work that needs no shards.
             leaks = meanwhile.submit(self.shared_contents, prepared, layout, stop=stop)
-            near = meanwhile.submit(self.near_duplicates, found, prepared, layout, stop=stop)
-            exported = meanwhile.submit(self.serving, found, settings)
-            num_written = self.write(found, prepared, layout, settings)
+            near = meanwhile.submit(self.near_duplicates, survey, prepared, layout, stop=stop)
+            exported = meanwhile.submit(self.serving, survey, settings)
+            num_written = self.write(survey, prepared, layout, settings)
             shared_contents, serving = leaks.result(), exported.result()
             near_duplicates = near.result()
         finally:
@@ -289,7 +289,7 @@ class Build(BuildSteps):
             stop.set()
             meanwhile.shutdown(cancel_futures=True)
         return self.publish(
-            found,
+            survey,
             settings,
             layout=layout,
             prepared=prepared,

@@ -29,7 +29,7 @@ from .analyze.step import ensure_graph
 from .endings import END_ELSEWHERE_S, END_S, ending_within
 from .inventory.fingerprint_details import fingerprint_details, list_inputs
 from .inventory.resolve import with_image_facts
-from .inventory.survey import Survey, survey
+from .inventory.survey import Survey, take_survey
 from .inventory.texts import explaining_strings
 from .operate.repair import withdraw_damaged
 from .plan.near_duplicates import NearDuplicates, find_near_duplicates
@@ -69,9 +69,9 @@ def shard_names(layout: Layout, settings: ShardSettings) -> Sequence[ShardName]:
     return [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
 
 
-def num_excluded(found: Survey, prepared: Prepared) -> int:
+def num_excluded(survey: Survey, prepared: Prepared) -> int:
     """How many records of the source the recipe excludes."""
-    return found.num_files_excluded + prepared.num_excluded
+    return survey.num_files_excluded + prepared.num_excluded
 
 
 class BuildSteps:
@@ -105,7 +105,7 @@ class BuildSteps:
     def survey(self) -> Survey:
         """Takes the inventory, infers the features, computes the fingerprint."""
         with self._timed("inventory"):
-            return survey(
+            return take_survey(
                 self._recipe,
                 workspace=self._workspace,
                 progress=self._progress,
@@ -127,7 +127,7 @@ class BuildSteps:
         forget_refused(self._workspace)
         return dataclasses.replace(snapshot, cached=True)
 
-    def dropping_damage(self, found: Survey, run: Callable[[], T]) -> T:
+    def dropping_damage(self, survey: Survey, run: Callable[[], T]) -> T:
         """Runs steps. If one meets a damaged run, drops all that are damaged and starts again.
 
         A run is too large to check before it is used: its checksums fail while a step reads it.
@@ -143,9 +143,9 @@ class BuildSteps:
                 if len(self._damage_met) == ATTEMPTS:
                     raise
                 self._progress.warn("Work of an earlier build is damaged: it is made again.")
-                drop_damaged_runs(found, self._workspace)
+                drop_damaged_runs(survey, self._workspace)
 
-    def prepare(self, found: Survey, staged: StagedRecipe) -> Prepared:
+    def prepare(self, survey: Survey, staged: StagedRecipe) -> Prepared:
         """Makes sure that all records are prepared.
 
         Raises:
@@ -153,21 +153,21 @@ class BuildSteps:
         """
         with self._timed("prepare"):
             prepared = prepare_records(
-                found,
+                survey,
                 staged,
                 self._workspace,
                 runner=self._runner,
                 progress=self._progress,
             )
-        check_prepared(found, prepared, self._workspace)
-        self._report_excluded(found, prepared)
+        check_prepared(survey, prepared, self._workspace)
+        self._report_excluded(survey, prepared)
         return prepared
 
-    def _report_excluded(self, found: Survey, prepared: Prepared) -> None:
+    def _report_excluded(self, survey: Survey, prepared: Prepared) -> None:
         """Warns of ids to exclude that name no record: mistyped ones, or records that are gone."""
-        if found.excluded is None:
+        if survey.excluded is None:
             return
-        num_ids, num_records = len(found.excluded.ids), num_excluded(found, prepared)
+        num_ids, num_records = len(survey.excluded.ids), num_excluded(survey, prepared)
         if num_records < num_ids:
             self._progress.warn(
                 f"{num_ids - num_records:,} of {human_count(num_ids, 'ids')} in "
@@ -178,22 +178,22 @@ class BuildSteps:
 
     def analyze(
         self,
-        found: Survey,
+        survey: Survey,
         staged: StagedRecipe,
         prepared: Prepared,
         *,
         process: AnalysisProcess | None = None,
     ) -> str | None:
         """Makes sure that the transform graph is in the workspace; returns its folder."""
-        if found.graph is None and self._recipe.preprocessing_fn is None:
+        if survey.graph is None and self._recipe.preprocessing_fn is None:
             return None
         self._progress.start("analyze", total=None, unit="graph")
         explaining = explaining_strings(
-            found.recipe.files, found.inventory.selected, found.opened, found.inferred.features
+            survey.recipe.files, survey.inventory.selected, survey.opened, survey.inferred.features
         )
         with self._timed("analyze"), explaining:
             url, reused = ensure_graph(
-                found,
+                survey,
                 staged,
                 prepared,
                 workspace=self._workspace,
@@ -203,43 +203,43 @@ class BuildSteps:
         self._progress.finish("analyze", reused=reused)
         return url
 
-    def plan(self, found: Survey, summary: Summary, graph: str | None) -> Layout:
+    def plan(self, survey: Survey, summary: Summary, graph: str | None) -> Layout:
         """Makes sure that splits and shards are planned."""
         self._progress.start("plan", total=None, unit="shards")
         with self._timed("plan"):
-            layout, reused = lay_out(found, summary, workspace=self._workspace, graph=graph)
+            layout, reused = lay_out(survey, summary, workspace=self._workspace, graph=graph)
         num_shards = sum(len(plan.shards) for plan in layout.splits)
         note = f"{num_shards:,} shard" + ("" if num_shards == 1 else "s")
         counts = {plan.name: len(plan.shards) for plan in layout.splits}
-        if empty := empty_splits(found.recipe.splits, counts):
+        if empty := empty_splits(survey.recipe.splits, counts):
             note += f", no record in {' and '.join(empty)}"
         self._progress.finish("plan", reused=reused, note=note)
         return layout
 
     def settings(
-        self, found: Survey, summary: Summary, layout: Layout, graph: str | None
+        self, survey: Survey, summary: Summary, layout: Layout, graph: str | None
     ) -> ShardSettings:
         """What the shards have in common."""
         info = read_graph_info(graph) if graph is not None else None
-        prepared = found.features.prepared if info is None else dict(info.outputs)
+        prepared = survey.features.prepared if info is None else dict(info.outputs)
         final = with_image_facts(prepared, summary.image_facts())
         return ShardSettings(
             workspace=self._workspace,
-            snapshot=self._out.snapshot(found.fingerprint),
-            fingerprint=found.fingerprint,
+            snapshot=self._out.snapshot(survey.fingerprint),
+            fingerprint=survey.fingerprint,
             made_of=made_of(summary, graph),
-            prepared=found.features.prepared,
+            prepared=survey.features.prepared,
             final=final,
-            label=label_of(found.recipe, final),
+            label=label_of(survey.recipe, final),
             compression=layout.compression,
-            numbered=found.recipe.files.numbered,
+            numbered=survey.recipe.files.numbered,
             stratify_by=self._recipe.splits.stratify_by,
             graph=graph,
         )
 
     def write(
         self,
-        found: Survey,
+        survey: Survey,
         prepared: Prepared,
         layout: Layout,
         settings: ShardSettings,
@@ -252,7 +252,7 @@ class BuildSteps:
             names = part.of(names)
             # The shuffle of each part would read all records.
             write_by = "ranges" if write_by == "auto" else write_by
-        outputs = [self._workspace.shard_info(found.fingerprint, str(name)) for name in names]
+        outputs = [self._workspace.shard_info(survey.fingerprint, str(name)) for name in names]
         with self._timed("write"):
             missing = missing_shards(settings, names)
             if missing:
@@ -293,7 +293,7 @@ class BuildSteps:
 
     def near_duplicates(
         self,
-        found: Survey,
+        survey: Survey,
         prepared: Prepared,
         layout: Layout,
         *,
@@ -304,25 +304,25 @@ class BuildSteps:
         Raises:
             CancelledError: soon after ``stop`` is set.
         """
-        features = found.features.prepared
+        features = survey.features.prepared
         return find_near_duplicates(
             prepared.summary.table,
             layout.splits,
             features=features,
-            label=label_of(found.recipe, features),
+            label=label_of(survey.recipe, features),
             stratify_by=self._recipe.splits.stratify_by,
             workspace=self._workspace,
             wanted=self._recipe.near_duplicates,
             stop=stop,
         )
 
-    def serving(self, found: Survey, settings: ShardSettings) -> Serving:
+    def serving(self, survey: Survey, settings: ShardSettings) -> Serving:
         """Puts the model for serving into the snapshot's folder."""
-        return put_serving(found, settings)
+        return put_serving(survey, settings)
 
     def publish(
         self,
-        found: Survey,
+        survey: Survey,
         settings: ShardSettings,
         *,
         layout: Layout,
@@ -336,7 +336,7 @@ class BuildSteps:
         """Completes the snapshot, whose shards exist, and makes it the latest.
 
         Args:
-            found: The survey.
+            survey: The survey.
             settings: What the shards have in common.
             layout: The splits and shards.
             prepared: What they were made from.
@@ -358,15 +358,15 @@ class BuildSteps:
         facts: dict[str, object] = {
             "blocks": blocks,
             "damage_met": self._damage_met,
-            "fingerprint_details": fingerprint_details(found),
-            "fingerprint_parts": found.parts.to_json(),
+            "fingerprint_details": fingerprint_details(survey),
+            "fingerprint_parts": survey.parts.to_json(),
             "host": platform.node(),
             # Not in the manifest: what is skipped is no input, and may vary under one fingerprint.
             "input": {
-                "bytes": found.inventory.num_bytes,
-                "files": len(found.inventory.files),
-                "skipped": dict(found.inventory.num_skipped),
-                "source": source_shown(found),
+                "bytes": survey.inventory.num_bytes,
+                "files": len(survey.inventory.files),
+                "skipped": dict(survey.inventory.num_skipped),
+                "source": source_shown(survey),
             },
             "near_duplicates": near_duplicates.to_json(),
             "runner": self._runner.name,
@@ -374,19 +374,19 @@ class BuildSteps:
             "shards": shards,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
             "work": {
-                "blocks": list_inputs(found, self._workspace),
+                "blocks": list_inputs(survey, self._workspace),
                 "graph": settings.graph,
                 "runs": [*(entry.run.run_id for entry in prepared.entries), *prepared.replaced],
                 "summary": list(prepared.summaries),
             },
         }
-        if found.excluded is not None:
-            num_ids, num_records = len(found.excluded.ids), num_excluded(found, prepared)
+        if survey.excluded is not None:
+            num_ids, num_records = len(survey.excluded.ids), num_excluded(survey, prepared)
             facts["excluded"] = {"ids": num_ids, "records": num_records}
         with expected_to_advance("step 'publish'"):
-            found.held.check()
+            survey.held.check()
             snapshot = publish(
-                found,
+                survey,
                 settings,
                 plans=layout.splits,
                 prepared=prepared,
@@ -394,7 +394,7 @@ class BuildSteps:
                 shared_contents=shared_contents,
                 build_facts=facts,
             )
-            point_latest(self._out, found.fingerprint)
+            point_latest(self._out, survey.fingerprint)
             forget_refused(self._workspace)
         return snapshot
 

@@ -33,7 +33,7 @@ from .inventory.artifact import (
     read_reference,
     reference_id,
 )
-from .inventory.survey import Survey, survey
+from .inventory.survey import Survey, take_survey
 from .plan.step import Layout, find_layout, made_of
 from .prepare.rejects import check_prepared
 from .prepare.step import Prepared, drop_damaged_runs, find_prepared, prepare_part
@@ -60,75 +60,75 @@ class SingleStep(BuildSteps):
         with self._occupying(reads_source=step in (FIRST, "prepare")):
             if step == FIRST:
                 return self._take_inventory()
-            reference, found = self._stored_survey(step)
-            if self._is_published(found):
+            reference, survey = self._stored_survey(step)
+            if self._is_published(survey):
                 if step == STEPS[-1]:
-                    self.published(found.fingerprint)
-                return self._report(step, found, {}, part=part, reused=True)
+                    self.published(survey.fingerprint)
+                return self._report(step, survey, {}, part=part, reused=True)
             if step == "prepare":
-                return self._prepare(found, part)
+                return self._prepare(survey, part)
             try:
-                return self._run_later(step, found, part, started=reference.started)
+                return self._run_later(step, survey, part, started=reference.started)
             except DamagedWorkError as error:
-                drop_damaged_runs(found, self._workspace)
+                drop_damaged_runs(survey, self._workspace)
                 raise DamagedWorkError(
                     f"{error}\nRun the steps again from prepare on: damaged work was dropped, and "
                     "is made again."
                 ) from None
 
     def _run_later(
-        self, step: str, found: Survey, part: Part | None, *, started: float
+        self, step: str, survey: Survey, part: Part | None, *, started: float
     ) -> StepReport:
         """Looks up the inputs of a step in the order in which they are made."""
-        prepared = find_prepared(found, self._workspace)
+        prepared = find_prepared(survey, self._workspace)
         if prepared is None:
             self._refuse(step, "prepare")
-        check_prepared(found, prepared, self._workspace)
+        check_prepared(survey, prepared, self._workspace)
         if step == "analyze":
-            return self._analyze(found, prepared)
-        graph = graph_url(found, prepared, self._workspace)
+            return self._analyze(survey, prepared)
+        graph = graph_url(survey, prepared, self._workspace)
         if graph is not None and checked_graph(graph) is None:
             self._refuse(step, "analyze")
         contents = made_of(prepared.summary, graph)
-        layout = find_layout(self._workspace, found.fingerprint, contents)
+        layout = find_layout(self._workspace, survey.fingerprint, contents)
         if step == "plan":
-            return self._plan(found, prepared, graph, reused=layout is not None)
+            return self._plan(survey, prepared, graph, reused=layout is not None)
         if layout is None:
             self._refuse(step, "plan")
-        settings = self.settings(found, prepared.summary, layout, graph)
+        settings = self.settings(survey, prepared.summary, layout, graph)
         if step == "write":
-            return self._write(found, prepared, layout, settings, part)
+            return self._write(survey, prepared, layout, settings, part)
         names = shard_names(layout, settings)
         infos = [info for info in read_shard_infos(settings, names) if info is not None]
         if len(infos) < len(names):
             self._refuse(step, "write")
         if step == "verify":
-            return self._verify(found, settings, names, infos)
-        return self._publish(found, prepared, layout, settings, started=started)
+            return self._verify(survey, settings, names, infos)
+        return self._publish(survey, prepared, layout, settings, started=started)
 
     def _take_inventory(self) -> StepReport:
-        found = self.survey()
-        sides = [found.opened.sides[url] for url in found.recipe.files.side_urls]
+        survey = self.survey()
+        sides = [survey.opened.sides[url] for url in survey.recipe.files.side_urls]
         stored = StoredInventory(
-            inventory=found.inventory,
-            inferred=found.inferred,
+            inventory=survey.inventory,
+            inferred=survey.inferred,
             sides=sides,
-            extracted=found.extracted,
-            parts=found.parts.to_json(),
-            fingerprint=found.fingerprint,
+            extracted=survey.extracted,
+            parts=survey.parts.to_json(),
+            fingerprint=survey.fingerprint,
         )
         name = put_inventory(stored, self._workspace)
         before = read_reference(self._reference, self._workspace)
         reused = before is not None and before.inventory == name
         if not reused:
-            current = Reference(inventory=name, fingerprint=found.fingerprint, started=time.time())
+            current = Reference(inventory=name, fingerprint=survey.fingerprint, started=time.time())
             put_reference(self._reference, current, self._workspace)
         facts = {
-            "num_files": len(found.inventory.files),
-            "num_blocks": len(found.inventory.blocks),
-            "input_bytes": found.inventory.num_bytes,
+            "num_files": len(survey.inventory.files),
+            "num_blocks": len(survey.inventory.blocks),
+            "input_bytes": survey.inventory.num_bytes,
         }
-        return self._report(FIRST, found, facts, reused=reused)
+        return self._report(FIRST, survey, facts, reused=reused)
 
     def _stored_survey(self, step: str) -> tuple[Reference, Survey]:
         """The reference, and the survey of the inventory that it names.
@@ -142,31 +142,31 @@ class SingleStep(BuildSteps):
             stored = read_inventory(reference.inventory, self._workspace)
         if reference is None or stored is None:
             self._refuse(step, FIRST)
-        found = survey(
+        survey = take_survey(
             self._recipe,
             workspace=self._workspace,
             progress=Silent(),
             limit=self._limit,
             stored=stored,
         )
-        if found.fingerprint != stored.fingerprint:
-            changed = ", ".join(differences(stored.parts, found.parts.to_json()))
+        if survey.fingerprint != stored.fingerprint:
+            changed = ", ".join(differences(stored.parts, survey.parts.to_json()))
             raise StepOrderError(
                 f"{step} does not fit the inventory: {changed} of the fingerprint changed since. "
                 f"Run `snapshard step {FIRST}` again, and the steps after it: they reuse what is "
                 "still valid."
             )
-        return reference, found
+        return reference, survey
 
-    def _prepare(self, found: Survey, part: Part | None) -> StepReport:
-        prepared = find_prepared(found, self._workspace)
+    def _prepare(self, survey: Survey, part: Part | None) -> StepReport:
+        prepared = find_prepared(survey, self._workspace)
         if prepared is None:
-            self._refuse_changed(found)
-            staged = stage(found.recipe, self._workspace)
+            self._refuse_changed(survey)
+            staged = stage(survey.recipe, self._workspace)
             if part is not None:
-                blocks = part.of(found.inventory.blocks)
+                blocks = part.of(survey.inventory.blocks)
                 num_made = prepare_part(
-                    found,
+                    survey,
                     staged,
                     self._workspace,
                     blocks=blocks,
@@ -174,38 +174,38 @@ class SingleStep(BuildSteps):
                     progress=self._progress,
                 )
                 facts = {"num_blocks": len(blocks), "num_made": num_made}
-                return self._report("prepare", found, facts, part=part, reused=not num_made)
-            prepared = self.dropping_damage(found, lambda: self.prepare(found, staged))
+                return self._report("prepare", survey, facts, part=part, reused=not num_made)
+            prepared = self.dropping_damage(survey, lambda: self.prepare(survey, staged))
         else:
-            check_prepared(found, prepared, self._workspace)
+            check_prepared(survey, prepared, self._workspace)
         facts = {
             "num_blocks": prepared.num_units,
             "num_made": prepared.num_made,
             "num_records": prepared.summary.num_records,
             "num_rejects": prepared.num_rejects,
         }
-        return self._report("prepare", found, facts, part=part, reused=not prepared.num_made)
+        return self._report("prepare", survey, facts, part=part, reused=not prepared.num_made)
 
-    def _analyze(self, found: Survey, prepared: Prepared) -> StepReport:
-        url = graph_url(found, prepared, self._workspace)
+    def _analyze(self, survey: Survey, prepared: Prepared) -> StepReport:
+        url = graph_url(survey, prepared, self._workspace)
         reused = url is None or checked_graph(url) is not None
         if not reused:
-            self.analyze(found, stage(found.recipe, self._workspace), prepared)
-        return self._report("analyze", found, {"num_graphs": int(url is not None)}, reused=reused)
+            self.analyze(survey, stage(survey.recipe, self._workspace), prepared)
+        return self._report("analyze", survey, {"num_graphs": int(url is not None)}, reused=reused)
 
     def _plan(
-        self, found: Survey, prepared: Prepared, graph: str | None, *, reused: bool
+        self, survey: Survey, prepared: Prepared, graph: str | None, *, reused: bool
     ) -> StepReport:
-        layout = self.plan(found, prepared.summary, graph)
+        layout = self.plan(survey, prepared.summary, graph)
         facts = {
             "num_shards": sum(len(plan.shards) for plan in layout.splits),
             "num_examples": sum(s.num_examples for plan in layout.splits for s in plan.shards),
         }
-        return self._report("plan", found, facts, reused=reused)
+        return self._report("plan", survey, facts, reused=reused)
 
     def _write(
         self,
-        found: Survey,
+        survey: Survey,
         prepared: Prepared,
         layout: Layout,
         settings: ShardSettings,
@@ -215,14 +215,14 @@ class SingleStep(BuildSteps):
         if None not in read_shard_infos(settings, names):
             num_written = 0
         else:
-            num_written = self.write(found, prepared, layout, settings, part=part)
+            num_written = self.write(survey, prepared, layout, settings, part=part)
         num_shards = len(names if part is None else part.of(names))
         facts = {"num_shards": num_shards, "num_written": num_written}
-        return self._report("write", found, facts, part=part, reused=not num_written)
+        return self._report("write", survey, facts, part=part, reused=not num_written)
 
     def _verify(
         self,
-        found: Survey,
+        survey: Survey,
         settings: ShardSettings,
         names: Sequence[ShardName],
         infos: Sequence[ShardInfo],
@@ -243,11 +243,11 @@ class SingleStep(BuildSteps):
         }
         # Each time, every byte is read.
         self._progress.finish("verify", reused=False)
-        return self._report("verify", found, facts, reused=False)
+        return self._report("verify", survey, facts, reused=False)
 
     def _publish(
         self,
-        found: Survey,
+        survey: Survey,
         prepared: Prepared,
         layout: Layout,
         settings: ShardSettings,
@@ -255,29 +255,29 @@ class SingleStep(BuildSteps):
         started: float,
     ) -> StepReport:
         snapshot = self.publish(
-            found,
+            survey,
             settings,
             layout=layout,
             prepared=prepared,
-            serving=self.serving(found, settings),
+            serving=self.serving(survey, settings),
             shared_contents=self.shared_contents(prepared, layout),
-            near_duplicates=self.near_duplicates(found, prepared, layout),
+            near_duplicates=self.near_duplicates(survey, prepared, layout),
             started=started,
         )
         facts = {
             "num_examples": sum(s.num_examples for s in snapshot.manifest.splits.values()),
             "num_rejects": snapshot.manifest.num_rejects,
         }
-        return self._report("publish", found, facts, reused=False)
+        return self._report("publish", survey, facts, reused=False)
 
-    def _is_published(self, found: Survey) -> bool:
-        return storage.exists(join(self._out.snapshot(found.fingerprint), MANIFEST))
+    def _is_published(self, survey: Survey) -> bool:
+        return storage.exists(join(self._out.snapshot(survey.fingerprint), MANIFEST))
 
-    def _refuse_changed(self, found: Survey) -> None:
+    def _refuse_changed(self, survey: Survey) -> None:
         """Refuses to prepare files that are no longer those of the inventory."""
-        recipe = found.recipe
+        recipe = survey.recipe
         opened = open_files(recipe.files, recipe.folder, recipe.limits)
-        if changed := changed_files(found.inventory, opened):
+        if changed := changed_files(survey.inventory, opened):
             others = " and others" if changed[1:] else ""
             raise StepOrderError(
                 f"{changed[0]}{others} of {opened.shown} changed since the inventory. Run "
@@ -293,7 +293,7 @@ class SingleStep(BuildSteps):
     def _report(
         self,
         step: str,
-        found: Survey,
+        survey: Survey,
         facts: Mapping[str, int],
         *,
         part: Part | None = None,
@@ -302,10 +302,10 @@ class SingleStep(BuildSteps):
         return StepReport(
             step=step,
             part=part,
-            fingerprint=found.fingerprint,
-            path=self._out.snapshot(found.fingerprint),
+            fingerprint=survey.fingerprint,
+            path=self._out.snapshot(survey.fingerprint),
             reused=reused,
-            published=self._is_published(found),
+            published=self._is_published(survey),
             seconds=time.perf_counter() - self._begun,
             facts=facts,
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def ensure_graph(
-    found: Survey,
+    survey: Survey,
     staged: StagedRecipe,
     prepared: Prepared,
     *,
@@ -31,7 +31,7 @@ def ensure_graph(
     """Ensures that a workspace has the transform graph of a recipe.
 
     Args:
-        found: The survey of a recipe with a ``preprocessing_fn`` or ``transform_from``.
+        survey: The survey of a recipe with a ``preprocessing_fn`` or ``transform_from``.
         staged: The recipe's handle.
         prepared: The prepared records.
         workspace: Destination of the graph.
@@ -47,35 +47,35 @@ def ensure_graph(
         StorageError: if the graph cannot be read or written.
         RunnerError: if a process or the engine ended too early.
     """
-    if found.graph is not None:
-        return found.graph.put(workspace), True
+    if survey.graph is not None:
+        return survey.graph.put(workspace), True
     from .process import AnalysisSpec, AnalysisTask, analyze
 
-    parts, features = found.parts, found.features.prepared
-    url = _analyzed_url(found, prepared, workspace)
+    parts, features = survey.parts, survey.features.prepared
+    url = _analyzed_url(survey, prepared, workspace)
     if checked_graph(url) is not None:
         return url, True
     plans = plan_with(
-        found.recipe,
+        survey.recipe,
         prepared.summary,
         features=features,
         workspace=workspace,
         size_ratio=1.0,
-        limit=found.limit,
+        limit=survey.limit,
     )
     records = train_records(
         train_split(plans),
         workspace=workspace,
         summary_digest=prepared.digest,
         prepared=features,
-        stratify_by=found.recipe.splits.stratify_by,
+        stratify_by=survey.recipe.splits.stratify_by,
     )
     code = str(parts.preprocessing)
-    if found.recipe.analyze_on_runner:
+    if survey.recipe.analyze_on_runner:
         from .job import analyze_on_runner
 
         analyze_on_runner(
-            AnalysisTask(staged=staged, prepared=features, dependencies=found.dependencies),
+            AnalysisTask(staged=staged, prepared=features, dependencies=survey.dependencies),
             url,
             records=records,
             num_runs=len(prepared.summary.entries),
@@ -87,7 +87,7 @@ def ensure_graph(
         spec = AnalysisSpec(
             staged=staged,
             prepared=features,
-            dependencies=found.dependencies,
+            dependencies=survey.dependencies,
             read_batches=records,
         )
         with storage.scratch_folder(workspace.root) as scratch:
@@ -95,19 +95,19 @@ def ensure_graph(
     return url, False
 
 
-def graph_url(found: Survey, prepared: Prepared, workspace: Workspace) -> str | None:
+def graph_url(survey: Survey, prepared: Prepared, workspace: Workspace) -> str | None:
     """The folder of a recipe's transform graph, whether it is there or not.
 
     None for a recipe without one.
     """
-    if found.graph is not None:
-        return workspace.graph(found.graph.digest)
-    if found.recipe.preprocessing_fn is None:
+    if survey.graph is not None:
+        return workspace.graph(survey.graph.digest)
+    if survey.recipe.preprocessing_fn is None:
         return None
-    return _analyzed_url(found, prepared, workspace)
+    return _analyzed_url(survey, prepared, workspace)
 
 
-def _analyzed_url(found: Survey, prepared: Prepared, workspace: Workspace) -> str:
-    parts = found.parts
+def _analyzed_url(survey: Survey, prepared: Prepared, workspace: Workspace) -> str:
+    parts = survey.parts
     made_of = [prepared.summary.contents, parts.analysis, parts.preprocessing, parts.splits]
     return workspace.graph(digest([*made_of, dict(parts.versions)]))

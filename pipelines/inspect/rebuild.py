@@ -169,21 +169,21 @@ def rebuild_shard(
             progress=progress,
             limit=limit if isinstance(limit, int) else None,
         )
-        found = again.survey()
+        survey = again.survey()
         changed: list[str] = []
-        if found.fingerprint != manifest.fingerprint and facts:
-            changed = differences(facts["fingerprint_parts"], found.parts.to_json())
+        if survey.fingerprint != manifest.fingerprint and facts:
+            changed = differences(facts["fingerprint_parts"], survey.parts.to_json())
         if recipe.analyze_on_runner and PUBLISHED in manifest.files:
             # An engine may give other last bits each time: the published graph is used.
             graph = find_graph(storage.absolute(snapshot.path), folder="")
-            found = dataclasses.replace(found, graph=graph)
-        info, where = again.write_one(found, shard.file)
+            survey = dataclasses.replace(survey, graph=graph)
+        info, where = again.write_one(survey, shard.file)
         comparing = _Comparison(snapshot, shard, where)
         return Rebuilt(
             shard=shard.file,
             num_examples=0 if info is None else info.num_examples,
             changed=changed,
-            changes_known=bool(facts) or found.fingerprint == manifest.fingerprint,
+            changes_known=bool(facts) or survey.fingerprint == manifest.fingerprint,
             differing=comparing.differing(info),
             damaged=comparing.damaged(),
         )
@@ -192,15 +192,15 @@ def rebuild_shard(
 class _Again(BuildSteps):
     """A build of one shard."""
 
-    def write_one(self, found: Survey, file: str) -> tuple[ShardInfo | None, str]:
+    def write_one(self, survey: Survey, file: str) -> tuple[ShardInfo | None, str]:
         """Prepares all records, writes one shard; returns its info, if planned, and its folder."""
-        staged = stage(found.recipe, self._workspace)
+        staged = stage(survey.recipe, self._workspace)
         prepared = prepare_records(
-            found, staged, self._workspace, runner=self._runner, progress=self._progress
+            survey, staged, self._workspace, runner=self._runner, progress=self._progress
         )
-        graph = self.analyze(found, staged, prepared)
-        layout = self.plan(found, prepared.summary, graph)
-        settings = self.settings(found, prepared.summary, layout, graph)
+        graph = self.analyze(survey, staged, prepared)
+        layout = self.plan(survey, prepared.summary, graph)
+        settings = self.settings(survey, prepared.summary, layout, graph)
         planned: dict[str, tuple[SplitPlan, ShardPlan]] = {
             str(shard_name(shard, settings)): (split, shard)
             for split in layout.splits

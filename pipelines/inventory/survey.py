@@ -80,7 +80,7 @@ class Survey:
         return self.inventory.num_skipped.get(EXCLUDED, 0)
 
 
-def survey(
+def take_survey(
     recipe: Recipe,
     *,
     workspace: Workspace,

@@ -114,26 +114,26 @@ def made_of(summary: Summary, graph: str | None) -> str:
 
 
 def lay_out(
-    found: Survey, summary: Summary, *, workspace: Workspace, graph: str | None
+    survey: Survey, summary: Summary, *, workspace: Workspace, graph: str | None
 ) -> tuple[Layout, bool]:
     """The layout of a snapshot, and whether the workspace had it already."""
-    recipe = found.recipe
+    recipe = survey.recipe
     what = made_of(summary, graph)
-    planned = find_layout(workspace, found.fingerprint, what)
+    planned = find_layout(workspace, survey.fingerprint, what)
     if planned is not None:
-        if found.limit is None:
+        if survey.limit is None:
             _refuse_empty_splits(
                 recipe,
                 planned.splits,
                 summary,
-                features=found.features.prepared,
+                features=survey.features.prepared,
                 workspace=workspace,
             )
         return planned, True
     sizes = measure_sample(
-        run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, found.features.prepared),
+        run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, survey.features.prepared),
         partitions=range(len(recipe.splits.names)),
-        prepared=found.features.prepared,
+        prepared=survey.features.prepared,
         graph=load_graph(graph),
     )
     compression = choose_compression(
@@ -145,15 +145,15 @@ def lay_out(
     plans = plan_with(
         recipe,
         summary,
-        features=found.features.prepared,
+        features=survey.features.prepared,
         workspace=workspace,
         size_ratio=size_ratio,
-        limit=found.limit,
+        limit=survey.limit,
     )
     layout = Layout(plans, compression)
     value = {"compression": compression, "splits": plan_to_json(plans)}
-    url, content = workspace.plan(found.fingerprint), json.dumps(value, sort_keys=True)
-    put_artifact(url, content.encode(), what=_what(found.fingerprint, what))
+    url, content = workspace.plan(survey.fingerprint), json.dumps(value, sort_keys=True)
+    put_artifact(url, content.encode(), what=_what(survey.fingerprint, what))
     return layout, False
 
 
