@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
+from ...schemas.progress import Progress
 from ...schemas.runner import JobRunner
 from ...transforms import storage
 from ...transforms.analysis.graph import checked_graph
 from ..inventory.survey import Survey
+from ..inventory.texts import explaining_strings
 from ..plan.step import plan_with, train_split
 from ..prepare.step import Prepared
 from ..recipe.shipping import StagedRecipe
+from .process import AnalysisProcess, AnalysisSpec, AnalysisTask, analyze
 from .train_records import train_records
 
-if TYPE_CHECKING:
-    from .process import AnalysisProcess
 
-
-def ensure_graph(
+def make_graph(
     survey: Survey,
     staged: StagedRecipe,
     prepared: Prepared,
     *,
     workspace: Workspace,
     runner: JobRunner,
+    progress: Progress,
     process: AnalysisProcess | None = None,
-) -> tuple[str, bool]:
-    """Ensures that a workspace has the transform graph of a recipe.
+) -> str | None:
+    """Makes sure that the workspace has the transform graph of a recipe.
 
     Args:
-        survey: The survey of a recipe with a ``preprocessing_fn`` or ``transform_from``.
+        survey: The survey of the recipe.
         staged: The recipe's handle.
         prepared: The prepared records.
         workspace: Destination of the graph.
         runner: The engine, on which the analysis runs if the recipe says so.
+        progress: Receives that the step begins and ends.
         process: A child process that was started early.
 
     Returns:
-        The graph's folder, and whether there was nothing to analyze.
+        The graph's folder; None for a recipe without ``preprocessing_fn`` and ``transform_from``.
 
     Raises:
         RecipeError: if ``preprocessing_fn`` fails; with its message.
@@ -47,9 +47,30 @@ def ensure_graph(
         StorageError: if the graph cannot be read or written.
         RunnerError: if a process or the engine ended too early.
     """
+    if survey.graph is None and survey.recipe.preprocessing_fn is None:
+        return None
+    progress.start("analyze", total=None, unit="graph")
+    source, features = survey.recipe.files, survey.inferred.features
+    with explaining_strings(source, survey.inventory.selected, survey.opened, features):
+        url, reused = _ensure_graph(
+            survey, staged, prepared, workspace=workspace, runner=runner, process=process
+        )
+    progress.finish("analyze", reused=reused)
+    return url
+
+
+def _ensure_graph(
+    survey: Survey,
+    staged: StagedRecipe,
+    prepared: Prepared,
+    *,
+    workspace: Workspace,
+    runner: JobRunner,
+    process: AnalysisProcess | None,
+) -> tuple[str, bool]:
+    """The graph's folder, and whether there was nothing to analyze."""
     if survey.graph is not None:
         return survey.graph.put(workspace), True
-    from .process import AnalysisSpec, AnalysisTask, analyze
 
     parts, features = survey.parts, survey.features.prepared
     url = _analyzed_url(survey, prepared, workspace)

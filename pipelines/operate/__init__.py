@@ -1,1 +1,1 @@
-"""Running builds where others depend on them: gc, repair, Airflow, Dataflow, runner checks."""
+"""Running builds where others depend on them: gc, Airflow, Dataflow, runner checks."""

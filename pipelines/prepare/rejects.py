@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from ...schemas.errors import DataError, RejectsError
 from ...schemas.naming import Workspace, join
+from ...schemas.progress import Progress
 from ...schemas.recipe import CrossStep
 from ...schemas.reject_budgets import TOTAL, Exceeded, exceeded_budgets
 from ...schemas.visible import human_count
@@ -138,6 +139,25 @@ def _try_again(survey: Survey) -> str:
         f"respond, set revision={revision} in the recipe or build with --revision {revision}: "
         "this prepares the blocks with rejects again."
     )
+
+
+def num_excluded(survey: Survey, prepared: Prepared) -> int:
+    """How many records of the source the recipe excludes."""
+    return survey.num_files_excluded + prepared.num_excluded
+
+
+def warn_of_unknown_ids(survey: Survey, prepared: Prepared, progress: Progress) -> None:
+    """Warns of ids to exclude that name no record: mistyped ones, or records that are gone."""
+    if survey.excluded is None:
+        return
+    num_ids, num_records = len(survey.excluded.ids), num_excluded(survey, prepared)
+    if num_records < num_ids:
+        progress.warn(
+            f"{num_ids - num_records:,} of {human_count(num_ids, 'ids')} in "
+            f"{storage.redact(str(survey.recipe.exclude))} (exclude=) name no record of the "
+            "source. The records may be gone already, or their ids may have changed: rows that "
+            "are inserted into a file change the ids of all rows that follow."
+        )
 
 
 def _where_rejects_are(workspace: Workspace) -> str:
