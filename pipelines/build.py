@@ -39,7 +39,7 @@ from ..transforms.storage.redaction import hiding_known_in_errors
 from .analyze.process import AnalysisProcess, AnalysisTask, start_process
 from .analyze.step import graph_url, make_graph
 from .endings import END_ELSEWHERE_S, END_S, ending_within
-from .engines import runner_config
+from .engines import runner_config, runs_here
 from .inventory.artifact import (
     Reference,
     changed_files,
@@ -51,12 +51,6 @@ from .inventory.artifact import (
 )
 from .inventory.survey import Survey, take_survey
 from .plan.step import find_layout, lay_out, made_of
-from .preflight import (
-    check_place,
-    refuse_memory_of_one_process,
-    refuse_output_among_data,
-    runs_here,
-)
 from .prepare.rejects import check_prepared, warn_of_unknown_ids
 from .prepare.step import (
     Prepared,
@@ -76,7 +70,13 @@ from .publish.step import (
 from .recipe.shipping import StagedRecipe, refuse_optimized_python, refuse_while_loading, stage
 from .snapshot import Snapshot
 from .watchdog import expected_to_advance, stall_timeout_of, watched_build
-from .workspace import choose_workspace, occupied
+from .workspace import (
+    check_place,
+    choose_workspace,
+    occupied,
+    refuse_memory_of_one_process,
+    refuse_output_among_data,
+)
 from .write.step import Written, shard_names, shard_settings, verify_shards, write_shards
 from .write.strategy import WriteBy, checked_write_by
 

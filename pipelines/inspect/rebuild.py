@@ -33,8 +33,7 @@ from ..inventory.survey import Survey, take_survey
 from ..plan.step import lay_out
 from ..prepare.step import prepare_records
 from ..recipe.shipping import revised, stage
-from ..snapshot import Snapshot
-from ..snapshot_files import SnapshotFiles
+from ..snapshot import Snapshot, SnapshotFiles
 from ..write.step import shard_settings
 from .verify_contents import read_id
 from .why import build_facts

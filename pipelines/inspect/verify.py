@@ -37,10 +37,8 @@ from ...transforms import storage
 from ...transforms.examples.index import index_from_bytes, index_sizes
 from ...transforms.examples.tfrecord import FRAME_BYTES, frame_trouble
 from ..inventory.exclusions import IdList
-from ..snapshot import Snapshot, locate, manifest_bytes, reader_file_of
-from ..snapshot_files import FoundFile, SnapshotFiles
-from .verify_absence import find_present
-from .verify_contents import FINGERPRINT, ContentChecker, length_text, read_id
+from ..snapshot import FoundFile, Snapshot, SnapshotFiles, locate, manifest_bytes, reader_file_of
+from .verify_contents import FINGERPRINT, ContentChecker, find_present, length_text, read_id
 from .verify_report import Finding, Findings, Report, Sampled
 
 STEP = "verify"

@@ -30,9 +30,8 @@ from ...transforms.runs.summary import (
 from ..inventory.step import write_descriptors
 from ..inventory.survey import Survey
 from ..plan.splits import find_split_ends
-from ..progress import watched
 from ..recipe.shipping import StagedRecipe
-from ..watchdog import expected_to_advance
+from ..watchdog import counting_outputs, expected_to_advance
 from .block_worker import PrepareConfig, StageKey, run_files
 from .run_files import run_in_place
 from .sort_keys import bins_for
@@ -339,7 +338,7 @@ def _run_stage(
     descriptors = write_descriptors(units, config.workspace)
     run_ids = (missing.get(unit) or config.key.run_id(unit) for unit in units)
     outputs = [config.workspace.run_info(run_id) for run_id in run_ids]
-    with watched(progress, label, outputs=outputs, unit="blocks"):
+    with counting_outputs(progress, label, outputs=outputs, unit="blocks"):
         # Takes seconds: in the step's time, so that its bar shows.
         from .job import PrepareRuns
 

@@ -18,8 +18,7 @@ from ..inventory.survey import Survey
 from ..plan.step import Layout, made_of
 from ..prepare.stages import label_of
 from ..prepare.step import Prepared
-from ..progress import watched
-from ..watchdog import expected_to_advance
+from ..watchdog import counting_outputs, expected_to_advance
 from .strategy import WriteBy, write_job
 
 
@@ -99,7 +98,7 @@ def write_shards(
         progress.finish("write", reused=True)
         return Written()
     outputs = [settings.workspace.shard_info(settings.fingerprint, str(name)) for name in names]
-    with watched(progress, "write", outputs=outputs, unit="shards"):
+    with counting_outputs(progress, "write", outputs=outputs, unit="shards"):
         job, by = write_job(
             prepared.summary,
             prepared.digest,

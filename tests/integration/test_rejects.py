@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from snapshard import cli
+from snapshard import cli, startup_noise
 from snapshard.pipelines import build as builds
-from snapshard.pipelines import startup_noise
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.inventory.step import group_blocks
 from snapshard.pipelines.publish import step as publishing
