@@ -72,18 +72,17 @@ def verify(snapshot: Snapshot, *, progress: Progress) -> Verified:
     return Verified(report.num_files, report.num_bytes, report.num_examples)
 
 
-def raise_findings(report: Report, *, lines: int = 0) -> None:
+def raise_findings(report: Report) -> None:
     """Raises what was found, if anything was.
 
     Args:
         report: Of :func:`check_snapshot`.
-        lines: Maximum number of findings in the message; 0 for all.
 
     Raises:
         DamagedSnapshotError: if anything is damaged.
         StorageError: if nothing is damaged, but something could not be checked.
     """
-    message = "\n".join(report.lines(lines))
+    message = "\n".join(report.lines())
     if report.damages:
         raise DamagedSnapshotError(message)
     if report.unreadable:

@@ -465,11 +465,11 @@ def _source(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
     return found
 
 
-def _code_changes(part: str, old: object, new: object, *, where: str = "") -> list[Change]:
+def _code_changes(part: str, old: object, new: object) -> list[Change]:
     """Changes of the code of functions."""
     before, after = (_code_digests(functions) for functions in (old, new))
-    found = _digest_changes(part, before, after, where=where)
-    return found or [Change(part=part, thing="code", kind="changed", where=where)]
+    found = _digest_changes(part, before, after)
+    return found or [Change(part=part, thing="code", kind="changed")]
 
 
 def _code_digests(functions: object) -> dict[str, str]:

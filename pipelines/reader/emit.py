@@ -331,19 +331,18 @@ class _Name(str):
     __slots__ = ()
 
 
-def _assign(target: str, value: object, *, max_lines: int = _MAX_LINES) -> Iterator[str]:
+def _assign(target: str, value: object) -> Iterator[str]:
     """Yields the lines of an assignment: one line if short, else several, wider if too many.
 
     Args:
         target: The text before the equals sign.
         value: None, a bool, number, string or bytes, or a list, tuple or dict of such.
-        max_lines: Maximum number of lines for the items of a dict.
     """
     before = f"{target} = "
     lines = list(_literal(value, before=before, after="", indent=""))
-    if isinstance(value, dict) and len(lines) > max_lines + 2:
+    if isinstance(value, dict) and len(lines) > _MAX_LINES + 2:
         items = [f"{_one_line(key)}: {_one_line(item)}" for key, item in value.items()]
-        lines = [before + "{", *_packed(items, indent="    ", max_lines=max_lines), "}"]
+        lines = [before + "{", *_packed(items, indent="    "), "}"]
     yield from lines
 
 
@@ -359,15 +358,14 @@ def _literal(value: object, *, before: str, after: str, indent: str) -> Iterator
         for key, item in value.items():
             yield from _literal(item, before=f"{_one_line(key)}: ", after=",", indent=inner)
     else:
-        yield from _packed([_one_line(item) for item in value], indent=inner, max_lines=_MAX_LINES)
+        yield from _packed([_one_line(item) for item in value], indent=inner)
     yield indent + ("}" if isinstance(value, dict) else "]") + after
 
 
-def _packed(items: list[str], *, indent: str, max_lines: int) -> list[str]:
-    """Packs items into lines; widens the lines if there would be more than ``max_lines``."""
+def _packed(items: list[str], *, indent: str) -> list[str]:
+    """Packs items into lines; widens the lines if there would be too many."""
     width, room = _WIDTH, sum(len(item) + 2 for item in items)
-    if room > max_lines * _VERY_WIDE:
-        max_lines = min(max_lines, 2)
+    max_lines = 2 if room > _MAX_LINES * _VERY_WIDE else _MAX_LINES
     while len(lines := _filled(items, indent, width)) > max_lines:
         width = max(width + width // 16, room // max_lines + len(indent))
     return lines
