@@ -121,8 +121,8 @@ def build(
     """
     from . import terminal
     from .pipelines.build import build as run_build
-    from .pipelines.preflight import check_place
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
+    from .pipelines.workspace import check_place
     from .pipelines.write.strategy import checked_write_by
 
     check_place(out, "--out")
@@ -213,8 +213,8 @@ def step(
     """
     from . import terminal
     from .pipelines.build import run_step
-    from .pipelines.preflight import check_place
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
+    from .pipelines.workspace import check_place
     from .pipelines.write.strategy import checked_write_by
 
     check_place(out, "--out")
@@ -863,7 +863,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     from . import terminal
     from .pipelines import endings
-    from .pipelines.startup_noise import hush_libraries
+    from .startup_noise import hush_libraries
 
     terminal.prepare_streams()
     hush_libraries()

@@ -35,6 +35,7 @@ from snapshard.pipelines.prepare.run_files import RunFiles
 from snapshard.pipelines.prepare.sort_keys import bins_for
 from snapshard.schemas.blocks import BatchInfo, RunInfo
 from snapshard.schemas.naming import Workspace
+from snapshard.schemas.progress import Silent
 from snapshard.transforms.examples.sizing import SAMPLE_RUNS
 from snapshard.transforms.examples.tfrecord import FRAME_BYTES
 from snapshard.transforms.rejects import Dropped
@@ -197,9 +198,9 @@ def plan(folder: str, name: str) -> None:
         features=types.SimpleNamespace(prepared=FEATURES),
         limit=None,
     )
-    layout, reused = lay_out(survey, summary, workspace=workspace, graph=None)
+    layout = lay_out(survey, summary, None, workspace=workspace, progress=Silent())
     seconds, processor = time.perf_counter() - started, time.process_time() - processor
-    if reused or facts or find_layout(workspace, FINGERPRINT, made_of(summary, None)) != layout:
+    if facts or find_layout(workspace, FINGERPRINT, made_of(summary, None)) != layout:
         sys.exit("the plan in the workspace is another one")
     print(f"{num_records:,} records in {len(summary.table):,} runs")
     print(f"{len(summary.histogram.bin):,} bins of {1 << summary.histogram.bits:,} hold records")

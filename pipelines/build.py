@@ -1,6 +1,13 @@
-"""Builds: all steps in order, or one of them. Each has a durable result, so a build resumes.
+"""Builds: all steps in order, or one of them, for schedulers.
 
-inventory → prepare → analyze → plan → write → publish. A step whose result exists does nothing.
+    inventory → prepare → analyze → plan → write → publish
+
+Each step is a function from the results of the steps before to a durable one of its own, in the
+workspace or the snapshot's folder, under a key that is computed from what went into it: a step
+whose result exists does nothing, so a build resumes. ``_all_steps`` makes one result after the
+other. ``_one_step``, maybe in a process or on a machine of its own, looks up those of the steps
+before, names the step that is missing, and makes its own.
+
 This module alone chooses the runner.
 """
 
@@ -11,30 +18,72 @@ import dataclasses
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NoReturn, TypeVar
 
 from ..runners import make_runner as make_runner
-from ..schemas.errors import RecipeError
+from ..schemas.errors import DamagedWorkError, RecipeError, StepOrderError
+from ..schemas.fingerprint import differences
+from ..schemas.naming import OutputPaths, Workspace
 from ..schemas.progress import Progress, Silent
 from ..schemas.recipe import Recipe
-from ..schemas.runner import Direct, RunnerConfig
+from ..schemas.runner import Direct, JobRunner, RunnerConfig
+from ..schemas.steps import IN_PARTS, RUN_JOBS, Part, StepReport, check_step
 from ..transforms import storage
+from ..transforms.analysis.graph import checked_graph
+from ..transforms.examples.shards import read_shard_infos
+from ..transforms.sources.combined import open_files
 from ..transforms.storage.failures import telling_os_errors
 from ..transforms.storage.redaction import hiding_known_in_errors
-from .build_steps import BuildSteps
-from .engines import runner_config
-from .inventory.survey import Survey
-from .preflight import check_place
-from .recipe.shipping import refuse_optimized_python, refuse_while_loading, stage
-from .single_step import SingleStep
+from .analyze.process import AnalysisProcess, AnalysisTask, start_process
+from .analyze.step import graph_url, make_graph
+from .endings import END_ELSEWHERE_S, END_S, ending_within
+from .engines import runner_config, runs_here
+from .inventory.artifact import (
+    Reference,
+    changed_files,
+    put_inventory,
+    put_reference,
+    read_inventory,
+    read_reference,
+    reference_id,
+)
+from .inventory.survey import Survey, take_survey
+from .plan.step import find_layout, lay_out, made_of
+from .prepare.rejects import check_prepared, warn_of_unknown_ids
+from .prepare.step import (
+    Prepared,
+    drop_damaged_runs,
+    find_prepared,
+    prepare_part,
+    prepare_records,
+)
+from .publish.step import (
+    History,
+    find_published,
+    is_published,
+    make_extras,
+    publish,
+    withdraw_damaged,
+)
+from .recipe.shipping import StagedRecipe, refuse_optimized_python, refuse_while_loading, stage
 from .snapshot import Snapshot
-from .steps import IN_PARTS, RUN_JOBS, Part, StepReport, check_step
-from .watchdog import stall_timeout_of, watched_build
+from .watchdog import expected_to_advance, stall_timeout_of, watched_build
+from .workspace import (
+    check_place,
+    choose_workspace,
+    occupied,
+    refuse_memory_of_one_process,
+    refuse_output_among_data,
+)
+from .write.step import Written, shard_names, shard_settings, verify_shards, write_shards
 from .write.strategy import WriteBy, checked_write_by
 
-if TYPE_CHECKING:
-    from .analyze.process import AnalysisProcess
+ATTEMPTS = 3
+"""One more than needed, unless concurrent builds meet the same damage."""
+
+T = TypeVar("T")
 
 
 def build(
@@ -86,25 +135,16 @@ def build(
             the build cannot end otherwise, this process ends.
     """
     _check_call("ss.build", recipe, out, limit=limit, runner=runner, workspace=workspace)
-    write_by = checked_write_by(write_by)
-    config = _config(runner, workers)
-    progress = progress or Silent()
-    with (
-        hiding_known_in_errors(),
-        telling_os_errors("use", os.fspath(out)),
-        watched_build(stall_timeout_of(config), progress=progress),
-        make_runner(config) as engine,
-    ):
-        engine.check()
-        return Build(
-            recipe,
-            os.fspath(out),
-            runner=engine,
-            progress=progress,
-            limit=limit,
-            write_by=write_by,
-            workspace=workspace,
-        ).run(repair=repair)
+    with _begun(
+        recipe,
+        out,
+        config=_config(runner, workers),
+        progress=progress or Silent(),
+        limit=limit,
+        write_by=checked_write_by(write_by),
+        workspace=workspace,
+    ) as started:
+        return _all_steps(started, repair=repair)
 
 
 def run_step(
@@ -151,26 +191,19 @@ def run_step(
     wanted = None if part is None else Part.parse(part)
     if wanted is not None and check_step(step) not in IN_PARTS:
         raise RecipeError(f"{step} has no parts; {' and '.join(sorted(IN_PARTS))} have.")
-    config = _config(runner, workers)
-    stall_timeout, progress = stall_timeout_of(config), progress or Silent()
-    if check_step(step) not in RUN_JOBS or (step == "analyze" and not recipe.analyze_on_runner):
-        config = Direct()
-    with (
-        hiding_known_in_errors(),
-        telling_os_errors("use", os.fspath(out)),
-        watched_build(stall_timeout, progress=progress),
-        make_runner(config) as engine,
-    ):
-        engine.check()
-        return SingleStep(
-            recipe,
-            os.fspath(out),
-            runner=engine,
-            progress=progress,
-            limit=limit,
-            write_by=checked_write_by(write_by),
-            workspace=workspace,
-        ).run(step, part=wanted)
+    runs_job = check_step(step) in RUN_JOBS and (step != "analyze" or recipe.analyze_on_runner)
+    with _begun(
+        recipe,
+        out,
+        config=_config(runner, workers),
+        progress=progress or Silent(),
+        limit=limit,
+        write_by=checked_write_by(write_by),
+        workspace=workspace,
+        runs_job=runs_job,
+        reads_source=step in ("inventory", "prepare"),
+    ) as started:
+        return _one_step(started, step, wanted)
 
 
 def _check_call(
@@ -215,87 +248,446 @@ def _config(runner: str | RunnerConfig, workers: int | None) -> RunnerConfig:
     return runner if workers is None else dataclasses.replace(runner, workers=workers)
 
 
-class Build(BuildSteps):
-    """A build that runs all steps in this process."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Build:
+    """What the steps of a build have in common, and how they went in this process."""
 
-    def run(self, *, repair: bool = False) -> Snapshot:
-        """Runs the steps that are not done."""
-        with self._occupying():
-            return self._run(repair=repair)
+    recipe: Recipe
+    out: OutputPaths
+    runner: JobRunner
+    progress: Progress
+    limit: int | None = None
+    write_by: WriteBy = "auto"
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    """How long each step took."""
+    damage_met: list[str] = dataclasses.field(default_factory=list)
 
-    def _run(self, *, repair: bool) -> Snapshot:
-        started = time.time()
-        with contextlib.ExitStack() as stack:
-            # A first build needs it: it need not wait for the inventory.
-            process = None if storage.exists(self._out.latest) else self._start_analysis(stack)
-            found = self.survey()
-            published = self.published(found.fingerprint, repair=repair)
-            if published is not None:
-                return published
-            if process is None and found.inventory.num_hashed:
-                process = self._start_analysis(stack)
+    @property
+    def workspace(self) -> Workspace:
+        """Where the steps' results are."""
+        return Workspace(self.out.workspace)
 
-            def build_all() -> Snapshot:
-                # A process for the analysis serves once.
-                ready = None if self._damage_met else process
-                return self._build(found, ready, started=started)
+    @contextlib.contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Takes the time of a step, which is expected to advance."""
+        started = time.perf_counter()
+        with expected_to_advance(f"step {step!r}"):
+            yield
+        self.seconds[step] = time.perf_counter() - started
 
-            return self.dropping_damage(found, build_all)
+    def dropping_damage(self, survey: Survey, run: Callable[[], T]) -> T:
+        """Runs steps. If one meets a damaged run, drops all that are damaged and starts again.
 
-    def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
-        """Starts the process of the analysis, which loads its libraries in advance."""
-        recipe = self._recipe
-        if recipe.preprocessing_fn is None or recipe.analyze_on_runner or recipe.transform_from:
-            return None
-        from .analyze.process import start_process
+        A run is too large to check before it is used: its checksums fail while a step reads it.
 
-        scratch = stack.enter_context(storage.scratch_folder(self._workspace.root))
-        return stack.enter_context(start_process(scratch))
+        Raises:
+            DamagedWorkError: if the last of three attempts meets damage too.
+        """
+        while True:
+            try:
+                return run()
+            except DamagedWorkError as error:
+                self.damage_met.append(str(error))
+                if len(self.damage_met) == ATTEMPTS:
+                    raise
+                self.progress.warn("Work of an earlier build is damaged: it is made again.")
+                drop_damaged_runs(survey, self.workspace)
 
-    def _build(
-        self,
-        found: Survey,
-        process: AnalysisProcess | None,
-        *,
-        started: float,
-    ) -> Snapshot:
-        staged = stage(found.recipe, self._workspace)
-        if process is not None:
-            from .analyze.process import AnalysisTask
-
-            process.begin(
-                AnalysisTask(
-                    staged=staged,
-                    prepared=found.features.prepared,
-                    dependencies=found.dependencies,
-                )
-            )
-        prepared = self.prepare(found, staged)
-        graph = self.analyze(found, staged, prepared, process=process)
-        layout = self.plan(found, prepared.summary, graph)
-        settings = self.settings(found, prepared.summary, layout, graph)
-        stop, meanwhile = threading.Event(), ThreadPoolExecutor(1)
-        try:
-            # Meanwhile, work that needs no shards.
-            leaks = meanwhile.submit(self.shared_contents, prepared, layout, stop=stop)
-            near = meanwhile.submit(self.near_duplicates, found, prepared, layout, stop=stop)
-            exported = meanwhile.submit(self.serving, found, settings)
-            num_written = self.write(found, prepared, layout, settings)
-            shared_contents, serving = leaks.result(), exported.result()
-            near_duplicates = near.result()
-        finally:
-            # After an error, work that has begun ends soon, while the workspace is occupied, and no
-            # more begins.
-            stop.set()
-            meanwhile.shutdown(cancel_futures=True)
-        return self.publish(
-            found,
-            settings,
-            layout=layout,
-            prepared=prepared,
-            serving=serving,
-            shared_contents=shared_contents,
-            near_duplicates=near_duplicates,
+    def history(self, *, started: float, written: Written | None) -> History:
+        """For ``build.json``."""
+        return History(
             started=started,
-            num_written=num_written,
+            runner=self.runner.name,
+            seconds=self.seconds,
+            damage_met=self.damage_met,
+            written=written,
         )
+
+
+@contextlib.contextmanager
+def _begun(
+    recipe: Recipe,
+    out: str | os.PathLike[str],
+    *,
+    config: RunnerConfig,
+    progress: Progress,
+    limit: int | None,
+    write_by: WriteBy,
+    workspace: str | os.PathLike[str] | None,
+    runs_job: bool = True,
+    reads_source: bool = True,
+) -> Iterator[Build]:
+    """A build while it is watched, its engine runs, and its folders are occupied.
+
+    Garbage collection is kept out of them, and folders that cannot serve are refused.
+    """
+    with (
+        hiding_known_in_errors(),
+        telling_os_errors("use", os.fspath(out)),
+        watched_build(stall_timeout_of(config), progress=progress),
+        make_runner(config if runs_job else Direct()) as runner,
+    ):
+        runner.check()
+
+        def refuse_places(paths: OutputPaths) -> None:
+            refuse_memory_of_one_process(recipe, paths, runner)
+            if reads_source:
+                refuse_output_among_data(recipe, paths)
+
+        with storage.first_look():
+            paths = OutputPaths(storage.absolute(os.fspath(out)), recipe.name)
+            paths = choose_workspace(paths, workspace)
+        refuse_places(paths)
+        with occupied(paths, named=workspace is not None) as current:
+            if current != paths:
+                # Another build has named another place meanwhile.
+                refuse_places(current)
+            storage.remove_abandoned_scratch(current.workspace)
+            with ending_within(END_S if runs_here(runner) else END_ELSEWHERE_S):
+                yield Build(
+                    recipe=recipe,
+                    out=current,
+                    runner=runner,
+                    progress=progress,
+                    limit=limit,
+                    write_by=write_by,
+                )
+
+
+def _all_steps(build: Build, *, repair: bool) -> Snapshot:
+    """Makes every result that does not exist, one after the other."""
+    started = time.time()
+    with contextlib.ExitStack() as stack:
+        # A first build needs it: it need not wait for the inventory.
+        process = None if storage.exists(build.out.latest) else _start_analysis(build, stack)
+        with build.timed("inventory"):
+            survey = take_survey(
+                build.recipe,
+                workspace=build.workspace,
+                progress=build.progress,
+                limit=build.limit,
+            )
+        if repair:
+            withdraw_damaged(build.out.snapshot(survey.fingerprint), progress=build.progress)
+        published = find_published(survey, build.out)
+        if published is not None:
+            return published
+        if process is None and survey.inventory.num_hashed:
+            process = _start_analysis(build, stack)
+        return build.dropping_damage(
+            survey, lambda: _from_prepare_on(build, survey, process, started=started)
+        )
+
+
+def _from_prepare_on(
+    build: Build, survey: Survey, process: AnalysisProcess | None, *, started: float
+) -> Snapshot:
+    runner, progress, workspace = build.runner, build.progress, build.workspace
+    staged = stage(survey.recipe, workspace)
+    if build.damage_met:
+        process = None  # it serves once
+    if process is not None:
+        # What needs no records.
+        process.begin(
+            AnalysisTask(
+                staged=staged,
+                prepared=survey.features.prepared,
+                dependencies=survey.dependencies,
+            )
+        )
+    prepared = _prepare(build, survey, staged)
+    with build.timed("analyze"):
+        graph = make_graph(
+            survey,
+            staged,
+            prepared,
+            workspace=workspace,
+            runner=runner,
+            progress=progress,
+            process=process,
+        )
+    with build.timed("plan"):
+        layout = lay_out(survey, prepared.summary, graph, workspace=workspace, progress=progress)
+    settings = shard_settings(survey, prepared.summary, layout, graph, out=build.out)
+    with _meanwhile(make_extras, survey, prepared, layout, settings) as extras:
+        with build.timed("write"):
+            written = write_shards(
+                prepared,
+                layout,
+                settings,
+                runner=runner,
+                progress=progress,
+                write_by=build.write_by,
+            )
+        history = build.history(started=started, written=written)
+        with build.timed("publish"):
+            return publish(
+                survey, prepared, layout, settings, extras.result(), out=build.out, history=history
+            )
+
+
+def _prepare(build: Build, survey: Survey, staged: StagedRecipe) -> Prepared:
+    with build.timed("prepare"):
+        prepared = prepare_records(
+            survey, staged, build.workspace, runner=build.runner, progress=build.progress
+        )
+    check_prepared(survey, prepared, build.workspace)
+    warn_of_unknown_ids(survey, prepared, build.progress)
+    return prepared
+
+
+def _start_analysis(build: Build, stack: contextlib.ExitStack) -> AnalysisProcess | None:
+    """Starts the process of the analysis, which loads its libraries in advance."""
+    recipe = build.recipe
+    if recipe.preprocessing_fn is None or recipe.analyze_on_runner or recipe.transform_from:
+        return None
+    scratch = stack.enter_context(storage.scratch_folder(build.workspace.root))
+    return stack.enter_context(start_process(scratch))
+
+
+@contextlib.contextmanager
+def _meanwhile(work: Callable[..., T], *arguments: object) -> Iterator[Future[T]]:
+    """Does other work while the body runs; if that fails, the work ends soon, before the error."""
+    stop, pool = threading.Event(), ThreadPoolExecutor(1)
+    try:
+        yield pool.submit(work, *arguments, stop=stop)
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Done:
+    """What a single step reports."""
+
+    facts: Mapping[str, int]
+    reused: bool
+
+
+def _one_step(build: Build, step: str, part: Part | None) -> StepReport:
+    """Looks up the results of the steps before one, and makes its own.
+
+    Raises:
+        StepOrderError: if a step before it must run first.
+    """
+    begun = time.perf_counter()
+    if step == "inventory":
+        survey, done = _inventory_step(build)
+    else:
+        reference, survey = _current_survey(build, step)
+        if is_published(build.out, survey.fingerprint):
+            if step == "publish":
+                find_published(survey, build.out)
+            done = _Done({}, reused=True)
+        elif step == "prepare":
+            done = _prepare_step(build, survey, part)
+        else:
+            done = _later_step(build, step, survey, part, started=reference.started)
+    return StepReport(
+        step=step,
+        part=part,
+        fingerprint=survey.fingerprint,
+        path=build.out.snapshot(survey.fingerprint),
+        reused=done.reused,
+        published=is_published(build.out, survey.fingerprint),
+        seconds=time.perf_counter() - begun,
+        facts=done.facts,
+    )
+
+
+def _inventory_step(build: Build) -> tuple[Survey, _Done]:
+    """Puts the inventory into the workspace, and makes the reference name it."""
+    with build.timed("inventory"):
+        survey = take_survey(
+            build.recipe,
+            workspace=build.workspace,
+            progress=build.progress,
+            limit=build.limit,
+        )
+    reference, name = _reference_id(build), put_inventory(survey.to_store(), build.workspace)
+    before = read_reference(reference, build.workspace)
+    reused = before is not None and before.inventory == name
+    if not reused:
+        current = Reference(inventory=name, fingerprint=survey.fingerprint, started=time.time())
+        put_reference(reference, current, build.workspace)
+    facts = {
+        "num_files": len(survey.inventory.files),
+        "num_blocks": len(survey.inventory.blocks),
+        "input_bytes": survey.inventory.num_bytes,
+    }
+    return survey, _Done(facts, reused)
+
+
+def _current_survey(build: Build, step: str) -> tuple[Reference, Survey]:
+    """The reference, and the survey of the inventory that it names.
+
+    Raises:
+        StepOrderError: if there is no inventory, or the recipe has changed since.
+    """
+    reference = read_reference(_reference_id(build), build.workspace)
+    stored = None if reference is None else read_inventory(reference.inventory, build.workspace)
+    if reference is None or stored is None:
+        _refuse(step, "inventory")
+    survey = take_survey(
+        build.recipe,
+        workspace=build.workspace,
+        progress=Silent(),
+        limit=build.limit,
+        stored=stored,
+    )
+    if survey.fingerprint != stored.fingerprint:
+        changed = ", ".join(differences(stored.parts, survey.parts.to_json()))
+        raise StepOrderError(
+            f"{step} does not fit the inventory: {changed} of the fingerprint changed since. "
+            "Run `snapshard step inventory` again, and the steps after it: they reuse what is "
+            "still valid."
+        )
+    return reference, survey
+
+
+def _reference_id(build: Build) -> str:
+    return reference_id({"limit": build.limit})
+
+
+def _prepare_step(build: Build, survey: Survey, part: Part | None) -> _Done:
+    prepared = find_prepared(survey, build.workspace)
+    if prepared is not None:
+        check_prepared(survey, prepared, build.workspace)
+    else:
+        _refuse_changed(survey)
+        staged = stage(survey.recipe, build.workspace)
+        if part is not None:
+            blocks = part.of(survey.inventory.blocks)
+            num_made = prepare_part(
+                survey,
+                staged,
+                build.workspace,
+                blocks=blocks,
+                runner=build.runner,
+                progress=build.progress,
+            )
+            return _Done({"num_blocks": len(blocks), "num_made": num_made}, reused=not num_made)
+        prepared = build.dropping_damage(survey, lambda: _prepare(build, survey, staged))
+    facts = {
+        "num_blocks": prepared.num_units,
+        "num_made": prepared.num_made,
+        "num_records": prepared.summary.num_records,
+        "num_rejects": prepared.num_rejects,
+    }
+    return _Done(facts, reused=not prepared.num_made)
+
+
+def _later_step(
+    build: Build, step: str, survey: Survey, part: Part | None, *, started: float
+) -> _Done:
+    """A step after prepare.
+
+    Raises:
+        DamagedWorkError: if it meets damaged work, which is dropped.
+    """
+    try:
+        return _from_analyze_on(build, step, survey, part, started=started)
+    except DamagedWorkError as error:
+        drop_damaged_runs(survey, build.workspace)
+        raise DamagedWorkError(
+            f"{error}\nRun the steps again from prepare on: damaged work was dropped, and is made "
+            "again."
+        ) from None
+
+
+def _from_analyze_on(
+    build: Build, step: str, survey: Survey, part: Part | None, *, started: float
+) -> _Done:
+    runner, progress, workspace = build.runner, build.progress, build.workspace
+    prepared = find_prepared(survey, workspace)
+    if prepared is None:
+        _refuse(step, "prepare")
+    check_prepared(survey, prepared, workspace)
+
+    graph = graph_url(survey, prepared, workspace)
+    is_analyzed = graph is None or checked_graph(graph) is not None
+    if step == "analyze":
+        if not is_analyzed:
+            staged = stage(survey.recipe, workspace)
+            with build.timed(step):
+                make_graph(
+                    survey,
+                    staged,
+                    prepared,
+                    workspace=workspace,
+                    runner=runner,
+                    progress=progress,
+                )
+        return _Done({"num_graphs": int(graph is not None)}, reused=is_analyzed)
+    if not is_analyzed:
+        _refuse(step, "analyze")
+
+    layout = find_layout(workspace, survey.fingerprint, made_of(prepared.summary, graph))
+    if step == "plan":
+        reused, summary = layout is not None, prepared.summary
+        with build.timed(step):
+            layout = lay_out(survey, summary, graph, workspace=workspace, progress=progress)
+        shards = [shard for plan in layout.splits for shard in plan.shards]
+        num_examples = sum(shard.num_examples for shard in shards)
+        return _Done({"num_shards": len(shards), "num_examples": num_examples}, reused)
+    if layout is None:
+        _refuse(step, "plan")
+
+    settings = shard_settings(survey, prepared.summary, layout, graph, out=build.out)
+    names = shard_names(layout, settings)
+    infos = [info for info in read_shard_infos(settings, names) if info is not None]
+    if step == "write":
+        written = Written()
+        if len(infos) < len(names):
+            with build.timed(step):
+                written = write_shards(
+                    prepared,
+                    layout,
+                    settings,
+                    runner=runner,
+                    progress=progress,
+                    write_by=build.write_by,
+                    part=part,
+                )
+        num_shards = len(names if part is None else part.of(names))
+        facts = {"num_shards": num_shards, "num_written": written.num_shards}
+        return _Done(facts, reused=not written.num_shards)
+    if len(infos) < len(names):
+        _refuse(step, "write")
+
+    num_examples = sum(info.num_examples for info in infos)
+    if step == "verify":
+        with build.timed(step):
+            verify_shards(settings, names, progress=progress)
+        shard_bytes = sum(info.num_bytes for info in infos)
+        facts = {
+            "num_shards": len(names),
+            "num_examples": num_examples,
+            "shard_bytes": shard_bytes,
+        }
+        return _Done(facts, reused=False)  # each time, every byte is read
+
+    extras = make_extras(survey, prepared, layout, settings)
+    history = build.history(started=started, written=None)
+    with build.timed(step):
+        publish(survey, prepared, layout, settings, extras, out=build.out, history=history)
+    return _Done({"num_examples": num_examples, "num_rejects": prepared.num_rejects}, reused=False)
+
+
+def _refuse_changed(survey: Survey) -> None:
+    """Refuses to prepare files that are no longer those of the inventory."""
+    recipe = survey.recipe
+    opened = open_files(recipe.files, recipe.folder, recipe.limits)
+    if changed := changed_files(survey.inventory, opened):
+        others = " and others" if changed[1:] else ""
+        raise StepOrderError(
+            f"{changed[0]}{others} of {opened.shown} changed since the inventory. Run "
+            "`snapshard step inventory` again, and the steps after it."
+        )
+
+
+def _refuse(step: str, needed: str) -> NoReturn:
+    raise StepOrderError(
+        f"{step} needs {needed}, which is not done. Run `snapshard step {needed}` first, with the "
+        "same recipe, --out and options."
+    )

@@ -1,4 +1,4 @@
-"""Engine configurations from a name and settings, or from a TOML file shared by a team."""
+"""Engines: their configuration, from a name and settings or from a TOML file shared by a team."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tomllib
 from typing import Any
 
 from ..schemas.errors import RecipeError
-from ..schemas.runner import Dataflow, Direct, Flink, Prism, RunnerConfig, Spark
+from ..schemas.runner import Dataflow, Direct, Flink, JobRunner, Prism, RunnerConfig, Spark
 
 CONFIGS: dict[str, type[RunnerConfig]] = {
     "direct": Direct,
@@ -60,6 +60,11 @@ def runner_config(name: str, **settings: Any) -> RunnerConfig:
         return config(**given)
     except RecipeError as error:
         raise RecipeError(f"{where}{error}") from None
+
+
+def runs_here(runner: JobRunner) -> bool:
+    """Whether all workers run on this machine."""
+    return runner.shares_memory or runner.name in ("direct", "prism")
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ends a build that makes no progress, and all processes that it started.
+"""Watches a build from outside its work: ends it if it stalls, and counts what a job has made.
 
 Once a second a thread reads the activities that the build's processes report
 (``transforms.activity``): elements such as blocks and shards, and the current step of the build,
@@ -23,13 +23,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
-from ..schemas.errors import RunnerError
+from ..schemas.errors import RunnerError, SnapshardError
 from ..schemas.progress import BUILD_FOLDER, BUILD_HERE, Progress
 from ..schemas.runner import Dataflow, JobRunner, RunnerConfig
 from ..transforms import guard, storage
-from ..transforms.activity import calls_under_way, reported_in, working_on
+from ..transforms.activity import calls_under_way, reported_in, unnoticed, working_on
 from ..transforms.guard import (
     ELEMENT,
     ELSEWHERE,
@@ -43,7 +44,7 @@ from ..transforms.guard import (
 )
 from ..transforms.storage.failures import telling_os_errors
 from .endings import END_S, end_now, fail, seconds_to_end, signals_fd
-from .preflight import runs_here
+from .engines import runs_here
 
 WARN_S = 60.0
 """Seconds without progress before a warning; fewer if the timeout is shorter than two minutes."""
@@ -58,6 +59,8 @@ _ADVICE = (
     "--stall-timeout (stall_timeout= of the runner)."
 )
 _RESUME = "Finished work is kept. Run the same command to resume."
+SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_REMOTE_LOOKS = 10.0
 
 
 def stall_timeout_of(config: RunnerConfig) -> float:
@@ -108,6 +111,41 @@ def expected_to_advance(what: str, runner: JobRunner | None = None) -> Iterator[
     elsewhere = runner is not None and not runs_here(runner)
     with working_on(what, kind=ELSEWHERE if elsewhere else JOB):
         yield
+
+
+@contextmanager
+def counting_outputs(
+    progress: Progress, step: str, *, outputs: Iterable[str], unit: str
+) -> Iterator[None]:
+    """Reports how many of a job's durable outputs exist, until the body ends.
+
+    This works the same on every engine, with any number of workers, and includes reused outputs.
+
+    Errors of the body are raised unchanged; errors of the polling are ignored, since only the
+    progress bar depends on it.
+    """
+    found = _Outputs(outputs)
+    progress.start(step, total=found.total, unit=unit)
+    found.look()
+    # Outputs that already exist: the rate is computed from here.
+    progress.advance(step, done=found.num_found)
+    ended = threading.Event()
+
+    @unnoticed()
+    def count() -> None:
+        while not ended.wait(found.seconds):
+            found.look()
+            if not ended.is_set():
+                progress.advance(step, done=found.num_found)
+
+    thread = threading.Thread(target=count, name=f"count_{step}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    progress.advance(step, done=found.total)
 
 
 @contextlib.contextmanager
@@ -346,3 +384,30 @@ def _named(activity: Activity, folder: str) -> str:
         return f"{activity.describe()}, in the build's own process {activity.pid}"
     state = ", which is stopped" if is_stopped(activity.pid) else ""
     return f"{activity.describe()}, in process {activity.pid}{state}"
+
+
+class _Outputs:
+    """Polls for files; files once found are not polled again."""
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._missing: dict[str, set[str]] = {}
+        for url in urls:
+            folder, _, name = url.rpartition("/")
+            self._missing.setdefault(folder, set()).add(name)
+        self.total = sum(map(len, self._missing.values()))
+        self.num_found = 0
+        remote = any(not storage.is_local(folder) for folder in self._missing)
+        self.seconds = SECONDS_BETWEEN_REMOTE_LOOKS if remote else SECONDS_BETWEEN_LOOKS
+
+    def look(self) -> None:
+        """Counts the files that exist by now."""
+        for folder, names in list(self._missing.items()):
+            try:
+                found = names.intersection(storage.list_names(folder))
+            except SnapshardError:
+                # The job will report the same error, or it is temporary.
+                continue
+            self.num_found += len(found)
+            names -= found
+            if not names:
+                del self._missing[folder]

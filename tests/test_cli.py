@@ -19,8 +19,7 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard import cli
-from snapshard.pipelines import startup_noise
+from snapshard import cli, startup_noise
 from snapshard.pipelines.recipe import suggest as suggest_module
 from snapshard.schemas.errors import StorageError
 

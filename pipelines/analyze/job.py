@@ -36,7 +36,7 @@ from ...transforms.analysis.graph import GraphInfo, checked_graph, put_graph
 from ...transforms.code.dependencies import refuse_undeclared
 from ...transforms.examples.metadata import as_lists, tensor_adapter_config
 from ...transforms.storage.failures import telling_os_errors
-from ..preflight import runs_here
+from ..engines import runs_here
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
 from ..write.job import run_groups

@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
+from ...schemas.progress import Progress
 from ...schemas.runner import JobRunner
 from ...transforms import storage
 from ...transforms.analysis.graph import checked_graph
 from ..inventory.survey import Survey
+from ..inventory.texts import explaining_strings
 from ..plan.step import plan_with, train_split
 from ..prepare.step import Prepared
 from ..recipe.shipping import StagedRecipe
+from .process import AnalysisProcess, AnalysisSpec, AnalysisTask, analyze
 from .train_records import train_records
 
-if TYPE_CHECKING:
-    from .process import AnalysisProcess
 
-
-def ensure_graph(
-    found: Survey,
+def make_graph(
+    survey: Survey,
     staged: StagedRecipe,
     prepared: Prepared,
     *,
     workspace: Workspace,
     runner: JobRunner,
+    progress: Progress,
     process: AnalysisProcess | None = None,
-) -> tuple[str, bool]:
-    """Ensures that a workspace has the transform graph of a recipe.
+) -> str | None:
+    """Makes sure that the workspace has the transform graph of a recipe.
 
     Args:
-        found: The survey of a recipe with a ``preprocessing_fn`` or ``transform_from``.
+        survey: The survey of the recipe.
         staged: The recipe's handle.
         prepared: The prepared records.
         workspace: Destination of the graph.
         runner: The engine, on which the analysis runs if the recipe says so.
+        progress: Receives that the step begins and ends.
         process: A child process that was started early.
 
     Returns:
-        The graph's folder, and whether there was nothing to analyze.
+        The graph's folder; None for a recipe without ``preprocessing_fn`` and ``transform_from``.
 
     Raises:
         RecipeError: if ``preprocessing_fn`` fails; with its message.
@@ -47,35 +47,56 @@ def ensure_graph(
         StorageError: if the graph cannot be read or written.
         RunnerError: if a process or the engine ended too early.
     """
-    if found.graph is not None:
-        return found.graph.put(workspace), True
-    from .process import AnalysisSpec, AnalysisTask, analyze
+    if survey.graph is None and survey.recipe.preprocessing_fn is None:
+        return None
+    progress.start("analyze", total=None, unit="graph")
+    source, features = survey.recipe.files, survey.inferred.features
+    with explaining_strings(source, survey.inventory.selected, survey.opened, features):
+        url, reused = _ensure_graph(
+            survey, staged, prepared, workspace=workspace, runner=runner, process=process
+        )
+    progress.finish("analyze", reused=reused)
+    return url
 
-    parts, features = found.parts, found.features.prepared
-    url = _analyzed_url(found, prepared, workspace)
+
+def _ensure_graph(
+    survey: Survey,
+    staged: StagedRecipe,
+    prepared: Prepared,
+    *,
+    workspace: Workspace,
+    runner: JobRunner,
+    process: AnalysisProcess | None,
+) -> tuple[str, bool]:
+    """The graph's folder, and whether there was nothing to analyze."""
+    if survey.graph is not None:
+        return survey.graph.put(workspace), True
+
+    parts, features = survey.parts, survey.features.prepared
+    url = _analyzed_url(survey, prepared, workspace)
     if checked_graph(url) is not None:
         return url, True
     plans = plan_with(
-        found.recipe,
+        survey.recipe,
         prepared.summary,
         features=features,
         workspace=workspace,
         size_ratio=1.0,
-        limit=found.limit,
+        limit=survey.limit,
     )
     records = train_records(
         train_split(plans),
         workspace=workspace,
         summary_digest=prepared.digest,
         prepared=features,
-        stratify_by=found.recipe.splits.stratify_by,
+        stratify_by=survey.recipe.splits.stratify_by,
     )
     code = str(parts.preprocessing)
-    if found.recipe.analyze_on_runner:
+    if survey.recipe.analyze_on_runner:
         from .job import analyze_on_runner
 
         analyze_on_runner(
-            AnalysisTask(staged=staged, prepared=features, dependencies=found.dependencies),
+            AnalysisTask(staged=staged, prepared=features, dependencies=survey.dependencies),
             url,
             records=records,
             num_runs=len(prepared.summary.entries),
@@ -87,7 +108,7 @@ def ensure_graph(
         spec = AnalysisSpec(
             staged=staged,
             prepared=features,
-            dependencies=found.dependencies,
+            dependencies=survey.dependencies,
             read_batches=records,
         )
         with storage.scratch_folder(workspace.root) as scratch:
@@ -95,19 +116,19 @@ def ensure_graph(
     return url, False
 
 
-def graph_url(found: Survey, prepared: Prepared, workspace: Workspace) -> str | None:
+def graph_url(survey: Survey, prepared: Prepared, workspace: Workspace) -> str | None:
     """The folder of a recipe's transform graph, whether it is there or not.
 
     None for a recipe without one.
     """
-    if found.graph is not None:
-        return workspace.graph(found.graph.digest)
-    if found.recipe.preprocessing_fn is None:
+    if survey.graph is not None:
+        return workspace.graph(survey.graph.digest)
+    if survey.recipe.preprocessing_fn is None:
         return None
-    return _analyzed_url(found, prepared, workspace)
+    return _analyzed_url(survey, prepared, workspace)
 
 
-def _analyzed_url(found: Survey, prepared: Prepared, workspace: Workspace) -> str:
-    parts = found.parts
+def _analyzed_url(survey: Survey, prepared: Prepared, workspace: Workspace) -> str:
+    parts = survey.parts
     made_of = [prepared.summary.contents, parts.analysis, parts.preprocessing, parts.splits]
     return workspace.graph(digest([*made_of, dict(parts.versions)]))

@@ -37,7 +37,7 @@ from ...transforms.sources.combined import SourcePart, part_of, parts_of, withou
 from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, compression_of
 from ...transforms.storage.opened_source import path_bytes
-from ..inventory.survey import Survey, survey
+from ..inventory.survey import Survey, take_survey
 from ..plan.ranges import empty_splits
 from ..plan.splits import find_split_ends
 from ..plan.step import plan_with
@@ -130,27 +130,29 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
     refuse_optimized_python()
     with storage.temporary_folder() as scratch:
         workspace = Workspace(scratch)
-        found = survey(recipe, workspace=workspace, progress=progress, write=False, limit=limit)
+        survey = take_survey(
+            recipe, workspace=workspace, progress=progress, write=False, limit=limit
+        )
         progress.start("sample", total=None, unit="records")
-        sample = _sample(found, workspace)
+        sample = _sample(survey, workspace)
         progress.finish("sample", reused=False, note=f"{sample.num_records:,} records")
     num_examples = sample.num_all if limit is None else min(sample.num_all, limit)
     counts = sample.split_counts or _expected_counts(recipe.splits, num_examples)
     return Forecast(
-        features=found.features.prepared,
-        label=label_of(found.recipe, found.features.prepared),
-        undeclared=found.features.undeclared,
-        num_files=len(found.inventory.files),
-        input_bytes=found.inventory.num_bytes,
-        num_skipped=found.inventory.num_skipped,
-        class_counts=_class_counts(found),
+        features=survey.features.prepared,
+        label=label_of(survey.recipe, survey.features.prepared),
+        undeclared=survey.features.undeclared,
+        num_files=len(survey.inventory.files),
+        input_bytes=survey.inventory.num_bytes,
+        num_skipped=survey.inventory.num_skipped,
+        class_counts=_class_counts(survey),
         num_examples=num_examples,
         example_bytes=sample.record_bytes,
         splits=_split_forecasts(recipe, counts, example_bytes=sample.record_bytes),
         num_missing=sample.num_missing,
         num_sampled=sample.num_records,
         free_memory_bytes=psutil.virtual_memory().available,
-        warnings=tuple(_warnings(found, sample, counts)),
+        warnings=tuple(_warnings(survey, sample, counts)),
     )
 
 
@@ -175,12 +177,12 @@ class _Sample:
         return round(self.num_records * self.scale)
 
 
-def _sample(found: Survey, workspace: Workspace) -> _Sample:
+def _sample(survey: Survey, workspace: Workspace) -> _Sample:
     """Prepares the records of a few files, or the first rows of a block, through all stages."""
-    recipe, inventory = found.recipe, found.inventory
-    config = first_config(found, carry(recipe), workspace)
+    recipe, inventory = survey.recipe, survey.inventory
+    config = first_config(survey, carry(recipe), workspace)
     dropped = Dropped()
-    read = [_read_rows(found, config, block, dropped) for block in _sample_blocks(found)]
+    read = [_read_rows(survey, config, block, dropped) for block in _sample_blocks(survey)]
     batches = [records for rows in read for records in rows.batches]
     is_enough = any(rows.is_enough for rows in read)
     num_records = sum(map(len, batches))
@@ -192,16 +194,16 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
         readable = sum(not file.problem and not file.of for file in inventory.files)
         num_rejects = sum(reject.stage != "inventory" for reject in dropped.rejects)
         scale = readable / max(1, num_records + dropped.num_filtered + num_rejects)
-    for _ in found.stages[1:]:
-        config, batches = _next_stage(found, config, batches, dropped)
+    for _ in survey.stages[1:]:
+        config, batches = _next_stage(survey, config, batches, dropped)
     facts: dict[str, ImageFacts] = {}
     for records in batches:
-        merge_image_facts(facts, records, found.features.prepared)
+        merge_image_facts(facts, records, survey.features.prepared)
     sizes = [records.column(NUM_BYTES).to_numpy() for records in batches if len(records)]
     num_records = sum(map(len, sizes))
     counts: dict[str, int] = {}
     if scale == 1 and not is_enough and num_records:
-        counts = _count_splits(found, config, batches)
+        counts = _count_splits(survey, config, batches)
     return _Sample(
         split_counts=counts,
         num_records=num_records,
@@ -211,7 +213,7 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
         image_facts=facts,
         num_missing={
             name: sum(records.column(name).null_count for records in batches)
-            for name, feature in found.features.prepared.items()
+            for name, feature in survey.features.prepared.items()
             if is_optional(feature)
         },
     )
@@ -234,7 +236,7 @@ class _Rows:
         return sum(map(len, self.batches))
 
 
-def _read_rows(found: Survey, config: PrepareConfig, block: Block, dropped: Dropped) -> _Rows:
+def _read_rows(survey: Survey, config: PrepareConfig, block: Block, dropped: Dropped) -> _Rows:
     """Prepares the records of a block; of rows, the first ones."""
     batches: list[pa.RecordBatch] = []
     num_read, num_behind, num_rejects = block.num_bytes, 0, 0
@@ -245,31 +247,31 @@ def _read_rows(found: Survey, config: PrepareConfig, block: Block, dropped: Drop
             continue
         batches.append(records)
         num_rejects = len(dropped.rejects)
-        if found.recipe.files.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
+        if survey.recipe.files.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
             is_enough = True
-            before = _bytes_before(records.column(ID)[-1].as_py(), block, found)
+            before = _bytes_before(records.column(ID)[-1].as_py(), block, survey)
             if before is not None:
                 num_read = before
                 break
     if is_enough:
         # Rejects after the sample do not belong to it.
         del dropped.rejects[num_rejects:]
-    prefix = _part_of(found, block).prefix
-    files = (file for file in found.inventory.files if file.path.startswith(prefix))
+    prefix = _part_of(survey, block).prefix
+    files = (file for file in survey.inventory.files if file.path.startswith(prefix))
     num_bytes = sum(file.num_bytes for file in files)
     num_records = sum(map(len, batches))
     scale = num_bytes / max(1, num_read) * (1 + num_behind / max(1, num_records))
     return _Rows(batches, num_read, is_enough, scale)
 
 
-def _sample_blocks(found: Survey) -> list[Block]:
+def _sample_blocks(survey: Survey) -> list[Block]:
     """What to sample: the files with the lowest keys, or the first block of rows of each source."""
-    blocks = found.inventory.blocks
-    first = {_part_of(found, block).prefix: block for block in reversed(blocks)}
-    if found.recipe.files.numbered:
+    blocks = survey.inventory.blocks
+    first = {_part_of(survey, block).prefix: block for block in reversed(blocks)}
+    if survey.recipe.files.numbered:
         return list(first.values())
     ranges = [part for block in blocks for part in block.ranges if not part.of]
-    keys = record_keys([part.path for part in ranges], found.recipe.seed)
+    keys = record_keys([part.path for part in ranges], survey.recipe.seed)
     lowest = [ranges[index] for index in np.argsort(keys)[:_SAMPLE_FILES]]
     records = {part.path for part in lowest}
     partners = [part for block in blocks for part in block.ranges if part.of in records]
@@ -281,12 +283,12 @@ def _sample_blocks(found: Survey) -> list[Block]:
     return [block for block in chosen if block.ranges]
 
 
-def _part_of(found: Survey, block: Block) -> SourcePart:
+def _part_of(survey: Survey, block: Block) -> SourcePart:
     """The source that a block belongs to."""
-    return part_of(parts_of(found.recipe.files, found.opened), block.ranges[0].path)
+    return part_of(parts_of(survey.recipe.files, survey.opened), block.ranges[0].path)
 
 
-def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
+def _bytes_before(record_id: bytes, block: Block, survey: Survey) -> int | None:
     """The number of bytes of a block before a record; None if unknown.
 
     The id of the record may have a prefix.
@@ -295,17 +297,17 @@ def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
     num_bytes = 0
     for part in block.ranges:
         if text.endswith(path_bytes(part.path)):
-            offset = _source_offset(int(position), part, found)
+            offset = _source_offset(int(position), part, survey)
             return None if offset is None else num_bytes + max(0, offset - part.start)
         num_bytes += part.stop - part.start
     return None
 
 
-def _source_offset(position: int, part: FileRange, found: Survey) -> int | None:
+def _source_offset(position: int, part: FileRange, survey: Survey) -> int | None:
     """Where a record is in its file, in bytes of the stored file; None if unknown."""
-    own = _part_of(found, Block((part,)))
+    own = _part_of(survey, Block((part,)))
     source, opened = own.source, own.opened
-    (file,) = (file for file in found.inventory.files if file.path == part.path)
+    (file,) = (file for file in survey.inventory.files if file.path == part.path)
     (file,) = without_prefix([file], own.prefix)
     if isinstance(source, NumbersRecords):
         return source.offset_of(file, position + 1, opened)
@@ -317,7 +319,7 @@ def _source_offset(position: int, part: FileRange, found: Survey) -> int | None:
 
 
 def _next_stage(
-    found: Survey,
+    survey: Survey,
     config: PrepareConfig,
     batches: list[pa.RecordBatch],
     dropped: Dropped,
@@ -335,20 +337,20 @@ def _next_stage(
     if ends is None and info.num_records:
         ends = find_split_ends(
             summary.entries,
-            recipe=found.recipe,
+            recipe=survey.recipe,
             features=config.features.outputs,
             workspace=workspace,
         )
-    following = next_config(found, config, digest=run_id, contents="", ends=ends)
+    following = next_config(survey, config, digest=run_id, contents="", ends=ends)
     made = RunMaker(following).records(KeySpan(0, KEY_SPACE), dropped)
     return following, list(made)
 
 
 def _count_splits(
-    found: Survey, config: PrepareConfig, batches: list[pa.RecordBatch]
+    survey: Survey, config: PrepareConfig, batches: list[pa.RecordBatch]
 ) -> dict[str, int]:
     """Records of each split, if these are all; fails for empty ones as a build does."""
-    recipe, features = found.recipe, found.features.prepared
+    recipe, features = survey.recipe, survey.features.prepared
     files = RunFiles(
         config.workspace,
         features,
@@ -363,7 +365,7 @@ def _count_splits(
         features=features,
         workspace=config.workspace,
         size_ratio=1.0,
-        limit=found.limit,
+        limit=survey.limit,
     )
     return {plan.name: sum(shard.num_examples for shard in plan.shards) for plan in plans}
 
@@ -386,15 +388,15 @@ def _split_forecasts(
     return tuple(forecasts)
 
 
-def _class_counts(found: Survey) -> dict[str, int]:
-    if not isinstance(found.recipe.source, ImageFolder):
+def _class_counts(survey: Survey) -> dict[str, int]:
+    if not isinstance(survey.recipe.source, ImageFolder):
         return {}
-    folders = (file.path.partition("/") for file in found.inventory.files)
+    folders = (file.path.partition("/") for file in survey.inventory.files)
     return dict(sorted(Counter(name for name, _, below in folders if below).items()))
 
 
-def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iterator[str]:
-    problems = Counter(file.problem for file in found.inventory.files if file.problem)
+def _warnings(survey: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iterator[str]:
+    problems = Counter(file.problem for file in survey.inventory.files if file.problem)
     for problem, number in problems.most_common():
         yield f"{number:,} file{'s' * (number != 1)} will become rejects: {problem}"
     if sample.rejects:
@@ -405,20 +407,20 @@ def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iter
     stages = Counter({"inventory": problems.total()})
     for stage, number in Counter(reject.stage for reject in sample.rejects).items():
         stages[stage] += round(number * sample.scale)
-    allowed = found.recipe.reject_budgets(sample.num_all + stages.total())
+    allowed = survey.recipe.reject_budgets(sample.num_all + stages.total())
     for one in exceeded_budgets(stages, allowed):
         where = "rejects" if one.stage == TOTAL else f"rejects of the stage {one.stage}"
         yield (
             f"a build will fail: about {one.num_rejects:,} {where}, but only {one.allowed:,} are "
             "allowed"
         )
-    for name, feature in found.features.prepared.items():
+    for name, feature in survey.features.prepared.items():
         if isinstance(feature, ClassLabel) and len(feature.names) < 2:
             yield f"feature {name!r} has only the class {', '.join(map(repr, feature.names))}"
-    recipe, prepared = found.recipe, found.features.prepared
+    recipe, prepared = survey.recipe, survey.features.prepared
     lost = recipe.source.label
     is_last = recipe.preprocessing_fn is None and recipe.transform_from is None
-    has_it = lost in found.features.raw or lost in found.features.undeclared
+    has_it = lost in survey.features.raw or lost in survey.features.undeclared
     if is_last and has_it and label_of(recipe, prepared) is None:
         yield (
             f"the source's label {lost!r} is not a feature of the examples: they have no label. "
@@ -430,8 +432,8 @@ def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iter
                 f"feature {name!r}: images differ in size: pass image_size= to the reader, or "
                 "resize them once, in prepare="
             )
-    splits = found.recipe.splits
-    scarce = [name for name, number in _class_counts(found).items() if number < len(splits.names)]
+    splits = survey.recipe.splits
+    scarce = [name for name, number in _class_counts(survey).items() if number < len(splits.names)]
     if scarce:
         listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
         yield f"classes with fewer files than splits: {listed}"

@@ -16,23 +16,25 @@ from ...schemas.blocks import ShardInfo, ShardPlan, SplitPlan
 from ...schemas.errors import DamagedSnapshotError, RecipeError, SnapshardError
 from ...schemas.fingerprint import differences
 from ...schemas.manifest import Manifest, ShardEntry
-from ...schemas.naming import ShardName, join
+from ...schemas.naming import OutputPaths, ShardName, Workspace, join
 from ...schemas.progress import Progress
 from ...schemas.recipe import Recipe
+from ...schemas.runner import JobRunner
 from ...transforms import storage
 from ...transforms.analysis.graph import PUBLISHED
 from ...transforms.examples.decode import first_difference
 from ...transforms.examples.shards import ShardWriter, shard_name
 from ...transforms.examples.tfrecord import stored_examples
 from ..analyze.external_graph import find_graph
+from ..analyze.step import make_graph
 from ..build import make_runner
-from ..build_steps import BuildSteps
 from ..engines import runner_config
-from ..inventory.survey import Survey
+from ..inventory.survey import Survey, take_survey
+from ..plan.step import lay_out
 from ..prepare.step import prepare_records
 from ..recipe.shipping import revised, stage
-from ..snapshot import Snapshot
-from ..snapshot_files import SnapshotFiles
+from ..snapshot import Snapshot, SnapshotFiles
+from ..write.step import shard_settings
 from .verify_contents import read_id
 from .why import build_facts
 
@@ -162,56 +164,55 @@ def rebuild_shard(
         storage.temporary_folder() as scratch,
         make_runner(runner_config("direct")) as runner,
     ):
-        again = _Again(
+        out = OutputPaths(scratch, recipe.name)
+        survey = take_survey(
             recipe,
-            scratch,
-            runner=runner,
+            workspace=Workspace(out.workspace),
             progress=progress,
             limit=limit if isinstance(limit, int) else None,
         )
-        found = again.survey()
         changed: list[str] = []
-        if found.fingerprint != manifest.fingerprint and facts:
-            changed = differences(facts["fingerprint_parts"], found.parts.to_json())
+        if survey.fingerprint != manifest.fingerprint and facts:
+            changed = differences(facts["fingerprint_parts"], survey.parts.to_json())
         if recipe.analyze_on_runner and PUBLISHED in manifest.files:
             # An engine may give other last bits each time: the published graph is used.
             graph = find_graph(storage.absolute(snapshot.path), folder="")
-            found = dataclasses.replace(found, graph=graph)
-        info, where = again.write_one(found, shard.file)
-        comparing = _Comparison(snapshot, shard, where)
+            survey = dataclasses.replace(survey, graph=graph)
+        info = _write_one(survey, shard.file, out=out, runner=runner, progress=progress)
+        comparing = _Comparison(snapshot, shard, out.snapshot(survey.fingerprint))
         return Rebuilt(
             shard=shard.file,
             num_examples=0 if info is None else info.num_examples,
             changed=changed,
-            changes_known=bool(facts) or found.fingerprint == manifest.fingerprint,
+            changes_known=bool(facts) or survey.fingerprint == manifest.fingerprint,
             differing=comparing.differing(info),
             damaged=comparing.damaged(),
         )
 
 
-class _Again(BuildSteps):
-    """A build of one shard."""
-
-    def write_one(self, found: Survey, file: str) -> tuple[ShardInfo | None, str]:
-        """Prepares all records, writes one shard; returns its info, if planned, and its folder."""
-        staged = stage(found.recipe, self._workspace)
-        prepared = prepare_records(
-            found, staged, self._workspace, runner=self._runner, progress=self._progress
-        )
-        graph = self.analyze(found, staged, prepared)
-        layout = self.plan(found, prepared.summary, graph)
-        settings = self.settings(found, prepared.summary, layout, graph)
-        planned: dict[str, tuple[SplitPlan, ShardPlan]] = {
-            str(shard_name(shard, settings)): (split, shard)
-            for split in layout.splits
-            for shard in split.shards
-        }
-        if file not in planned:
-            return None, settings.snapshot
-        self._progress.start("write", total=1, unit="shards")
-        info = ShardWriter(settings, prepared.summary.entries).write(*planned[file])
-        self._progress.finish("write", reused=False)
-        return info, settings.snapshot
+def _write_one(
+    survey: Survey, file: str, *, out: OutputPaths, runner: JobRunner, progress: Progress
+) -> ShardInfo | None:
+    """Prepares all records and writes one shard; returns its info, None if it is not planned."""
+    workspace = Workspace(out.workspace)
+    staged = stage(survey.recipe, workspace)
+    prepared = prepare_records(survey, staged, workspace, runner=runner, progress=progress)
+    graph = make_graph(
+        survey, staged, prepared, workspace=workspace, runner=runner, progress=progress
+    )
+    layout = lay_out(survey, prepared.summary, graph, workspace=workspace, progress=progress)
+    settings = shard_settings(survey, prepared.summary, layout, graph, out=out)
+    planned: dict[str, tuple[SplitPlan, ShardPlan]] = {
+        str(shard_name(shard, settings)): (split, shard)
+        for split in layout.splits
+        for shard in split.shards
+    }
+    if file not in planned:
+        return None
+    progress.start("write", total=1, unit="shards")
+    info = ShardWriter(settings, prepared.summary.entries).write(*planned[file])
+    progress.finish("write", reused=False)
+    return info
 
 
 class _Comparison:

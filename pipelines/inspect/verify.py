@@ -37,10 +37,8 @@ from ...transforms import storage
 from ...transforms.examples.index import index_from_bytes, index_sizes
 from ...transforms.examples.tfrecord import FRAME_BYTES, frame_trouble
 from ..inventory.exclusions import IdList
-from ..snapshot import Snapshot, locate, manifest_bytes, reader_file_of
-from ..snapshot_files import FoundFile, SnapshotFiles
-from .verify_absence import find_present
-from .verify_contents import FINGERPRINT, ContentChecker, length_text, read_id
+from ..snapshot import FoundFile, Snapshot, SnapshotFiles, locate, manifest_bytes, reader_file_of
+from .verify_contents import FINGERPRINT, ContentChecker, find_present, length_text, read_id
 from .verify_report import Finding, Findings, Report, Sampled
 
 STEP = "verify"
@@ -74,18 +72,17 @@ def verify(snapshot: Snapshot, *, progress: Progress) -> Verified:
     return Verified(report.num_files, report.num_bytes, report.num_examples)
 
 
-def raise_findings(report: Report, *, lines: int = 0) -> None:
+def raise_findings(report: Report) -> None:
     """Raises what was found, if anything was.
 
     Args:
         report: Of :func:`check_snapshot`.
-        lines: Maximum number of findings in the message; 0 for all.
 
     Raises:
         DamagedSnapshotError: if anything is damaged.
         StorageError: if nothing is damaged, but something could not be checked.
     """
-    message = "\n".join(report.lines(lines))
+    message = "\n".join(report.lines())
     if report.damages:
         raise DamagedSnapshotError(message)
     if report.unreadable:

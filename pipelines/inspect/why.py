@@ -31,7 +31,7 @@ from ..inventory.fingerprint_details import (
     listed_inputs,
     surveyed_inputs,
 )
-from ..inventory.survey import survey
+from ..inventory.survey import take_survey
 from ..snapshot import Snapshot, lies_at
 from ..workspace import find_workspace
 
@@ -203,19 +203,19 @@ def why_not_found(
     with storage.temporary_folder() as scratch:
         # Records that are not in files are copied to the workspace, which must not change here.
         lasting = isinstance(recipe.source, Source)
-        found = survey(
+        survey = take_survey(
             recipe,
             workspace=find_workspace(folder) if lasting else Workspace(scratch),
             progress=progress,
             write=False,
             limit=limit,
         )
-        details = fingerprint_details(found)
-    path = join(folder, found.fingerprint)
+        details = fingerprint_details(survey)
+    path = join(folder, survey.fingerprint)
     published = storage.exists(join(path, MANIFEST))
     if published:
         latest = Snapshot.open(path)
-    parts = json.loads(canonical_json(found.parts.to_json()))
+    parts = json.loads(canonical_json(survey.parts.to_json()))
     after = FingerprintFacts(parts=parts, details=json.loads(canonical_json(details)))
     facts = build_facts(latest)
     if facts:
@@ -227,7 +227,7 @@ def why_not_found(
         )
     return _explain(
         _Side(latest.manifest.fingerprint, latest.path, before, _inputs_of(latest)),
-        _Side(found.fingerprint, path, after, surveyed_inputs(found)),
+        _Side(survey.fingerprint, path, after, surveyed_inputs(survey)),
         published=published,
         complete=bool(facts),
         num_shown=num_shown,
@@ -465,11 +465,11 @@ def _source(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
     return found
 
 
-def _code_changes(part: str, old: object, new: object, *, where: str = "") -> list[Change]:
+def _code_changes(part: str, old: object, new: object) -> list[Change]:
     """Changes of the code of functions."""
     before, after = (_code_digests(functions) for functions in (old, new))
-    found = _digest_changes(part, before, after, where=where)
-    return found or [Change(part=part, thing="code", kind="changed", where=where)]
+    found = _digest_changes(part, before, after)
+    return found or [Change(part=part, thing="code", kind="changed")]
 
 
 def _code_digests(functions: object) -> dict[str, str]:

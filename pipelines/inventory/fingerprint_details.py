@@ -30,23 +30,23 @@ InputFile = tuple[str, str, str]
 """Path, hash of the content, and problem of one file of the source."""
 
 
-def fingerprint_details(found: Survey) -> dict[str, Any]:
+def fingerprint_details(survey: Survey) -> dict[str, Any]:
     """The details of a surveyed recipe's fingerprint, as plain JSON.
 
     Raises:
         RecipeError: if a function refers to something that cannot be hashed.
     """
-    recipe = found.recipe
+    recipe = survey.recipe
     source = [_function(function, recipe) for function in functions_of(recipe.source)]
-    inventory = found.inventory
+    inventory = survey.inventory
     details: dict[str, Any] = {
         "inputs": {"files": len(inventory.files), "bytes": inventory.num_bytes},
-        "sides": {redact(url): sha256 for url, sha256 in found.opened.sides.items()},
+        "sides": {redact(url): sha256 for url, sha256 in survey.opened.sides.items()},
         "source": source,
         "steps": [_step(step, recipe) for step in recipe.prepare],
     }
-    if found.dependencies.entries:
-        details["depends_on"] = dict(found.dependencies.entries)
+    if survey.dependencies.entries:
+        details["depends_on"] = dict(survey.dependencies.entries)
     if recipe.preprocessing_fn is not None:
         details["preprocessing"] = _function(recipe.preprocessing_fn, recipe)
     return details
@@ -79,13 +79,13 @@ def _short(value: object) -> object:
     return f"sha256 {hashlib.sha256(content).hexdigest()[:16]}, {len(content):,} bytes of JSON"
 
 
-def list_inputs(found: Survey, workspace: Workspace) -> list[str]:
+def list_inputs(survey: Survey, workspace: Workspace) -> list[str]:
     """Makes sure that the workspace has the lists of input files; returns their names.
 
     Raises:
         StorageError: if one cannot be written.
     """
-    urls = write_descriptors(found.inventory.blocks, workspace)
+    urls = write_descriptors(survey.inventory.blocks, workspace)
     return [url.rpartition("/")[2].partition(".")[0] for url in urls]
 
 
@@ -114,6 +114,6 @@ def _files(blocks: Iterable[Block]) -> Iterator[InputFile]:
         yield path, content, parts[0].problem
 
 
-def surveyed_inputs(found: Survey) -> Iterator[InputFile]:
+def surveyed_inputs(survey: Survey) -> Iterator[InputFile]:
     """The input files of a survey, in the order of their paths."""
-    return _files(found.inventory.blocks)
+    return _files(survey.inventory.blocks)

@@ -84,8 +84,19 @@ class Survey:
         """How many of the excluded records are files of the source, each of them one record."""
         return self.inventory.num_skipped.get(EXCLUDED, 0)
 
+    def to_store(self) -> StoredInventory:
+        """What later steps need of it, so that none reads the source again."""
+        return StoredInventory(
+            inventory=self.inventory,
+            inferred=self.inferred,
+            sides=[self.opened.sides[url] for url in self.recipe.files.side_urls],
+            extracted=self.extracted,
+            parts=self.parts.to_json(),
+            fingerprint=self.fingerprint,
+        )
 
-def survey(
+
+def take_survey(
     recipe: Recipe,
     *,
     workspace: Workspace,

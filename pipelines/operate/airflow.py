@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..steps import IN_PARTS, STEPS
+from ...schemas.steps import IN_PARTS, STEPS
 
 _NO_RETRY = frozenset({2, 3, 4, 5})
 """Exit codes after which a retry would fail again: refused, damaged or defective."""

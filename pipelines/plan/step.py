@@ -15,6 +15,7 @@ from ...schemas.errors import DamagedWorkError
 from ...schemas.features import Features
 from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
+from ...schemas.progress import Progress
 from ...schemas.recipe import Recipe
 from ...schemas.shards import Compression
 from ...transforms import storage
@@ -114,26 +115,55 @@ def made_of(summary: Summary, graph: str | None) -> str:
 
 
 def lay_out(
-    found: Survey, summary: Summary, *, workspace: Workspace, graph: str | None
-) -> tuple[Layout, bool]:
-    """The layout of a snapshot, and whether the workspace had it already."""
-    recipe = found.recipe
-    what = made_of(summary, graph)
-    planned = find_layout(workspace, found.fingerprint, what)
-    if planned is not None:
-        if found.limit is None:
-            _refuse_empty_splits(
-                recipe,
-                planned.splits,
-                summary,
-                features=found.features.prepared,
-                workspace=workspace,
-            )
-        return planned, True
+    survey: Survey,
+    summary: Summary,
+    graph: str | None,
+    *,
+    workspace: Workspace,
+    progress: Progress,
+) -> Layout:
+    """Makes sure that the workspace has the layout of a snapshot.
+
+    Args:
+        survey: The survey.
+        summary: Of the final runs.
+        graph: The transform graph's folder, if there is one.
+        workspace: Destination of the layout.
+        progress: Receives that the step begins and ends.
+
+    Raises:
+        RecipeError: if a split would be empty, unless the recipe allows it.
+        DamagedWorkError: if the graph is missing or damaged.
+    """
+    progress.start("plan", total=None, unit="shards")
+    layout = find_layout(workspace, survey.fingerprint, made_of(summary, graph))
+    reused = layout is not None
+    if layout is None:
+        layout = _plan(survey, summary, graph, workspace=workspace)
+    elif survey.limit is None:
+        _refuse_empty_splits(
+            survey.recipe,
+            layout.splits,
+            summary,
+            features=survey.features.prepared,
+            workspace=workspace,
+        )
+    num_shards = sum(len(plan.shards) for plan in layout.splits)
+    note = f"{num_shards:,} shard" + ("" if num_shards == 1 else "s")
+    counts = {plan.name: len(plan.shards) for plan in layout.splits}
+    if empty := empty_splits(survey.recipe.splits, counts):
+        note += f", no record in {' and '.join(empty)}"
+    progress.finish("plan", reused=reused, note=note)
+    return layout
+
+
+def _plan(survey: Survey, summary: Summary, graph: str | None, *, workspace: Workspace) -> Layout:
+    """Plans splits and shards, and puts the layout into the workspace."""
+    recipe = survey.recipe
     sizes = measure_sample(
-        run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, found.features.prepared),
+        run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, survey.features.prepared),
         partitions=range(len(recipe.splits.names)),
-        prepared=found.features.prepared,
+        prepared=survey.features.prepared,
         graph=load_graph(graph),
     )
     compression = choose_compression(
@@ -145,16 +175,17 @@ def lay_out(
     plans = plan_with(
         recipe,
         summary,
-        features=found.features.prepared,
+        features=survey.features.prepared,
         workspace=workspace,
         size_ratio=size_ratio,
-        limit=found.limit,
+        limit=survey.limit,
     )
     layout = Layout(plans, compression)
     value = {"compression": compression, "splits": plan_to_json(plans)}
-    url, content = workspace.plan(found.fingerprint), json.dumps(value, sort_keys=True)
-    put_artifact(url, content.encode(), what=_what(found.fingerprint, what))
-    return layout, False
+    url, content = workspace.plan(survey.fingerprint), json.dumps(value, sort_keys=True)
+    what = _what(survey.fingerprint, made_of(summary, graph))
+    put_artifact(url, content.encode(), what=what)
+    return layout
 
 
 def find_layout(workspace: Workspace, fingerprint: str, made_of: str) -> Layout | None:

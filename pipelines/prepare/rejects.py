@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from ...schemas.errors import DataError, RejectsError
 from ...schemas.naming import Workspace, join
+from ...schemas.progress import Progress
 from ...schemas.recipe import CrossStep
 from ...schemas.reject_budgets import TOTAL, Exceeded, exceeded_budgets
 from ...schemas.visible import human_count
@@ -79,7 +80,7 @@ def count_by_stage(entries: Iterable[RunEntry]) -> Counter[str]:
     return counts
 
 
-def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> None:
+def check_prepared(survey: Survey, prepared: Prepared, workspace: Workspace) -> None:
     """Refuses a build with more rejects than the recipe allows, or without records.
 
     Raises:
@@ -90,19 +91,19 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
     """
     num_kept, counts = prepared.summary.num_records, count_by_stage(prepared.entries)
     num_records = num_kept + counts.total() + prepared.num_filtered
-    exceeded = exceeded_budgets(counts, found.recipe.reject_budgets(num_records))
+    exceeded = exceeded_budgets(counts, survey.recipe.reject_budgets(num_records))
     if exceeded:
-        reasons = _keep_refused(found, prepared, workspace, num_records=num_records)
+        reasons = _keep_refused(survey, prepared, workspace, num_records=num_records)
         raise RejectsError(
             f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
             "Fix the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
-            f"in total or by stage). {_try_again(found)} "
+            f"in total or by stage). {_try_again(survey)} "
             f"{_where_rejects_are(workspace)}"
         )
     num_before = prepared.entries.total("num_records")  # of the stages before the last
     if num_kept == 0 and num_before:
         steps = ", ".join(
-            repr(step) for step in found.recipe.prepare if isinstance(step, CrossStep)
+            repr(step) for step in survey.recipe.prepare if isinstance(step, CrossStep)
         )
         raise DataError(
             f"{steps} in prepare= produced no record from {num_before:,} records. Nothing was "
@@ -115,11 +116,11 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
             f"The filters in prepare= keep none of {num_records:,} records. Nothing was published."
         )
     if num_kept == 0 and counts.total():
-        reasons = _keep_refused(found, prepared, workspace, num_records=num_records)
+        reasons = _keep_refused(survey, prepared, workspace, num_records=num_records)
         share = "The only record was" if num_records == 1 else f"All {num_records:,} records were"
         raise RejectsError(
             f"{share} rejected; nothing was published. max_rejects= allows it, but a snapshot "
-            f"needs a record.\n{reasons}\nFix the files. {_try_again(found)} "
+            f"needs a record.\n{reasons}\nFix the files. {_try_again(survey)} "
             f"{_where_rejects_are(workspace)}"
         )
     if num_kept == 0 and prepared.num_excluded:
@@ -131,13 +132,32 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
         raise DataError("The source contains no records. Nothing was published.")
 
 
-def _try_again(found: Survey) -> str:
-    revision = found.recipe.revision + 1
+def _try_again(survey: Survey) -> str:
+    revision = survey.recipe.revision + 1
     return (
         "If the cause is neither in the recipe nor in the data, such as a service that did not "
         f"respond, set revision={revision} in the recipe or build with --revision {revision}: "
         "this prepares the blocks with rejects again."
     )
+
+
+def num_excluded(survey: Survey, prepared: Prepared) -> int:
+    """How many records of the source the recipe excludes."""
+    return survey.num_files_excluded + prepared.num_excluded
+
+
+def warn_of_unknown_ids(survey: Survey, prepared: Prepared, progress: Progress) -> None:
+    """Warns of ids to exclude that name no record: mistyped ones, or records that are gone."""
+    if survey.excluded is None:
+        return
+    num_ids, num_records = len(survey.excluded.ids), num_excluded(survey, prepared)
+    if num_records < num_ids:
+        progress.warn(
+            f"{num_ids - num_records:,} of {human_count(num_ids, 'ids')} in "
+            f"{storage.redact(str(survey.recipe.exclude))} (exclude=) name no record of the "
+            "source. The records may be gone already, or their ids may have changed: rows that "
+            "are inserted into a file change the ids of all rows that follow."
+        )
 
 
 def _where_rejects_are(workspace: Workspace) -> str:
@@ -148,7 +168,7 @@ def _where_rejects_are(workspace: Workspace) -> str:
 
 
 def _keep_refused(
-    found: Survey, prepared: Prepared, workspace: Workspace, *, num_records: int
+    survey: Survey, prepared: Prepared, workspace: Workspace, *, num_records: int
 ) -> str:
     """Writes the rejects of a refused build to the workspace; returns a text with their counts."""
     with storage.scratch_folder(workspace.root) as scratch:
@@ -159,7 +179,7 @@ def _keep_refused(
     facts = {
         "num_records": num_records,
         "num_rejects": prepared.num_rejects,
-        "source": source_shown(found),
+        "source": source_shown(survey),
     }
     storage.put_bytes(workspace.refused, json.dumps(facts, sort_keys=True).encode())
     return reasons
@@ -178,12 +198,12 @@ def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: i
     return "\n".join([f"{share}; nothing was published. More than max_rejects= allows:", *lines])
 
 
-def source_shown(found: Survey) -> str | dict[str, str] | None:
+def source_shown(survey: Survey) -> str | dict[str, str] | None:
     """The location of a build's source, or of each of several by name, without credentials.
 
     None if records are not in files.
     """
-    return None if found.extracted is not None else found.opened.location
+    return None if survey.extracted is not None else survey.opened.location
 
 
 def forget_refused(workspace: Workspace) -> None:

@@ -180,8 +180,8 @@ def check_stages(
             )
 
 
-def plan_spans(histogram: KeyHistogram, *, span_bytes: int = SPAN_BYTES) -> tuple[KeySpan, ...]:
-    """Divides all keys into ranges of about ``span_bytes``, at the edges of bins.
+def plan_spans(histogram: KeyHistogram) -> tuple[KeySpan, ...]:
+    """Divides all keys into ranges of about ``SPAN_BYTES``, at the edges of bins.
 
     There is at least one range, and a range has at least one bin, whatever its size.
     """
@@ -189,7 +189,7 @@ def plan_spans(histogram: KeyHistogram, *, span_bytes: int = SPAN_BYTES) -> tupl
     np.add.at(size, histogram.bin, histogram.num_bytes)
     starts, held = [0], 0
     for bin_, num_bytes in enumerate(size.tolist()):
-        if held and held + num_bytes > span_bytes:
+        if held and held + num_bytes > SPAN_BYTES:
             starts.append(bin_ << BIN_SHIFT)
             held = 0
         held += num_bytes

@@ -31,9 +31,8 @@ from ...transforms.runs.summary import (
 from ..inventory.step import write_descriptors
 from ..inventory.survey import Survey
 from ..plan.splits import find_split_ends
-from ..progress import watched
 from ..recipe.shipping import StagedRecipe
-from ..watchdog import expected_to_advance
+from ..watchdog import counting_outputs, expected_to_advance
 from .block_worker import PrepareConfig, StageKey, run_files
 from .run_files import run_in_place
 from .sort_keys import bins_for
@@ -120,28 +119,28 @@ class Prepared:
         return self.entries.total("num_excluded")
 
 
-def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> PrepareConfig:
+def first_config(survey: Survey, staged: StagedRecipe, workspace: Workspace) -> PrepareConfig:
     """What the runs of the first stage are made with."""
     return PrepareConfig(
         staged=staged,
-        folder=found.recipe.folder,
+        folder=survey.recipe.folder,
         workspace=workspace,
-        features=found.stages[0],
-        key=_stage_key(found, 0, ""),
-        ends=time_ends(found.recipe.splits, found.features.prepared),
-        source=found.extracted,
-        sides=found.opened.sides,
-        dependencies=found.dependencies,
+        features=survey.stages[0],
+        key=_stage_key(survey, 0, ""),
+        ends=time_ends(survey.recipe.splits, survey.features.prepared),
+        source=survey.extracted,
+        sides=survey.opened.sides,
+        dependencies=survey.dependencies,
     )
 
 
 def next_config(
-    found: Survey, config: PrepareConfig, *, digest: str, contents: str, ends: SplitEnds | None
+    survey: Survey, config: PrepareConfig, *, digest: str, contents: str, ends: SplitEnds | None
 ) -> PrepareConfig:
     """What the runs of the next stage are made with.
 
     Args:
-        found: The survey.
+        survey: The survey.
         config: Of the stage before.
         digest: The name of the summary of its runs.
         contents: Digest of what these contain.
@@ -150,8 +149,8 @@ def next_config(
     stage = config.stage + 1
     return dataclasses.replace(
         config,
-        features=found.stages[stage],
-        key=_stage_key(found, stage, contents),
+        features=survey.stages[stage],
+        key=_stage_key(survey, stage, contents),
         stage=stage,
         previous=digest,
         given=config.features.outputs,
@@ -159,38 +158,38 @@ def next_config(
     )
 
 
-def _stage_key(found: Survey, stage: int, contents_before: str) -> StageKey:
+def _stage_key(survey: Survey, stage: int, contents_before: str) -> StageKey:
     return StageKey(
-        digest=found.stage_digests[stage],
+        digest=survey.stage_digests[stage],
         contents_before=contents_before,
-        revision=found.recipe.revision,
+        revision=survey.recipe.revision,
     )
 
 
-def _bins(found: Survey, stage: int, *, num_units: int) -> KeyBins:
+def _bins(survey: Survey, stage: int, *, num_units: int) -> KeyBins:
     """What the summaries of a stage count by: the last one's are what shards are planned from."""
-    if stage + 1 < len(found.stages):
+    if stage + 1 < len(survey.stages):
         return KeyBins()
-    return bins_for(found.recipe.splits, found.recipe.shards, num_units=num_units)
+    return bins_for(survey.recipe.splits, survey.recipe.shards, num_units=num_units)
 
 
-def find_prepared(found: Survey, workspace: Workspace) -> Prepared | None:
+def find_prepared(survey: Survey, workspace: Workspace) -> Prepared | None:
     """The prepared records of a build, if the workspace has all of them.
 
     None if a summary is missing or damaged.
     """
-    stages = list(_stages_in_place(found, workspace))
-    return Prepared(stages=tuple(stages)) if len(stages) == len(found.stages) else None
+    stages = list(_stages_in_place(survey, workspace))
+    return Prepared(stages=tuple(stages)) if len(stages) == len(survey.stages) else None
 
 
-def _stages_in_place(found: Survey, workspace: Workspace) -> Iterator[PreparedStage]:
+def _stages_in_place(survey: Survey, workspace: Workspace) -> Iterator[PreparedStage]:
     """The stages whose summaries the workspace has, from the first on, up to one that it lacks."""
-    units: Sequence[WorkUnit] = found.inventory.blocks
+    units: Sequence[WorkUnit] = survey.inventory.blocks
     contents = ""
-    for number in range(len(found.stages)):
-        key = _stage_key(found, number, contents)
-        bins = _bins(found, number, num_units=len(units))
-        name = key.summary_name(units, recipe=found.recipe, bins=bins)
+    for number in range(len(survey.stages)):
+        key = _stage_key(survey, number, contents)
+        bins = _bins(survey, number, num_units=len(units))
+        name = key.summary_name(units, recipe=survey.recipe, bins=bins)
         summary = find_summary(workspace, name)
         if summary is None:
             return
@@ -198,22 +197,22 @@ def _stages_in_place(found: Survey, workspace: Workspace) -> Iterator[PreparedSt
         units, contents = plan_spans(summary.histogram), summary.contents
 
 
-def drop_damaged_runs(found: Survey, workspace: Workspace) -> None:
+def drop_damaged_runs(survey: Survey, workspace: Workspace) -> None:
     """Reads every run of a build, and drops those that are damaged: prepare makes them again."""
-    for number, stage in enumerate(_stages_in_place(found, workspace)):
+    for number, stage in enumerate(_stages_in_place(survey, workspace)):
         files = run_files(
             workspace,
-            found.recipe,
-            outputs=found.stages[number].outputs,
+            survey.recipe,
+            outputs=survey.stages[number].outputs,
             stage=number,
-            bins=_bins(found, number, num_units=len(stage.units)),
+            bins=_bins(survey, number, num_units=len(stage.units)),
         )
         if True in list(_each(files.drop_damage, stage.summary.entries, workspace)):
             remove_summary(workspace, stage.name)
 
 
 def prepare_records(
-    found: Survey,
+    survey: Survey,
     staged: StagedRecipe,
     workspace: Workspace,
     *,
@@ -223,7 +222,7 @@ def prepare_records(
     """Makes sure that every unit of every stage has its run.
 
     Args:
-        found: The survey.
+        survey: The survey.
         staged: Its recipe.
         workspace: Where the runs are.
         runner: What runs the jobs.
@@ -232,15 +231,15 @@ def prepare_records(
     Raises:
         DamagedWorkError: if a run of an earlier stage turns out to be damaged.
     """
-    config = first_config(found, staged, workspace)
-    units: Sequence[WorkUnit] = found.inventory.blocks
+    config = first_config(survey, staged, workspace)
+    units: Sequence[WorkUnit] = survey.inventory.blocks
     stages: list[PreparedStage] = []
     num_made = 0
     while True:
-        bins = _bins(found, config.stage, num_units=len(units))
+        bins = _bins(survey, config.stage, num_units=len(units))
         config = dataclasses.replace(config, bins=bins)
-        name = config.key.summary_name(units, recipe=found.recipe, bins=bins)
-        label = f"{STEP} {config.stage + 1}" if len(found.stages) > 1 else STEP
+        name = config.key.summary_name(units, recipe=survey.recipe, bins=bins)
+        label = f"{STEP} {config.stage + 1}" if len(survey.stages) > 1 else STEP
         missing = _missing_runs(config, units)
         num_made += len(missing)
         summary = None if missing else find_summary(workspace, name)
@@ -255,22 +254,22 @@ def prepare_records(
         notes.append(human_count(summary.num_records, "records"))
         progress.finish(label, reused=not missing, note=", ".join(notes))
         stages.append(PreparedStage(key=config.key, units=units, name=name, summary=summary))
-        if len(stages) == len(found.stages):
+        if len(stages) == len(survey.stages):
             return Prepared(stages=tuple(stages), num_made=num_made)
         ends = config.ends
         if ends is None:
             ends = find_split_ends(
                 summary.entries,
-                recipe=found.recipe,
+                recipe=survey.recipe,
                 features=config.features.outputs,
                 workspace=workspace,
             )
-        config = next_config(found, config, digest=name, contents=summary.contents, ends=ends)
+        config = next_config(survey, config, digest=name, contents=summary.contents, ends=ends)
         units = plan_spans(summary.histogram)
 
 
 def prepare_part(
-    found: Survey,
+    survey: Survey,
     staged: StagedRecipe,
     workspace: Workspace,
     *,
@@ -281,7 +280,7 @@ def prepare_part(
     """Makes sure that some blocks have their runs of the first stage; sums up nothing.
 
     Args:
-        found: The survey.
+        survey: The survey.
         staged: Its recipe.
         workspace: Where the runs are.
         blocks: Some of the survey's.
@@ -291,7 +290,7 @@ def prepare_part(
     Returns:
         How many had no run yet.
     """
-    config = first_config(found, staged, workspace)
+    config = first_config(survey, staged, workspace)
     missing = _missing_runs(config, blocks)
     if not missing:
         progress.start(STEP, total=len(blocks), unit="blocks")
@@ -344,7 +343,7 @@ def _run_stage(
     descriptors = write_descriptors(units, config.workspace)
     run_ids = (missing.get(unit) or config.key.run_id(unit) for unit in units)
     outputs = [config.workspace.run_info(run_id) for run_id in run_ids]
-    with watched(progress, label, outputs=outputs, unit="blocks"):
+    with counting_outputs(progress, label, outputs=outputs, unit="blocks"):
         # Takes seconds: in the step's time, so that its bar shows.
         from .job import PrepareRuns
 

@@ -1,19 +1,25 @@
 """The publish step: reader, schema, rejects, graph, and last the manifest, which is the commit.
 
-A folder without a manifest is not a snapshot. ``latest.json`` names the last build's snapshot.
+A folder without a manifest is not a snapshot: a damaged snapshot is withdrawn by removing its
+manifest, and the same build completes it again. ``latest.json`` names the last build's snapshot.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
 import os
+import platform
+import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
 
 from ...schemas.blocks import ShardInfo, SplitPlan
-from ...schemas.errors import DamagedSnapshotError, StorageError
+from ...schemas.errors import DamagedSnapshotError, PlaceError, StorageError
 from ...schemas.features import ClassLabel
 from ...schemas.manifest import (
     FORMAT_VERSION,
@@ -32,8 +38,10 @@ from ...schemas.naming import (
     REJECTS,
     SCHEMA,
     OutputPaths,
+    Workspace,
     join,
 )
+from ...schemas.progress import Progress
 from ...schemas.splits import is_fold
 from ...transforms import storage
 from ...transforms.analysis.graph import PUBLISHED, TransformGraph, read_graph_file
@@ -42,11 +50,147 @@ from ...transforms.examples.shards import ShardSettings, read_shard_infos, shard
 from ...transforms.examples.sizing import length_boundaries, varying_lists
 from ...transforms.runs.partitions import most_frequent
 from ...transforms.storage.artifacts import put_if_changed
+from ..inspect.verify import check_snapshot
+from ..inventory.fingerprint_details import fingerprint_details, list_inputs
 from ..inventory.survey import Survey
-from ..prepare.rejects import gather_rejects
+from ..plan.near_duplicates import NearDuplicates, find_near_duplicates
+from ..plan.ranges import refuse_empty_splits
+from ..plan.split_leakage import find_leaks
+from ..plan.step import Layout
+from ..prepare.rejects import forget_refused, gather_rejects, num_excluded, source_shown
+from ..prepare.run_files import keys_suffix
+from ..prepare.stages import label_of
 from ..prepare.step import Prepared
 from ..reader.emit import LATEST_READER_FILE, ReaderFacts, emit_reader
 from ..snapshot import Snapshot, read_latest
+from ..write.step import Written
+from .serving import put_serving
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Extras:
+    """What a snapshot has in addition to its records: none of it needs the shards."""
+
+    shared_contents: Mapping[str, int]
+    """How many contents are in several splits."""
+    near_duplicates: NearDuplicates
+    """What resembles something in another split."""
+    serving: ServingEntry | None
+    """The manifest's entry of the serving model."""
+    serving_files: Mapping[str, FileEntry]
+    """The model's files, which are in place."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class History:
+    """How a build went, for ``build.json``."""
+
+    started: float
+    """When it began, in seconds since 1970."""
+    runner: str
+    seconds: Mapping[str, float]
+    """How long each step took in this process."""
+    damage_met: Sequence[str]
+    written: Written | None
+    """None if other processes ran the steps before, whose work is not reported here."""
+
+
+def is_published(out: OutputPaths, fingerprint: str) -> bool:
+    """Whether a snapshot is published."""
+    return storage.exists(join(out.snapshot(fingerprint), MANIFEST))
+
+
+def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
+    """The snapshot of a survey if it is published; makes it the latest.
+
+    Raises:
+        RecipeError: if it has a split without records, which the recipe does not allow.
+    """
+    if not is_published(out, survey.fingerprint):
+        return None
+    snapshot = Snapshot.open(out.snapshot(survey.fingerprint))
+    if survey.limit is None:
+        counts = {name: one.num_examples for name, one in snapshot.manifest.splits.items()}
+        refuse_empty_splits(survey.recipe.splits, counts)
+    point_latest(out, survey.fingerprint)
+    forget_refused(Workspace(out.workspace))
+    return dataclasses.replace(snapshot, cached=True)
+
+
+def withdraw_damaged(folder: str, *, progress: Progress) -> None:
+    """Checks a published snapshot, and removes its manifest if anything is damaged.
+
+    What is left is an unfinished build, which the same build resumes. It finds damaged files by
+    their hashes and replaces each in one atomic step, so that a reader that is iterating finds a
+    file under every name at any time.
+
+    Args:
+        folder: The snapshot's folder, a local path or URL; nothing may be published there.
+        progress: Receives how far the check is.
+
+    Raises:
+        StorageError: if a part of it cannot be read, or removed.
+        PlaceError: if the path of a file is occupied by something else, which is not ours to
+            remove.
+    """
+    if not storage.exists(join(folder, MANIFEST)):
+        return
+    report = check_snapshot(folder, progress=progress)
+    if report.unreadable:
+        raise StorageError("\n".join(report.lines()))
+    damaged = [finding for finding in report.damages if finding.kind != "extra"]
+    obstacles = [finding for finding in damaged if finding.kind == "not a file"]
+    if obstacles:
+        listed = "\n".join(f"  {join(folder, finding.file)}" for finding in obstacles[:20])
+        paths = "1 path is" if len(obstacles) == 1 else f"{len(obstacles):,} paths are"
+        raise PlaceError(
+            f"In the snapshot, {paths} occupied by something that is not a file:\n{listed}\n"
+            "Remove it if it is not needed, and build again."
+        )
+    if damaged:
+        storage.remove_tree(join(folder, MANIFEST))
+
+
+def make_extras(
+    survey: Survey,
+    prepared: Prepared,
+    layout: Layout,
+    settings: ShardSettings,
+    *,
+    stop: threading.Event | None = None,
+) -> Extras:
+    """Compares the splits, and puts the serving model into the snapshot's folder.
+
+    Raises:
+        CancelledError: soon after ``stop`` is set.
+    """
+    stop = stop or threading.Event()
+    shared_contents = find_leaks(
+        prepared.summary.entries,
+        layout.splits,
+        workspace=settings.workspace,
+        suffix=keys_suffix(survey.recipe),
+        stop=stop,
+    )
+    near_duplicates = find_near_duplicates(
+        prepared.summary.table,
+        layout.splits,
+        features=settings.prepared,
+        label=label_of(survey.recipe, settings.prepared),
+        stratify_by=settings.stratify_by,
+        workspace=settings.workspace,
+        wanted=survey.recipe.near_duplicates,
+        stop=stop,
+    )
+    if stop.is_set():
+        raise CancelledError
+    serving, files = put_serving(survey, settings)
+    return Extras(
+        shared_contents=shared_contents,
+        near_duplicates=near_duplicates,
+        serving=serving,
+        serving_files=files,
+    )
 
 
 class Publisher:
@@ -76,21 +220,97 @@ class Publisher:
 
 def publish(
     survey: Survey,
-    settings: ShardSettings,
-    *,
-    plans: Sequence[SplitPlan],
     prepared: Prepared,
-    serving: tuple[ServingEntry | None, Mapping[str, FileEntry]],
-    shared_contents: Mapping[str, int],
-    build_facts: Mapping[str, object],
+    layout: Layout,
+    settings: ShardSettings,
+    extras: Extras,
+    *,
+    out: OutputPaths,
+    history: History,
 ) -> Snapshot:
-    """Completes a snapshot whose shards and serving model are in place.
+    """Completes a snapshot, whose shards and serving model are in place, and makes it the latest.
+
+    Args:
+        survey: The survey.
+        prepared: What the shards were made from.
+        layout: The splits and shards.
+        settings: What the shards have in common.
+        extras: What the snapshot has in addition to them.
+        out: Where the snapshot is.
+        history: How the build went.
 
     Raises:
-        StorageError: if a shard is missing, or a file cannot be written.
+        StorageError: if a file that the recipe depends on changed since the survey, a shard is
+            missing, or a file cannot be written.
     """
+    survey.held.check()
+    facts = _build_facts(survey, prepared, layout, settings, extras, history=history)
+    manifest = _put_files(survey, prepared, layout.splits, settings, extras)
+    content = json.dumps(with_checksum(facts), indent=1, sort_keys=True)
+    storage.put_bytes(join(settings.snapshot, BUILD), content.encode())
+    _check_files(settings.snapshot, manifest)
+    storage.settle(settings.snapshot)
+    storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
+    point_latest(out, survey.fingerprint)
+    forget_refused(settings.workspace)
+    return Snapshot(settings.snapshot, manifest)
+
+
+def _build_facts(
+    survey: Survey,
+    prepared: Prepared,
+    layout: Layout,
+    settings: ShardSettings,
+    extras: Extras,
+    *,
+    history: History,
+) -> dict[str, object]:
+    """The content of ``build.json``: what may differ between builds of one snapshot."""
+    blocks: dict[str, object] = {"total": prepared.num_units}
+    shards: dict[str, object] = {"total": sum(len(plan.shards) for plan in layout.splits)}
+    if history.written is not None:
+        blocks |= {"prepared": prepared.num_made}
+        shards |= {"by": history.written.by, "written": history.written.num_shards}
+    facts: dict[str, object] = {
+        "blocks": blocks,
+        "damage_met": history.damage_met,
+        "fingerprint_details": fingerprint_details(survey),
+        "fingerprint_parts": survey.parts.to_json(),
+        "host": platform.node(),
+        # Not in the manifest: what is skipped is no input, and may vary under one fingerprint.
+        "input": {
+            "bytes": survey.inventory.num_bytes,
+            "files": len(survey.inventory.files),
+            "skipped": dict(survey.inventory.num_skipped),
+            "source": source_shown(survey),
+        },
+        "near_duplicates": extras.near_duplicates.to_json(),
+        "runner": history.runner,
+        "seconds": {name: round(value, 3) for name, value in history.seconds.items()},
+        "shards": shards,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(history.started)),
+        "work": {
+            "blocks": list_inputs(survey, settings.workspace),
+            "graph": settings.graph,
+            "runs": [*(entry.run.run_id for entry in prepared.entries), *prepared.replaced],
+            "summary": list(prepared.summaries),
+        },
+    }
+    if survey.excluded is not None:
+        num_ids, num_records = len(survey.excluded.ids), num_excluded(survey, prepared)
+        facts["excluded"] = {"ids": num_ids, "records": num_records}
+    return facts
+
+
+def _put_files(
+    survey: Survey,
+    prepared: Prepared,
+    plans: Sequence[SplitPlan],
+    settings: ShardSettings,
+    extras: Extras,
+) -> Manifest:
+    """Puts all files but ``build.json`` and the manifest in place; returns the manifest."""
     publisher = Publisher(settings.snapshot)
-    serving_entry, serving_files = serving
     written = {plan.name: _written_shards(plan, settings) for plan in plans}
     splits = {name: _split_entry(shards, publisher) for name, shards in written.items()}
     if settings.graph is not None:
@@ -99,7 +319,7 @@ def publish(
         for name in graph.files:
             publisher.put(name, read_graph_file(settings.graph, graph, name))
         publisher.put(PUBLISHED, graph.to_bytes())
-    publisher.files |= serving_files
+    publisher.files |= extras.serving_files
     with storage.scratch_folder(settings.workspace.root) as scratch:
         path = os.path.join(scratch, REJECTS)
         gather_rejects(prepared.entries, settings.workspace, path)
@@ -142,12 +362,12 @@ def publish(
             num_missing=dict(sorted(num_missing.items())),
             version=survey.parts.versions["snapshard"],
             structs=tuple(structs),
-            serving=bool(serving_files),
+            serving=bool(extras.serving_files),
         )
     )
     for name, text in files.items():
         publisher.put(name, text.encode())
-    manifest = Manifest(
+    return Manifest(
         format_version=FORMAT_VERSION,
         name=survey.recipe.name,
         fingerprint=survey.fingerprint,
@@ -158,20 +378,14 @@ def publish(
         num_rejects=prepared.num_rejects,
         num_filtered=prepared.num_filtered,
         excluded=None if survey.excluded is None else ExcludedEntry(**survey.excluded.to_json()),
-        serving=serving_entry,
-        shared_contents=dict(shared_contents),
+        serving=extras.serving,
+        shared_contents=dict(extras.shared_contents),
         num_missing=dict(sorted(num_missing.items())),
         seed=survey.recipe.seed,
         versions=survey.parts.versions,
         splits=splits,
         files=publisher.files,
     )
-    facts = json.dumps(with_checksum(build_facts), indent=1, sort_keys=True)
-    storage.put_bytes(join(settings.snapshot, BUILD), facts.encode())
-    _check_files(settings.snapshot, manifest)
-    storage.settle(settings.snapshot)
-    storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
-    return Snapshot(settings.snapshot, manifest)
 
 
 def _check_files(folder: str, manifest: Manifest) -> None:

@@ -24,7 +24,7 @@ from mutations import damage, edit_json
 import snapshard as ss
 from snapshard import cli
 from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, list_inputs
-from snapshard.pipelines.inventory.survey import survey
+from snapshard.pipelines.inventory.survey import take_survey
 from snapshard.pipelines.snapshot import read_latest
 from snapshard.schemas.errors import Reject, SnapshardError
 from snapshard.schemas.manifest import (
@@ -138,22 +138,22 @@ def _build_facts(folder: Path, seed: int) -> tuple[str, dict[str, Any]]:
     (data / f"{seed}.csv").write_bytes(csv_of(seed))
     workspace = Workspace(str(folder / "made" / ".work"))
     recipe = ss.Recipe(name="made", source=ss.Csv(str(data), label="flag"), seed=seed)
-    found = survey(recipe, workspace=workspace, progress=Silent())
+    survey = take_survey(recipe, workspace=workspace, progress=Silent())
     work = {
-        "blocks": list_inputs(found, workspace),
+        "blocks": list_inputs(survey, workspace),
         "graph": None,
         "runs": ["0" * 32],
         "summary": ["1" * 32],
     }
     facts = {
-        "fingerprint_details": fingerprint_details(found),
-        "fingerprint_parts": found.parts.to_json(),
+        "fingerprint_details": fingerprint_details(survey),
+        "fingerprint_parts": survey.parts.to_json(),
         "host": "here",
         "input": {"bytes": 1000, "files": 2, "skipped": {}, "source": str(data)},
         "seconds": {"prepare": 1.5},
         "work": work,
     }
-    return found.fingerprint, facts
+    return survey.fingerprint, facts
 
 
 def _rejects() -> list[Reject]:

@@ -145,7 +145,7 @@ class SmallBuild:
             features=types.SimpleNamespace(prepared=features),
             limit=None,
         )
-        layout, _ = lay_out(survey, summary, workspace=workspace, graph=None)
+        layout = lay_out(survey, summary, None, workspace=workspace, progress=Silent())
         settings = ShardSettings(
             workspace=workspace,
             snapshot=str(snapshot),

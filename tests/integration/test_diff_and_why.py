@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard import cli
-from snapshard.pipelines import startup_noise
+from snapshard import cli, startup_noise
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -31,12 +31,12 @@ NOBODY = (
 PAUSED = """
 import os, sys, time
 from snapshard import cli
-from snapshard.pipelines import locks
+from snapshard.pipelines import workspace
 from snapshard.transforms import storage
 
 if "UNLOCKED" in os.environ:
     # A disk cannot be made read-only by hand while a file is open to be written.
-    locks._open = lambda workspace: None
+    workspace._open_lock = lambda _: None
 place, reached, go_on = sys.argv[1:4]
 for name in ("put_bytes", "put_file"):
     def pausing(first, second, put=getattr(storage, name), name=name):

@@ -17,8 +17,7 @@ import tensorflow_transform as tft
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard import cli
-from snapshard.pipelines import startup_noise
+from snapshard import cli, startup_noise
 from snapshard.pipelines.inspect.forecast import forecast
 from snapshard.pipelines.inventory import texts
 from snapshard.pipelines.recipe.shipping import load_recipe_file

@@ -19,8 +19,7 @@ import hypothesis.strategies as st
 import pytest
 
 import snapshard as ss
-from snapshard import cli
-from snapshard.pipelines import startup_noise
+from snapshard import cli, startup_noise
 from snapshard.schemas.errors import SnapshardError
 from snapshard.transforms import storage
 

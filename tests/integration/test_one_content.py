@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import build_steps
+from snapshard.pipelines import build as builds
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import StorageError
 
@@ -66,7 +66,7 @@ STAGES = RUNS.replace(
 
 
 @pytest.mark.slow  # builds twice
-@pytest.mark.parametrize("stopped_at", ["write_job", "publish"])
+@pytest.mark.parametrize("stopped_at", ["write_shards", "publish"])
 @pytest.mark.parametrize(
     ("text", "lost"),
     [(GRAPH, "graphs"), (RUNS, "runs"), (STAGES, "runs")],
@@ -85,7 +85,7 @@ def test_a_snapshot_is_of_one_content(
         raise StorageError("stopped")
 
     with monkeypatch.context() as patched:
-        patched.setattr(build_steps, stopped_at, stop)
+        patched.setattr(builds, stopped_at, stop)
         with pytest.raises(StorageError, match="stopped"):
             ss.build(recipe, out)
     folder = out / "rows" / ".work" / lost

@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from snapshard import cli
-from snapshard.pipelines import build_steps, startup_noise
+from snapshard import cli, startup_noise
+from snapshard.pipelines import build as builds
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.inventory.step import group_blocks
+from snapshard.pipelines.publish import step as publishing
+from snapshard.pipelines.write import step as writing
 from snapshard.schemas.errors import StorageError
 
 ROWS = """\
@@ -219,25 +221,29 @@ def test_a_revision_that_changes_nothing_gives_the_same_records(rows: Rows, call
 
 @pytest.mark.slow  # builds nine times
 @pytest.mark.usefixtures("many_blocks")
-@pytest.mark.parametrize("name", ["prepare_records", "write_job", "point_latest"])
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(builds, "prepare_records"), (writing, "write_job"), (publishing, "point_latest")],
+    ids=["prepare", "write", "latest"],
+)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_revision_that_is_killed_alters_nothing_and_resumes(
-    rows: Rows, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, after: bool
 ) -> None:
     first = rows.build()
     before = hashes(first["path"])
     monkeypatch.setenv("SERVICE", "1")
-    real = getattr(build_steps, name)
+    real = getattr(module, name)
 
     def killed(*arguments: Any, **options: Any) -> None:
         if after:
             real(*arguments, **options)
         raise StorageError("killed")
 
-    monkeypatch.setattr(build_steps, name, killed)
+    monkeypatch.setattr(module, name, killed)
     command = (rows.folder / "recipe.py", "--out", rows.out, "--revision", "1")
     assert rows.call("build", *command)[0] == 1
-    monkeypatch.setattr(build_steps, name, real)
+    monkeypatch.setattr(module, name, real)
     assert hashes(first["path"]) == before
     assert rows.build()["path"] == first["path"]
     second = rows.build("--revision", "1")

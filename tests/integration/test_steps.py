@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import single_step
+from snapshard.pipelines import build as builds
 from snapshard.pipelines.build import build, run_step
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.operate.gc import collect_garbage
 from snapshard.pipelines.prepare.block_worker import SourceReader
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.steps import STEPS, StepReport
 from snapshard.schemas.errors import (
     DamagedSnapshotError,
     DamagedWorkError,
@@ -30,6 +29,7 @@ from snapshard.schemas.errors import (
     SourceChangedError,
     StepOrderError,
 )
+from snapshard.schemas.steps import STEPS, StepReport
 from snapshard.transforms.sources import blocks
 
 RECIPE = """
@@ -346,16 +346,16 @@ def test_refused_rejects_refuse_each_later_step(project: Project) -> None:
 def test_another_inventory_meanwhile_mixes_nothing(
     project: Project, monkeypatch: pytest.MonkeyPatch, part: str | None
 ) -> None:
-    stage = single_step.stage
+    stage = builds.stage
     project.step("inventory")
 
     def stage_late(*arguments: Any) -> Any:
-        monkeypatch.setattr(single_step, "stage", stage)
+        monkeypatch.setattr(builds, "stage", stage)
         project.add_file(4)
         assert project.step("inventory").facts["num_files"] == 5
         return stage(*arguments)
 
-    monkeypatch.setattr(single_step, "stage", stage_late)
+    monkeypatch.setattr(builds, "stage", stage_late)
     project.step("prepare", part=part)
     with pytest.raises(StepOrderError, match="analyze needs prepare"):
         project.step("analyze")

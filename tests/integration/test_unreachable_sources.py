@@ -18,8 +18,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from snapshard import cli
-from snapshard.pipelines import startup_noise
+from snapshard import cli, startup_noise
 from snapshard.runners.job_server import free_port
 from snapshard.schemas.errors import (
     MissingFileError,

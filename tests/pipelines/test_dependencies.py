@@ -16,7 +16,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.inspect.why import FingerprintFacts, part_changes
 from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details
-from snapshard.pipelines.inventory.survey import Survey, survey
+from snapshard.pipelines.inventory.survey import Survey, take_survey
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import Workspace
@@ -492,7 +492,7 @@ def surveyed(recipe: Path) -> Survey:
     """The survey of a recipe file, in a workspace of its own."""
     loaded = load_recipe_file(recipe)
     work = Workspace(str(recipe.parent / "work"))
-    return survey(loaded, workspace=work, progress=Silent())
+    return take_survey(loaded, workspace=work, progress=Silent())
 
 
 @pytest.fixture(autouse=True)
@@ -612,10 +612,10 @@ def test_a_file_that_changed_after_the_recipe_was_loaded_is_refused(tmp_path: Pa
     put(folder / "cfg.db", 1)
     recipe = project(folder, *OPAQUE, options="depends_on=['cfg.db']")
     loaded, work = load_recipe_file(recipe), Workspace(str(tmp_path / "work"))
-    assert survey(loaded, workspace=work, progress=Silent()).fingerprint
+    assert take_survey(loaded, workspace=work, progress=Silent()).fingerprint
     put(folder / "cfg.db", 2)
     with pytest.raises(RecipeError, match=r"read uses DB, a sqlite3.*cfg\.db.*reload the recipe"):
-        survey(loaded, workspace=work, progress=Silent())
+        take_survey(loaded, workspace=work, progress=Silent())
 
 
 def test_an_object_of_a_recipe_that_no_file_holds_is_refused(tmp_path: Path) -> None:
@@ -633,7 +633,7 @@ def test_an_object_of_a_recipe_that_no_file_holds_is_refused(tmp_path: Path) -> 
     work = Workspace(str(tmp_path / "work"))
     try:
         with pytest.raises(RecipeError, match=r"database .*sqlite3.*inside the function.*file of"):
-            survey(recipe, workspace=work, progress=Silent())
+            take_survey(recipe, workspace=work, progress=Silent())
     finally:
         database.close()
 
@@ -647,7 +647,7 @@ def test_caches_are_emptied_before_functions_are_watched(tmp_path: Path) -> None
     found = []
     for value in (1, 2):
         put(folder / "cfg.txt", value)
-        found.append(survey(loaded, workspace=work, progress=Silent()).fingerprint)
+        found.append(take_survey(loaded, workspace=work, progress=Silent()).fingerprint)
         (kept,) = (f.__globals__["load"] for f in functions_of(loaded.source))
         assert kept.cache_info().currsize == 0 or kept() == "word " * value
     assert found[0] != found[1]
@@ -741,10 +741,10 @@ def test_what_depends_on_may_name(tmp_path: Path, entry: str, change: str) -> No
 
 
 def test_recipes_without_dependencies_keep_their_parts(tmp_path: Path) -> None:
-    found = surveyed(project(tmp_path / "project", *PLAIN))
-    assert isinstance(found.parts.prepare, dict)
-    assert "depends_on" not in found.parts.prepare
+    survey = surveyed(project(tmp_path / "project", *PLAIN))
+    assert isinstance(survey.parts.prepare, dict)
+    assert "depends_on" not in survey.parts.prepare
 
 
-def _told(found: Survey) -> FingerprintFacts:
-    return FingerprintFacts(parts=found.parts.to_json(), details=fingerprint_details(found))
+def _told(survey: Survey) -> FingerprintFacts:
+    return FingerprintFacts(parts=survey.parts.to_json(), details=fingerprint_details(survey))

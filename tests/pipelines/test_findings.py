@@ -7,7 +7,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inventory.inference_cache import Findings
-from snapshard.pipelines.inventory.survey import survey
+from snapshard.pipelines.inventory.survey import take_survey
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
@@ -33,7 +33,7 @@ def _features(folder: Path, source: ss.Csv, *, write: bool = True) -> dict[str, 
     recipe = ss.Recipe(name="t", source=source)
     object.__setattr__(recipe, "folder", str(folder))
     workspace = Workspace(str(folder / "work"))
-    return survey(recipe, workspace=workspace, progress=Silent(), write=write).features.raw
+    return take_survey(recipe, workspace=workspace, progress=Silent(), write=write).features.raw
 
 
 def test_only_what_changed_is_looked_at(tmp_path: Path, typed: list[str]) -> None:

@@ -17,7 +17,7 @@ from PIL import Image as PillowImage
 
 from snapshard.pipelines.inspect.why import FingerprintFacts, input_changes, part_changes
 from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, surveyed_inputs
-from snapshard.pipelines.inventory.survey import Survey, survey
+from snapshard.pipelines.inventory.survey import Survey, take_survey
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas import fingerprint
 from snapshard.schemas.fingerprint import canonical_json
@@ -122,14 +122,14 @@ def put_image(path: Path, value: int) -> None:
 
 def surveyed(folder: Path) -> Survey:
     recipe = load_recipe_file(folder / "recipe.py")
-    return survey(recipe, workspace=Workspace(str(folder / "work")), progress=Silent())
+    return take_survey(recipe, workspace=Workspace(str(folder / "work")), progress=Silent())
 
 
-def told(found: Survey) -> FingerprintFacts:
+def told(survey: Survey) -> FingerprintFacts:
     """As it would stand in ``build.json``."""
     return FingerprintFacts(
-        parts=json.loads(canonical_json(found.parts.to_json())),
-        details=json.loads(canonical_json(fingerprint_details(found))),
+        parts=json.loads(canonical_json(survey.parts.to_json())),
+        details=json.loads(canonical_json(fingerprint_details(survey))),
     )
 
 

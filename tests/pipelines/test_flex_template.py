@@ -11,8 +11,7 @@ from google.cloud import dataflow
 from google.protobuf import json_format
 
 import snapshard as ss
-from snapshard import cli
-from snapshard.pipelines import startup_noise
+from snapshard import cli, startup_noise
 from snapshard.pipelines.operate import flex_template
 from snapshard.pipelines.operate.flex_template import container_spec, fetch_recipe, main
 from snapshard.runners.dataflow import DataflowRunner

@@ -9,8 +9,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshard.pipelines.operate import garbage
-from snapshard.pipelines.operate.garbage import References, StoredFile, choose_garbage
+from snapshard.pipelines.operate import gc
+from snapshard.pipelines.operate.gc import References, StoredFile, choose_garbage
 
 PUBLISHED = ["1" * 16, "a" * 16]
 UNPUBLISHED = ["2" * 16, "b" * 16]
@@ -126,4 +126,4 @@ def test_no_name_is_too_odd(name: str, folder: str) -> None:
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(garbage).failed == 0
+    assert doctest.testmod(gc).failed == 0

@@ -14,10 +14,14 @@ import time
 import pytest
 
 from snapshard.pipelines.inventory.artifact import Reference, put_reference
-from snapshard.pipelines.locks import alone, building
-from snapshard.pipelines.operate.garbage import WORK, References, StoredFile, choose_garbage
-from snapshard.pipelines.operate.gc import collect_garbage
-from snapshard.pipelines.workspace import choose_workspace, occupied
+from snapshard.pipelines.operate.gc import (
+    WORK,
+    References,
+    StoredFile,
+    choose_garbage,
+    collect_garbage,
+)
+from snapshard.pipelines.workspace import alone, building, choose_workspace, occupied
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import OutputPaths, Workspace
 from snapshard.transforms import storage
@@ -220,7 +224,7 @@ def test_a_name_at_work_is_left_alone(name: pathlib.Path, dry_run: bool) -> None
 def test_a_killed_build_is_not_at_work(name: pathlib.Path) -> None:
     code = (
         "import os, signal\n"
-        "from snapshard.pipelines.locks import building\n"
+        "from snapshard.pipelines.workspace import building\n"
         "from snapshard.schemas.naming import Workspace\n"
         f"with building(Workspace({str(name / '.work')!r})):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -310,7 +314,7 @@ def test_without_locks_a_build_leaves_a_marker(name: pathlib.Path, unlockable: N
 def test_a_marker_is_renewed(
     name: pathlib.Path, unlockable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snapshard.pipelines.locks._RENEWAL_S", 0.01)
+    monkeypatch.setattr("snapshard.pipelines.workspace._RENEWAL_S", 0.01)
     with building(Workspace(f"{name}/.work")):
         (marker,) = (name / ".work" / "building").iterdir()
         os.utime(marker, (0, 0))

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.build_steps import BuildSteps
+from snapshard.pipelines import build as builds
+from snapshard.pipelines.publish import step as publishing
 from snapshard.schemas.errors import RunnerError
 
 
@@ -18,7 +19,7 @@ def test_a_failed_write_is_told_soon(
     begun, never = threading.Event(), threading.Event()
     told: list[object] = []
 
-    def search(*_: object, stop: threading.Event = never) -> dict[str, int]:
+    def search(*_: object, stop: threading.Event = never, **__: object) -> dict[str, int]:
         begun.set()
         told.append(stop.wait(20))
         return {}
@@ -27,13 +28,13 @@ def test_a_failed_write_is_told_soon(
         told.append("serving")
         return None, {}
 
-    def write(*_: object) -> int:
+    def write(*_: object, **__: object) -> Any:
         assert begun.wait(60)
         raise error
 
-    monkeypatch.setattr(BuildSteps, "shared_contents", search)
-    monkeypatch.setattr(BuildSteps, "serving", export)
-    monkeypatch.setattr(BuildSteps, "write", write)
+    monkeypatch.setattr(publishing, "find_leaks", search)
+    monkeypatch.setattr(publishing, "put_serving", export)
+    monkeypatch.setattr(builds, "write_shards", write)
     (tmp_path / "t.csv").write_text("number\n1\n2\n")
     recipe = ss.Recipe(
         name="t", source=ss.Csv(str(tmp_path / "t.csv")), splits=ss.Splits(train=1.0)

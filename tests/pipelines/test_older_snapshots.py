@@ -18,7 +18,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.inspect import bench
 from snapshard.pipelines.inspect.verify import check_snapshot
-from snapshard.pipelines.operate.garbage import is_snapshot_file
+from snapshard.pipelines.operate.gc import is_snapshot_file
 from snapshard.pipelines.snapshot import Snapshot
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent

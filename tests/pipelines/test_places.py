@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.preflight import check_place
+from snapshard.pipelines.workspace import check_place
 from snapshard.schemas.errors import PlaceError, RecipeError
 
 

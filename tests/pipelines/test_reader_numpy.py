@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.pipelines.reader.describe import describe, sides_of
+from snapshard.pipelines.reader.emit import describe, sides_of
 from snapshard.pipelines.reader.runtime import examples as examples_module
 from snapshard.pipelines.reader.runtime import frames as frames_module
 from snapshard.schemas.features import Features, flatten, tensor_form

@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from snapshard import cli
-from snapshard.pipelines import startup_noise
+from snapshard import cli, startup_noise
 from snapshard.pipelines.reader.runtime import console, doctor, serve, timing, tools
 from snapshard.pipelines.reader.runtime.benchmark import _arriving
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.pipelines.inventory.survey import survey
+from snapshard.pipelines.inventory.survey import take_survey
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.pipelines.recipe.suggest import describe_suggestion, recipe_text, suggest_recipe
 from snapshard.schemas.errors import DataError, RecipeError
@@ -50,8 +50,8 @@ def pictures(tmp_path: Path) -> Callable[..., str]:
 
 def _fingerprint(recipe: ss.Recipe, tmp_path: Path) -> Any:
     workspace = Workspace(str(tmp_path / "workspace"))
-    found = survey(recipe, workspace=workspace, progress=Silent(), write=False)
-    return found.fingerprint, found.stage_digests
+    survey = take_survey(recipe, workspace=workspace, progress=Silent(), write=False)
+    return survey.fingerprint, survey.stage_digests
 
 
 def _suggested(source: str, like: ss.Recipe) -> ss.Recipe:

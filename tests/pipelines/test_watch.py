@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from snapshard.pipelines import progress as watch
-from snapshard.pipelines.progress import watched
+from snapshard.pipelines import watchdog
+from snapshard.pipelines.watchdog import counting_outputs
 from snapshard.schemas.errors import DataError, StorageError
 from snapshard.transforms import storage
 
@@ -34,7 +34,7 @@ class Recorded:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(watchdog, "SECONDS_BETWEEN_LOOKS", 0.01)
 
 
 def _wait_until(reached: Any) -> None:
@@ -53,7 +53,7 @@ def test_advances_with_the_outputs(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1").touch()
     progress = Recorded()
-    with watched(progress, "prepare", outputs=outputs, unit="blocks"):
+    with counting_outputs(progress, "prepare", outputs=outputs, unit="blocks"):
         # What is reused is told at once.
         assert progress.told[:2] == [("prepare", 4, "blocks"), 1]
         (tmp_path / "a" / "other").touch()
@@ -76,7 +76,7 @@ def test_error_of_the_job_passes_unchanged(tmp_path: Path, error: BaseException)
     progress = Recorded()
 
     def job() -> None:
-        with watched(progress, "write", outputs=[str(tmp_path / "x")], unit="shards"):
+        with counting_outputs(progress, "write", outputs=[str(tmp_path / "x")], unit="shards"):
             raise error
 
     with pytest.raises(type(error)) as caught:
@@ -98,14 +98,14 @@ def test_trouble_in_looking_is_left_to_the_job(
 
     monkeypatch.setattr(storage, "list_names", fail)
     progress = Recorded()
-    with watched(progress, "write", outputs=[str(tmp_path / "x")], unit="shards"):
+    with counting_outputs(progress, "write", outputs=[str(tmp_path / "x")], unit="shards"):
         assert looked.wait(20)
     assert progress.told[-1] == 1
 
 
 def test_nothing_to_wait_for() -> None:
     progress = Recorded()
-    with watched(progress, "write", outputs=[], unit="shards"):
+    with counting_outputs(progress, "write", outputs=[], unit="shards"):
         pass
     assert progress.told[0] == ("write", 0, "shards")
     assert set(progress.told[1:]) == {0}

@@ -452,7 +452,7 @@ PHASES = {
         "opened_source.ZipArchive = hang",
         "the build (waiting to open {folder}/t.zip",
     ),
-    "plan": ("Csv('t.csv')", "build_steps.lay_out = hang", "step 'plan'"),
+    "plan": ("Csv('t.csv')", "builds.lay_out = hang", "step 'plan'"),
     "publish": (
         "Csv('t.csv')",
         "publish.storage.put_bytes = hang_on_the_manifest",
@@ -461,7 +461,7 @@ PHASES = {
 }
 PHASE_SCRIPT = """
 import fsspec, snapshard as ss
-from snapshard.pipelines import build_steps, watchdog
+from snapshard.pipelines import build as builds, watchdog
 from snapshard.pipelines.publish import step as publish
 from snapshard.transforms import storage
 from snapshard.transforms.storage import opened_source

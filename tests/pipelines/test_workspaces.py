@@ -7,13 +7,9 @@ from pathlib import Path
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.build import Build
-from snapshard.pipelines.single_step import SingleStep
+from snapshard.pipelines import build as builds
 from snapshard.pipelines.workspace import choose_workspace, find_workspace, occupied
-from snapshard.runners import make_runner
 from snapshard.schemas.naming import OutputPaths
-from snapshard.schemas.progress import Silent
-from snapshard.schemas.runner import Direct
 
 
 def _told(out: Path, place: Path) -> OutputPaths:
@@ -39,20 +35,29 @@ def test_the_note_of_another_build_stands(tmp_path: Path) -> None:
         assert find_workspace(found.folder).root == str(out / "t" / ".work")
 
 
-@pytest.mark.parametrize("kind", [Build, SingleStep])
-def test_a_build_works_where_it_is_by_then(tmp_path: Path, kind: type[Build | SingleStep]) -> None:
+@pytest.mark.parametrize("step", [None, "inventory"])
+def test_a_build_works_where_it_is_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str | None
+) -> None:
     (tmp_path / "t.csv").write_text("number\n1\n2\n")
     recipe = ss.Recipe(
         name="t", source=ss.Csv(str(tmp_path / "t.csv")), splits=ss.Splits(train=1.0)
     )
     out = tmp_path / "out"
-    with make_runner(Direct()) as runner:
-        made = kind(recipe, str(out), runner=runner, progress=Silent())
-        _told(out, tmp_path / "fast")
-        if isinstance(made, SingleStep):
-            made.run("inventory")
-        else:
-            made.run()
+    checked: list[str] = []
+
+    def check(_: object, paths: OutputPaths, __: object) -> None:
+        if not checked:
+            _told(out, tmp_path / "fast")
+        checked.append(paths.workspace)
+
+    monkeypatch.setattr(builds, "refuse_memory_of_one_process", check)
+    if step is None:
+        ss.build(recipe, out)
+    else:
+        ss.run_step(recipe, out, step)
     (place,) = (tmp_path / "fast").iterdir()
+    # Where it is by now is checked too.
+    assert checked == [str(out / "t" / ".work"), str(place)]
     assert {path.name for path in place.iterdir()} > {"lock"}
     assert {path.name for path in (out / "t" / ".work").iterdir()} == {"lock", "elsewhere.json"}

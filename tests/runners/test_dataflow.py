@@ -16,7 +16,7 @@ from apache_beam.options import pipeline_options as beam_options
 import snapshard as ss
 from snapshard.pipelines.engines import runner_config
 from snapshard.pipelines.operate.check_runner import check_runner
-from snapshard.pipelines.preflight import refuse_memory_of_one_process
+from snapshard.pipelines.workspace import refuse_memory_of_one_process
 from snapshard.runners import make_runner
 from snapshard.runners.dataflow import DataflowRunner
 from snapshard.runners.portable import own_error, parsed_options

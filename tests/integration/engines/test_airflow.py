@@ -13,7 +13,7 @@ import pytest
 from snapshard.pipelines.build import build
 from snapshard.pipelines.operate.airflow import dag
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.steps import STEPS
+from snapshard.schemas.steps import STEPS
 
 ROOT = Path(__file__).parents[3]
 RECIPE = """

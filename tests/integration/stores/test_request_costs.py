@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import progress as watch
+from snapshard.pipelines import watchdog
 from snapshard.transforms.sources.blocks import group_blocks
 
 from .proxy import Proxy
@@ -77,7 +77,7 @@ def test_requests_of_runs_and_shards(gcs: Proxy, monkeypatch: pytest.MonkeyPatch
     assert defaults is not None
     monkeypatch.setitem(defaults, "block_bytes", NUM_BYTES)
     # A job that takes so long would list folders, for the progress.
-    monkeypatch.setattr(watch, "SECONDS_BETWEEN_REMOTE_LOOKS", 1e9)
+    monkeypatch.setattr(watchdog, "SECONDS_BETWEEN_REMOTE_LOOKS", 1e9)
     small = build(gcs, num_files=20, num_shards=4)
     more_runs = build(gcs, num_files=52, num_shards=4)
     more_shards = build(gcs, num_files=20, num_shards=36)

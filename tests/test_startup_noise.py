@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from snapshard.pipelines.startup_noise import is_noise
+from snapshard.startup_noise import is_noise
 
 NOISE = (
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
@@ -34,7 +34,7 @@ class config:
     def list_physical_devices():
         os.write(2, {after!r}.encode())
 """
-HUSH = "from snapshard.pipelines.startup_noise import hush_libraries; hush_libraries()\n"
+HUSH = "from snapshard.startup_noise import hush_libraries; hush_libraries()\n"
 
 
 def _import_fake(folder: Path, code: str, *, env: dict[str, str] | None = None, **fake: str) -> Any:

@@ -1,7 +1,7 @@
-"""The steps of a build by name: their order, their parts, and what each reports. Pure.
+"""The steps of a build by name: their order, their parts, and what each reports.
 
 Each leaves artifacts in the workspace, so a scheduler may run each as a task of its own, on any
-machine that reaches the output: see ``single_step``.
+machine that reaches the output: see ``pipelines.build.run_step``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from ..schemas.errors import RecipeError
-from ..schemas.visible import human_count
+from .errors import RecipeError
+from .visible import human_count
 
 STEPS = ("inventory", "prepare", "analyze", "plan", "write", "verify", "publish")
 """In order. Each needs those before it; ``verify`` alone may be left out."""

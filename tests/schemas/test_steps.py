@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshard.pipelines.steps import IN_PARTS, STEPS, Part, check_step
 from snapshard.schemas.errors import RecipeError
+from snapshard.schemas.steps import IN_PARTS, STEPS, Part, check_step
 
 
 @pytest.mark.parametrize("step", STEPS)
