@@ -44,8 +44,8 @@ def _wait_until(reached: Any) -> None:
         time.sleep(0.01)
 
 
-def _watchers() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("watch_")]
+def _counters() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("count_")]
 
 
 def test_advances_with_the_outputs(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_advances_with_the_outputs(tmp_path: Path) -> None:
         _wait_until(lambda: len(progress.told) > told)
         assert progress.told[-1] == 3
     assert progress.told[-1] == 4
-    assert not _watchers()
+    assert not _counters()
 
 
 @pytest.mark.parametrize("error", [DataError("refused"), KeyboardInterrupt(), ZeroDivisionError()])
@@ -83,7 +83,7 @@ def test_error_of_the_job_passes_unchanged(tmp_path: Path, error: BaseException)
         job()
     assert caught.value is error
     assert progress.told[-1] == 0
-    assert not _watchers()
+    assert not _counters()
 
 
 def test_trouble_in_looking_is_left_to_the_job(
