@@ -242,6 +242,18 @@ def features_from_json(value: object) -> dict[str, Feature]:
     return _ADAPTER.validate_python(value)
 
 
+def time_advice(name: str, feature: Feature) -> str:
+    """How to fix a feature that is not a time, for messages."""
+    if not isinstance(feature, Text) and not (
+        isinstance(feature, Scalar) and feature.dtype == "string"
+    ):
+        return "Name a feature of times."
+    return (
+        f"Parse it: ss.tables.parse_time({written(name)}), or declare it in types= of the source: "
+        f"{{{written(name)}: ss.Timestamp(…)}}."
+    )
+
+
 def written(value: object) -> str:
     """The Python expression for a value; features assume ``import snapshard as ss``.
 

@@ -278,7 +278,7 @@ def test_the_end_of_a_split_is_the_first_time_of_the_unit_not_before_it(
         *(
             (
                 Splits.by_time(name, train=0.5, test=0.5),
-                f"by_time: '{name}' is .* Timestamp or an int",
+                f"by_time: '{name}' is .*, expected a time or an integer",
             )
             for name in ("flag", "word", "ratio", "row", "image")
         ),

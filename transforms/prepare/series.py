@@ -29,6 +29,7 @@ from ...schemas.features import (
     TensorForm,
     Timestamp,
     tensor_form,
+    time_advice,
     written,
 )
 from ...schemas.recipe import SortedRecords
@@ -115,8 +116,7 @@ class Windows(BuiltIn):
         if not is_integer:
             raise RecipeError(
                 f"prepare: {self!r}: time={self.time!r} is {written(kept)}, expected a time "
-                f"or an integer. Parse it first: ss.tables.parse_time({written(self.time)}), or "
-                f"declare it in types= of the source: {{{written(self.time)}: ss.Timestamp(…)}}."
+                f"or an integer. {time_advice(self.time, kept)}"
             )
         after.setdefault(self.time, _required(kept))
         if self.group is not None:

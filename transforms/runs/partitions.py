@@ -20,7 +20,15 @@ import pyarrow.compute as pc
 
 from ...schemas.blocks import ShardPlan, SplitPlan
 from ...schemas.errors import PlaceError, RecipeError
-from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form, written
+from ...schemas.features import (
+    ClassLabel,
+    Feature,
+    Features,
+    Timestamp,
+    tensor_form,
+    time_advice,
+    written,
+)
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.splits import SplitRule, Splits
 from ...schemas.wire import FLOATS
@@ -97,8 +105,7 @@ def check_rule(splits: Splits, features: Features) -> None:
     if rule.by == "time" and not is_integer:
         raise RecipeError(
             f"Splits.by_time: {rule.feature!r} is {written(feature)}, expected a time or an "
-            f"integer. Parse it: ss.tables.parse_time({written(rule.feature)}), or declare it in "
-            f"types= of the source: {{{written(rule.feature)}: ss.Timestamp(…)}}."
+            f"integer. {time_advice(rule.feature, feature)}"
         )
     time_ends(splits, features)
 

@@ -168,7 +168,7 @@ def test_unfit_arguments(arguments: dict[str, Any], message: str) -> None:
     ("step", "message"),
     [
         (windows("z", size=2, time="t"), "no feature 'z'"),
-        (windows("x", size=2, time="y"), "parse_time"),
+        (windows("x", size=2, time="y"), "expected a time or an integer. Name a feature of times"),
         (windows("x", size=2, time="t", group="y"), "group='y'"),
     ],
 )
