@@ -31,16 +31,19 @@ class IdList:
 
     @classmethod
     def of(cls, content: bytes) -> IdList:
-        r"""Reads one id from each line; blank lines, and lines that begin with ``# ``, are none.
+        r"""Reads one id from each line; blank lines, and lines that begin with ``# ``, are skipped.
 
-        Bytes that are not UTF-8 are kept (``surrogateescape``), as in the ids of records.
+        A line with spaces around it is an id with and without them: a file's name may end with a
+        space, but an id that is pasted with one must not be missed. Bytes that are not UTF-8 are
+        kept (``surrogateescape``), as in the ids of records.
 
         >>> IdList.of(b"# asked on 12 May\n3/b.jpg\n3/a.jpg\n3/b.jpg\n").ids
         ('3/a.jpg', '3/b.jpg')
         """
         lines = content.removeprefix(_UTF8_MARK).split(b"\n")
         found = {line.removesuffix(b"\r") for line in lines}
-        wanted = (line for line in found if line.strip() and not _is_comment(line))
+        wanted = {line for line in found if line.strip() and not _is_comment(line)}
+        wanted |= {line.strip() for line in wanted}
         return cls(tuple(line.decode("utf-8", "surrogateescape") for line in sorted(wanted)))
 
     @functools.cached_property

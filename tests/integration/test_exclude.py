@@ -472,6 +472,22 @@ def test_comments_order_and_repetitions_are_the_same_list(tmp_path: Path) -> Non
     assert first.manifest.excluded.num_ids == 2
 
 
+def test_an_id_that_is_padded_with_spaces_is_not_missed(tmp_path: Path) -> None:
+    """Of rows and of files, when they are excluded and when they are proven to be absent."""
+    assert IdList.of(b"3/a.jpg \n\t 3/b.jpg").ids == (
+        "\t 3/b.jpg",
+        "3/a.jpg",
+        "3/a.jpg ",
+        "3/b.jpg",
+    )
+    built = ss.build(recipe_of(csv(tmp_path)), tmp_path / "out")
+    record_id = "rows.csv#13"
+    absent = IdList.of(f" {record_id} \n".encode())
+    report = check_snapshot(built.path, progress=Silent(), absent=absent)
+    assert report.absence is not None
+    assert [finding.record_id for finding in report.absence.found] == [record_id]
+
+
 @pytest.mark.parametrize("exclude", ["", 5, ["a"]])
 def test_exclude_must_be_a_path(exclude: Any) -> None:
     with pytest.raises(RecipeError, match="is not the path of a text file"):
