@@ -75,7 +75,8 @@ class _Kind:
     dtype: np.dtype[np.void]
     sketches: Callable[[pa.RecordBatch], Iterator[Rows | None]]
     bands: Callable[[Rows], Sequence[npt.NDArray[np.uint64]]]
-    likeness: Callable[[Rows, Rows], npt.NDArray[np.float64]]
+    likeness: Callable[[Rows, Numbers, Numbers], npt.NDArray[np.float64]]
+    """Of all sketches, and two rows for each pair."""
 
 
 def find_near_duplicates(
@@ -257,7 +258,7 @@ class _Sketched:
             rows = np.concatenate([np.zeros(0, np.int64), *self._rows[feature]])
             if len(rows) < 2:
                 continue
-            sketches = np.memmap(self._paths[feature], kind.dtype, "r")
+            sketches = np.asarray(np.memmap(self._paths[feature], kind.dtype, "r"))
             for one, other, likeness in _alike(kind, sketches, facts[rows], stop):
                 one, other = rows[one], rows[other]
                 swapped = facts["split"][one] > facts["split"][other]
@@ -335,7 +336,7 @@ def _alike(
             one, other = one[differ], other[differ]
             for start in range(0, len(one), _PAIRS_AT_ONCE):
                 a, b = (rows[start : start + _PAIRS_AT_ONCE] for rows in (one, other))
-                likeness = kind.likeness(sketches[a], sketches[b])
+                likeness = kind.likeness(sketches, a, b)
                 found = np.flatnonzero(likeness)
                 if len(found):
                     yield a[found], b[found], likeness[found]

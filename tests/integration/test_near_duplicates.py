@@ -51,8 +51,8 @@ ALTERED: dict[str, Callable[[Image.Image], bytes]] = {
 
 def likeness_of(one: bytes, other: bytes) -> float:
     found = [similarity.image_sketch(similarity.encoded_image(data)) for data in (one, other)]
-    first, second = (np.array([sketch], similarity.IMAGE_SKETCH) for sketch in found)
-    return float(similarity.image_likeness(first, second)[0])
+    sketches = np.array(found, similarity.IMAGE_SKETCH)
+    return float(similarity.image_likeness(sketches, np.array([0]), np.array([1]))[0])
 
 
 @pytest.mark.parametrize("change", ALTERED)
@@ -89,8 +89,8 @@ def words(seed: int, num: int = 120) -> list[str]:
 
 def text_likeness(one: str, other: str) -> float:
     found = [similarity.text_sketch(text.encode()) for text in (one, other)]
-    first, second = (np.array([sketch], similarity.TEXT_SKETCH) for sketch in found)
-    return float(similarity.text_likeness(first, second)[0])
+    sketches = np.array(found, similarity.TEXT_SKETCH)
+    return float(similarity.text_likeness(sketches, np.array([0]), np.array([1]))[0])
 
 
 def test_likeness_of_texts_is_the_share_of_common_shingles() -> None:

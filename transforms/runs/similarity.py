@@ -47,6 +47,7 @@ _MAX_WORDS_HELD = 1 << 18
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W_\u0e00-\u0eff\u3040-\u9fff]+")
 
 Image = PIL.Image.Image
+Rows = npt.NDArray[np.int64]
 
 IMAGE_SKETCH = np.dtype([("hash", np.uint64), ("thumbnail", np.uint8, (_THUMBNAIL**2,))])
 TEXT_SKETCH = np.dtype([("signature", np.uint32, (NUM_PERMUTATIONS,))])
@@ -160,23 +161,23 @@ def text_bands(sketches: npt.NDArray[np.void]) -> Sequence[Hashes]:
     return bands
 
 
-def image_likeness(a: npt.NDArray[np.void], b: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
-    """Of pairs of images, the correlation of their thumbnails; 0 if they are not alike: [n]."""
+def image_likeness(sketches: npt.NDArray[np.void], a: Rows, b: Rows) -> npt.NDArray[np.float64]:
+    """The correlation of the thumbnails of images a[n] and b[n]; 0 if they are not alike: [n]."""
     likeness = np.zeros(len(a))
-    close = np.flatnonzero(np.bitwise_count(a["hash"] ^ b["hash"]) <= MAX_BITS)
-    first, second = (
-        some["thumbnail"][close].astype(np.float64)
-        - some["thumbnail"][close].mean(axis=1, keepdims=True)
-        for some in (a, b)
-    )
+    hashes, thumbnails = sketches["hash"], sketches["thumbnail"]
+    close = np.flatnonzero(np.bitwise_count(hashes[a] ^ hashes[b]) <= MAX_BITS)
+    first, second = (thumbnails[rows[close]].astype(np.float64) for rows in (a, b))
+    first -= first.mean(axis=1, keepdims=True)
+    second -= second.mean(axis=1, keepdims=True)
     product = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     found = (first * second).sum(axis=1) / product
     likeness[close] = np.where(found >= MIN_CORRELATION, found, 0)
     return likeness
 
 
-def text_likeness(a: npt.NDArray[np.void], b: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
-    """Of pairs of texts, the estimated share of common shingles; 0 if they are not alike: [n]."""
-    found = (a["signature"] == b["signature"]).mean(axis=1)
+def text_likeness(sketches: npt.NDArray[np.void], a: Rows, b: Rows) -> npt.NDArray[np.float64]:
+    """The estimated share of common shingles of texts a[n] and b[n]; 0 if too few: [n]."""
+    signatures = sketches["signature"]
+    found = (signatures[a] == signatures[b]).mean(axis=1)
     likeness: npt.NDArray[np.float64] = np.where(found >= MIN_JACCARD, found, 0)
     return likeness
