@@ -242,12 +242,21 @@ def features_from_json(value: object) -> dict[str, Feature]:
     return _ADAPTER.validate_python(value)
 
 
+def is_time(feature: Feature) -> bool:
+    """Whether a feature can order records in time: a time, or an integer that int64 holds."""
+    form = tensor_form(feature)
+    if isinstance(feature, ClassLabel) or form is None or form.shape != ():
+        return False
+    return "int" in form.dtype and form.dtype != "uint64"
+
+
 def time_advice(name: str, feature: Feature) -> str:
     """How to fix a feature that is not a time, for messages."""
-    if not isinstance(feature, Text) and not (
-        isinstance(feature, Scalar) and feature.dtype == "string"
-    ):
+    form = tensor_form(feature)
+    if form is None or form.shape != () or form.dtype not in ("string", "uint64"):
         return "Name a feature of times."
+    if form.dtype == "uint64":
+        return f'Cast it: ss.tables.cast({written(name)}, "int64").'
     return (
         f"Parse it: ss.tables.parse_time({written(name)}), or declare it in types= of the source: "
         f"{{{written(name)}: ss.Timestamp(…)}}."

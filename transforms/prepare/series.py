@@ -24,10 +24,9 @@ from ...schemas.errors import RecipeError, Reject
 from ...schemas.features import (
     Feature,
     Features,
-    Scalar,
     Tensor,
     TensorForm,
-    Timestamp,
+    is_time,
     tensor_form,
     time_advice,
     written,
@@ -110,13 +109,10 @@ class Windows(BuiltIn):
                 f"prepare: {self!r}: {TARGET!r} is reserved for the target. Rename the feature."
             )
         kept = self._feature(self.time, features)
-        is_integer = isinstance(kept, Timestamp) or (
-            isinstance(kept, Scalar) and "int" in kept.dtype
-        )
-        if not is_integer:
+        if not is_time(kept):
             raise RecipeError(
                 f"prepare: {self!r}: time={self.time!r} is {written(kept)}, expected a time "
-                f"or an integer. {time_advice(self.time, kept)}"
+                f"or an integer that int64 holds. {time_advice(self.time, kept)}"
             )
         after.setdefault(self.time, _required(kept))
         if self.group is not None:

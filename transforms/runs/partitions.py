@@ -25,6 +25,7 @@ from ...schemas.features import (
     Feature,
     Features,
     Timestamp,
+    is_time,
     tensor_form,
     time_advice,
     written,
@@ -100,12 +101,10 @@ def check_rule(splits: Splits, features: Features) -> None:
             f"Splits.by_column: {rule.feature!r} is {feature}, expected a class, an integer, a "
             "bool, a time or a string."
         )
-    form = tensor_form(feature)
-    is_integer = form is not None and form.shape == () and "int" in form.dtype
-    if rule.by == "time" and not is_integer:
+    if rule.by == "time" and not is_time(feature):
         raise RecipeError(
             f"Splits.by_time: {rule.feature!r} is {written(feature)}, expected a time or an "
-            f"integer. {time_advice(rule.feature, feature)}"
+            f"integer that int64 holds. {time_advice(rule.feature, feature)}"
         )
     time_ends(splits, features)
 

@@ -168,13 +168,14 @@ def test_unfit_arguments(arguments: dict[str, Any], message: str) -> None:
     ("step", "message"),
     [
         (windows("z", size=2, time="t"), "no feature 'z'"),
-        (windows("x", size=2, time="y"), "expected a time or an integer. Name a feature of times"),
+        (windows("x", size=2, time="y"), "expected a time or an integer that int64 holds. Name a"),
+        (windows("x", size=2, time="u"), r'Cast it: ss.tables.cast\("u", "int64"\)'),
         (windows("x", size=2, time="t", group="y"), "group='y'"),
     ],
 )
 def test_features_that_do_not_fit(step: Windows, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        step.features(FEATURES)
+        step.features({**FEATURES, "u": ss.Scalar("uint64")})
 
 
 def test_splits_that_leak_are_refused() -> None:
