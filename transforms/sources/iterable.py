@@ -26,6 +26,7 @@ from .. import storage
 from ..activity import advance
 from ..runs.keys import text_keys
 from ..storage.redaction import redact_repeated
+from .arrow.types import leaves_of
 from .arrow_records import UnfitValueError, join_columns, records_to_batch, to_columns
 from .extracted import (
     ExtractedTable,
@@ -125,6 +126,10 @@ class Iterable:
             plain = spool.schema
             if plain is None:
                 raise DataError("Iterable: there are no records.")
+            if not leaves_of(plain, path="Iterable"):
+                raise DataError(
+                    'Iterable: the records have no values. Give each at least one, as in {"x": 1}.'
+                )
             batches = _led(spool.read())
             unit = "record"
             if self.key is None:

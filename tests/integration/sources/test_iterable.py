@@ -204,6 +204,8 @@ def after_three(last: Any) -> Callable[[], Iterator[Any]]:
 
 BAD: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
     ("nothing", list, {}, DataError, "there are no records"),
+    ("an empty record", lambda: [{}, {}], {}, DataError, "the records have no values"),
+    ("an empty struct", lambda: [{"a": {}}], {}, DataError, "the records have no values"),
     (
         "a function that raises",
         after_three(ValueError("bad luck")),
