@@ -466,6 +466,42 @@ _DATABASE = "import sqlite3\nDB = sqlite3.connect(':memory:')\n"
 
 
 @pytest.mark.parametrize(
+    ("imports", "expression", "drawn"),
+    [
+        ("import random", "random.random()", "random.random"),
+        ("import random", "helper() + random.randint(0, 9)", "random.randint"),
+        ("import random", "[random.shuffle(x) for _ in x]", "random.shuffle"),
+        ("from random import gauss as g", "g(0, 1)", "g"),
+        ("import numpy as np", "np.random.rand()", "np.random.rand"),
+        ("import numpy", "numpy.random.normal(size=3)", "numpy.random.normal"),
+        ("from numpy import random as r", "r.uniform()", "r.uniform"),
+        ("import random", "random.Random(0).random()", None),
+        ("import numpy as np", "np.random.default_rng(0).normal()", None),
+        ("import random", "helper()", None),
+        ("import sys", "sys.stdout.write('x')", None),
+    ],
+)
+@pytest.mark.parametrize("where", ["module", "function"])
+def test_the_generators_of_the_process_are_refused(
+    tmp_path: Path, imports: str, expression: str, drawn: str | None, where: str
+) -> None:
+    """A function that is traced would give every record the same number, others a new one."""
+    path = tmp_path / "recipe.py"
+    at_top, inside = (imports, "pass") if where == "module" else ("", imports)
+    path.write_text(
+        f"import snapshard as ss\n{at_top}\n"
+        "def helper():\n    return 1\n"
+        f"def step(x):\n    {inside}\n    return {{'x': {expression}}}\n"
+        'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
+    )
+    if drawn is None:
+        assert _digest_of(path)
+    else:
+        with pytest.raises(RecipeError, match=f"step draws from {re.escape(drawn)}, .*fixed seed"):
+            _digest_of(path)
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("THING = F", r"step uses THING, a _io\.TextIOWrapper: .*Read the file"),

@@ -53,6 +53,7 @@ from .user_code import (
     moves,
     normalised,
     own_functions,
+    shared_generator_used,
     texts_in,
     versioned,
 )
@@ -76,6 +77,12 @@ _OF_C = (
 _COMPUTED_IMPORT = (
     "{name} imports a module with a computed name: which one is unknown before it runs, and "
     "a change to it would go unnoticed. Write an import statement, or a literal name."
+)
+
+_RANDOM = (
+    "{name} draws from {generator}, which gives other numbers each time, but the result for a "
+    "record must always be the same. Augment in the trainer, or draw from a generator with a fixed "
+    "seed that the function makes, such as random.Random(0)."
 )
 
 MAX_PARTS = 2_000
@@ -266,6 +273,8 @@ class CodeWalk:
             if {"__import__", "import_module"} & {*code.co_names, *names}:
                 raise RecipeError(_COMPUTED_IMPORT.format(name=name))
         else:
+            if generator := shared_generator_used(node, function.__globals__):
+                raise RecipeError(_RANDOM.format(name=name, generator=generator))
             record["code"] = normalised(node)
             record["imports"] = self._imports_in(node, function)
             if called := self._called_imports(node, function.__globals__, name):

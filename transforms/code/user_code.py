@@ -46,7 +46,9 @@ _VERSIONED = frozenset(
 )
 """Libraries whose versions are already part of every fingerprint."""
 
-_MOVING = ("__next__", "fileno", "getstate", "get_state", "bit_generator")
+_GENERATOR = ("getstate", "get_state", "bit_generator")
+"""Attributes of random generators."""
+_MOVING = ("__next__", "fileno", *_GENERATOR)
 """Attributes of iterators, files and random generators."""
 _IMPORTERS = frozenset({"__import__", "import_module"})
 _BUILT_IN: tuple[Any, ...] = (dict, list, tuple, set, frozenset, bytes, float, str, int)
@@ -597,6 +599,40 @@ def import_targets(
                     yield value, alias.name, alias.asname or alias.name
                 else:
                     yield base, alias.name, None
+
+
+def shared_generator_used(node: ast.AST, scope: Mapping[str, Any]) -> str | None:
+    """How some code draws from a random generator of the process, as ``random.random``, if it does.
+
+    Generators that the code makes itself, such as ``random.Random(0)``, are not shared.
+    """
+    bound = dict(scope)
+    for statement in ast.walk(node):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                top = alias.name.partition(".")[0]
+                bound[alias.asname or top] = sys.modules.get(alias.name if alias.asname else top)
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            module = sys.modules.get(statement.module or "")
+            for alias in statement.names:
+                bound[alias.asname or alias.name] = _loaded(module, alias.name)
+    names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    for name in sorted(names.intersection(bound)):
+        for chain in sorted(attribute_chains(node, name)):
+            value = bound[name]
+            for attribute in chain:
+                value = _loaded(value, attribute)
+            owner = getattr(value, "__self__", None)
+            if any(hasattr(owner, mark) for mark in _GENERATOR):
+                return ".".join([name, *chain])
+    return None
+
+
+def _loaded(owner: Any, name: str) -> Any:
+    """An attribute of a module or class; of a module without loading it, if it loads lazily."""
+    if isinstance(owner, ModuleType):
+        return vars(owner).get(name, sys.modules.get(f"{owner.__name__}.{name}"))
+    return vars(owner).get(name) if isinstance(owner, type) else None
 
 
 def called_imports(node: ast.AST, scope: Mapping[str, Any]) -> Iterator[tuple[str, int] | None]:
