@@ -538,7 +538,7 @@ def test_errors_of_a_preprocessing_fn_explain_it_too(tmp_path: Path) -> None:
         ss.build(ss.Recipe(name="t", source=source, preprocessing_fn=scaled), "out")
     explained = "'y' was inferred as a string: 60 of 61 cells are integers; row 61 holds 'n.a.'."
     assert f". {explained} If that means a missing value, add" in str(caught.value)
-    assert "'z'" not in str(caught.value)
+    assert "'z' was inferred" not in str(caught.value)
 
 
 def test_no_numbers_are_suggested_where_none_can_be_read() -> None:
