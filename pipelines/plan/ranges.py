@@ -191,14 +191,17 @@ class _Cutter:
         # A target at a bin's edge, or in a bin of one record, is met without reading.
         wanted = np.zeros(len(content.bins), np.bool_)
         wanted[hit[(bounds[hit] != floors) & several[hit]]] = True
-        fine = False
+        fine = at_edges = False
         if content.bits > BIN_BITS:
             # By number, all targets must be met; by size, bin edges are usually good enough.
             rows = int(content.num_records[wanted].sum())
             if by_count and rows > _MANY_ROWS:
                 raise RecipeError(_say_too_many(content, rows, num_shards))
-            if not by_count and (rows > _MANY_ROWS or _level_at_edges(whole, bounds, num_shards)):
-                wanted[:] = False
+            at_edges = not by_count and (
+                rows > _MANY_ROWS or _level_at_edges(whole, bounds, num_shards)
+            )
+        if at_edges:
+            wanted[:] = False
         elif not by_count and num_shards > 1:
             # A cut misses its target by at most half a record, so shards differ by at most two.
             local = int(content.max_bytes[hit].max()) + FRAME_BYTES
@@ -444,7 +447,11 @@ def empty_splits(splits: Splits, num_records: Mapping[str, int]) -> list[str]:
 
 
 def refuse_empty_splits(
-    splits: Splits, num_records: Mapping[str, int], *, num_groups: int | None = None
+    splits: Splits,
+    num_records: Mapping[str, int],
+    *,
+    num_groups: int | None = None,
+    num_rejects: int = 0,
 ) -> None:
     """Refuses splits without records, unless the recipe allows them.
 
@@ -452,6 +459,7 @@ def refuse_empty_splits(
         splits: The splits; without fractions, nothing is refused.
         num_records: Number of records of each split.
         num_groups: Number of groups, if known.
+        num_rejects: Number of rejects, for the error.
 
     Raises:
         RecipeError: if a split is empty; names the empty splits and how to fix them.
@@ -464,7 +472,8 @@ def refuse_empty_splits(
     of = f"{total:,} record" + ("" if total == 1 else "s")
     by, remedy = "", "other fractions or fewer splits"
     if splits.group_by is not None:
-        groups = "groups" if num_groups is None else f"{num_groups:,} groups"
+        plural = "" if num_groups == 1 else "s"
+        groups = "groups" if num_groups is None else f"{num_groups:,} group{plural}"
         by = f", which {splits.group_by!r} keeps together in {groups}"
         if splits.assign == "hash":
             remedy = f'assign="balanced" (undivided groups, by their sizes), {remedy}'
@@ -472,6 +481,8 @@ def refuse_empty_splits(
         by = f", divided by the time {splits.rule.feature!r}"
     elif splits.stratify_by is not None:
         by = f", divided within each value of {splits.stratify_by!r}"
+    if num_rejects:
+        by += f"; {num_rejects:,} {'was' if num_rejects == 1 else 'were'} rejected"
     raise RecipeError(
         f"Splits: {listed} would be empty: there {'is' if total == 1 else 'are'} {of}{by}. Give "
         f"Splits(…) {remedy}, such as splits=ss.Splits(train=1.0); or allow_empty=True if empty "

@@ -98,11 +98,14 @@ def _refuse_empty_splits(
 ) -> None:
     splits, num_groups = recipe.splits, None
     counts = {plan.name: sum(shard.num_examples for shard in plan.shards) for plan in plans}
-    if splits.group_by is not None and not splits.allow_empty and empty_splits(splits, counts):
-        # Reads the records, but only for the error message.
+    if splits.allow_empty or not empty_splits(splits, counts):
+        return
+    # What follows reads the facts of all runs, and of all groups, but only for the error.
+    if splits.group_by is not None:
         groups = group_sizes(summary.entries, splits=splits, features=features, workspace=workspace)
         num_groups = None if groups is None else len(groups)
-    refuse_empty_splits(splits, counts, num_groups=num_groups)
+    num_rejects = sum(entry.run.num_rejects for entry in summary.entries)
+    refuse_empty_splits(splits, counts, num_groups=num_groups, num_rejects=num_rejects)
 
 
 def made_of(summary: Summary, graph: str | None) -> str:

@@ -207,3 +207,12 @@ def test_balanced_groups_come_out_alike_with_any_workers(tmp_path: Path) -> None
     total = sum(sizes.values())
     for name, share in SHARES.items():
         assert abs(one.splits[name].num_examples - share * total) <= 2
+
+
+def test_rejects_are_told_where_a_split_would_be_empty(tmp_path: Path) -> None:
+    source = _write(tmp_path, [(0, "a", 0), (1, "", 1)])
+    recipe = ss.Recipe(
+        name="x", source=source, splits=ss.Splits(**SHARES, group_by="g"), max_rejects=1
+    )
+    with pytest.raises(ss.SnapshardError, match=r"there is 1 record,.* in 1 group; 1 was reject"):
+        ss.build(recipe, tmp_path / "out")

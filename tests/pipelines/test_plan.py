@@ -492,12 +492,21 @@ def test_fine_bins_lose_no_record_and_cut_the_same_splits(
         assert counts == [[shard.num_examples for shard in split.shards] for split in coarse]
 
 
+# fmt: off
+_IN_ONE_BIN = [
+    0, 10, 10, 88, 27, 0, 0, 27, 10, 28, 6, 10, 43, 69, 0, 10, 18, 87, 76, 0, 10, 28, 0, 19,
+]
+# fmt: on
+"""Sizes whose cuts nearest to even give shards that differ by more than the largest record."""
+
+
 @settings(max_examples=50)
 @given(
     cases().filter(lambda case: case[1].stratify_by is None),
     st.integers(1, 12),
     st.sampled_from([13, 24]),
 )
+@example((make_records(range(24), _IN_ONE_BIN), Splits(train=1.0)), 8, 13)
 def test_shards_of_fine_bins_are_balanced(case: Case, num_shards: int, bits: int) -> None:
     records, splits = fine_case(case, bits)
     for split in records.plan(splits, Shards(num_shards=num_shards)):
