@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...schemas.features import features_to_json
+from ...schemas.naming import REJECTS
 from ...schemas.progress import Progress
 from ...schemas.visible import visible
 from ...transforms.examples.stored_records import StoredRecords
@@ -63,6 +64,12 @@ class SnapshotDiff:
         """Whether both are the same snapshot."""
         return self.old.manifest == self.new.manifest
 
+    @property
+    def rejects_differ(self) -> bool:
+        """Whether the snapshots have other rejects, or these have other reasons."""
+        old, new = (s.manifest.files.get(REJECTS) for s in (self.old, self.new))
+        return old != new
+
     def to_json(self) -> dict[str, object]:
         """The changes as plain JSON."""
         return {
@@ -71,6 +78,11 @@ class SnapshotDiff:
             "same": self.same,
             "contents": self.contents,
             "records": self.records.to_json(),
+            "rejects": {
+                "old": self.old.manifest.num_rejects,
+                "new": self.new.manifest.num_rejects,
+                "same": not self.rejects_differ,
+            },
             "features": [change.to_json() for change in self.features],
             "versions": [change.to_json() for change in self.versions],
             "settings": [change.to_json() for change in self.settings],
@@ -319,9 +331,20 @@ def _diff_lines(found: SnapshotDiff) -> Iterator[str]:
         yield from name_lines(kind, records.first[kind], records.total(kind))
     for file in records.shifted:
         yield _shift(file)
+    if found.rejects_differ:
+        yield _rejects_line(old.manifest.num_rejects, new.manifest.num_rejects)
     yield from change_lines("features", found.features)
     yield from change_lines("settings and code", found.settings)
     yield from change_lines("versions", found.versions)
+
+
+def _rejects_line(before: int, after: int) -> str:
+    """One line for people.
+
+    >>> _rejects_line(1, 2), _rejects_line(2, 2)
+    ('rejects: 1 before, 2 now', 'rejects: 2 before, 2 now, others')
+    """
+    return f"rejects: {before:,} before, {after:,} now{', others' if before == after else ''}"
 
 
 def _num_examples(snapshot: Snapshot, split: str) -> int:

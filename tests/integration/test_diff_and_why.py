@@ -189,3 +189,21 @@ def test_names_that_steer_a_terminal(call: Call, lab: Any, tmp_path: Path) -> No
         said = call(command, first.path, second.path)[1]
         assert "b\\x1b[31m\\n.csv" in said
         assert "\x1b" not in said
+
+
+def test_diff_of_rejects_alone(call: Call, lab: Any, tmp_path: Path) -> None:
+    text = RECIPE.replace('ss.Csv("data")', 'ss.Csv("data", types={"n": "int64"})')
+    text = text.replace(" shards=", " max_rejects=9, shards=")
+    snapshots = []
+    for number, bad in enumerate((["a"], ["a", "b"], ["a", "c"])):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        lines = "".join(f"{cell},word\n" for cell in bad)
+        (tmp_path / "data" / "0.csv").write_text(rows(100) + lines)
+        (tmp_path / "recipe.py").write_text(text)
+        snapshots.append(lab.build(tmp_path / "recipe.py", tmp_path / f"out{number}"))
+    one, two, three = (snapshot.path for snapshot in snapshots)
+    assert "\nrejects: 1 before, 2 now\n" in call("diff", one, two)[1]
+    assert "\nrejects: 2 before, 2 now, others\n" in call("diff", two, three)[1]
+    told = json.loads(call("diff", two, three, "--json")[1])
+    assert told["rejects"] == {"old": 2, "new": 2, "same": False}
+    assert "rejects:" not in call("diff", two, two)[1]
