@@ -334,6 +334,9 @@ def plan(
     )
     before = " before preprocessing_fn" if recipe.preprocessing_fn or recipe.transform_from else ""
     terminal.show_features(found.features, f"features{before}", label=found.label)
+    if found.outputs:
+        names = terminal.shorten(", ".join(map(repr, found.outputs)), 600)
+        terminal.say(f"preprocessing_fn makes of them: {names}")
     if found.undeclared:
         names = terminal.shorten(", ".join(map(repr, found.undeclared)), 600)
         terminal.say(f"left out, because features= does not declare them: {names}")

@@ -37,7 +37,7 @@ from ..transforms.sources.combined import open_files
 from ..transforms.storage.failures import telling_os_errors
 from ..transforms.storage.redaction import hiding_known_in_errors
 from .analyze.process import AnalysisProcess, AnalysisTask, start_process
-from .analyze.step import graph_url, make_graph
+from .analyze.step import check_function, failing_early, graph_url, make_graph
 from .endings import END_ELSEWHERE_S, END_S, ending_within
 from .engines import runner_config, runs_here
 from .inventory.artifact import (
@@ -395,7 +395,10 @@ def _from_prepare_on(
                 dependencies=survey.dependencies,
             )
         )
-    prepared = _prepare(build, survey, staged)
+    elif survey.recipe.analyze_on_runner:
+        check_function(survey)
+    with failing_early(survey, process):
+        prepared = _prepare(build, survey, staged)
     with build.timed("analyze"):
         graph = make_graph(
             survey,

@@ -68,6 +68,12 @@ def ending_within(seconds: float) -> Iterator[None]:
         _seconds = before
 
 
+def is_interruptible() -> bool:
+    """Whether :func:`fail` interrupts the code that calls this."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def fail() -> None:
     """Interrupts the main thread like Ctrl-C, for a failure that the caller handles."""
     _failing.set()

@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from ...transforms.activity import working_on
 from ...transforms.analysis.graph import GraphInfo, GraphOutputs, checked_graph, put_graph
 from ...transforms.code.dependencies import Dependencies, refuse_undeclared
 from ...transforms.storage.failures import telling_os_errors
+from ..endings import fail, is_interruptible
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
 from .train_records import read_handed_over
@@ -46,6 +48,7 @@ _MODULE = __name__
 _TASK, _RECORDS = "task.pickle", "records.pickle"
 _LOG, _FOLDER = "log.txt", "graph"
 _LOG_TAIL = 2000
+_POLL_S = 0.2
 _BEGIN = b"\n"
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
@@ -143,6 +146,7 @@ class AnalysisProcess:
         """Starts the process in a folder."""
         self.folder = folder
         self._begun = False
+        self._answer = b""
         with open(os.path.join(folder, _LOG), "wb") as log:
             # Standard input signals the child to begin, and ends when this process does: so does
             # the child.
@@ -169,6 +173,41 @@ class AnalysisProcess:
                 self._child.stdin.flush()
         self._begun = True
 
+    @contextlib.contextmanager
+    def failing_early(self) -> Iterator[None]:
+        """Ends the body as soon as the work that needs no records fails, with its error.
+
+        Only a body in the main thread can be interrupted; after another, :meth:`run` raises it.
+        """
+        answer = self._child.stdout
+        if not is_interruptible() or answer is None:
+            yield
+            return
+        ended, failed = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            while not ended.is_set():
+                if select.select([answer], [], [], _POLL_S)[0]:
+                    self._answer = self._read_answer()
+                    if "error" in json.loads(self._answer or "{}"):
+                        failed.set()
+                        fail()
+                    return
+
+        thread = threading.Thread(target=watch, name="fail_early", daemon=True)
+        thread.start()
+        try:
+            try:
+                yield
+            finally:
+                ended.set()
+                thread.join()
+        except KeyboardInterrupt:
+            if not failed.is_set():
+                raise
+        if failed.is_set():
+            self._outputs()
+
     def run(self, spec: AnalysisSpec) -> Any:
         """Runs the analysis; returns the graph's outputs as JSON.
 
@@ -180,18 +219,25 @@ class AnalysisProcess:
         if not self._begun:
             self.begin(spec)
         storage.put_bytes(os.path.join(self.folder, _RECORDS), pickle.dumps(spec.read_batches))
-        # Through a pipe: a full disk would have no room for a message.
         with expected_to_advance(f"the process {self._child.pid} that analyzes preprocessing_fn"):
-            answer = self._child.stdout.read() if self._child.stdout is not None else b""
+            self._answer = self._answer or self._read_answer()
+        return self._outputs()
+
+    def _read_answer(self) -> bytes:
+        # Through a pipe: a full disk would have no room for a message.
+        return self._child.stdout.read() if self._child.stdout is not None else b""
+
+    def _outputs(self) -> Any:
+        """The graph's outputs, or the error, of the child's answer."""
         code = self._child.wait()
-        if not answer:
+        if not self._answer:
             if code < 0 or MemoryError.__name__ in self._log_tail():
                 raise RunnerError(
                     f"The process that analyzes preprocessing_fn {_end_of(code)}. Start the build "
                     f"again to resume it. The end of its log:\n{self._log_tail()}"
                 )
             raise AnalysisFailedError(self._log_tail())
-        result = json.loads(answer)
+        result = json.loads(self._answer)
         if "error" in result:
             raise getattr(errors, result["error"])(result["message"])
         return result["outputs"]

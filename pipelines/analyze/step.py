@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
 from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
@@ -50,13 +54,50 @@ def make_graph(
     if survey.graph is None and survey.recipe.preprocessing_fn is None:
         return None
     progress.start("analyze", total=None, unit="graph")
-    source, features = survey.recipe.files, survey.inferred.features
-    with explaining_strings(source, survey.inventory.selected, survey.opened, features):
+    with _explaining(survey):
         url, reused = _ensure_graph(
             survey, staged, prepared, workspace=workspace, runner=runner, process=process
         )
     progress.finish("analyze", reused=reused)
     return url
+
+
+def check_function(survey: Survey) -> tuple[str, ...]:
+    """Calls a recipe's ``preprocessing_fn`` without data, so that its errors need no records.
+
+    Returns:
+        The names of the features that it returns.
+
+    Raises:
+        RecipeError: if it fails, or returns something that cannot be stored.
+    """
+    from ...transforms.analysis.analyze import trace
+
+    function = survey.recipe.preprocessing_fn
+    if function is None or survey.graph is not None:
+        return ()
+    with _explaining(survey):
+        return tuple(trace(function, survey.features.prepared).outputs)
+
+
+@contextlib.contextmanager
+def failing_early(survey: Survey, process: AnalysisProcess | None) -> Iterator[None]:
+    """Ends the body as soon as the process finds an error in the ``preprocessing_fn``.
+
+    Raises:
+        RecipeError: if it fails without data, or returns something that cannot be stored.
+    """
+    if process is None:
+        yield
+        return
+    with _explaining(survey), process.failing_early():
+        yield
+
+
+def _explaining(survey: Survey) -> AbstractContextManager[None]:
+    return explaining_strings(
+        survey.recipe.files, survey.inventory.selected, survey.opened, survey.inferred.features
+    )
 
 
 def _ensure_graph(

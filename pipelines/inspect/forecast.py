@@ -37,6 +37,7 @@ from ...transforms.sources.combined import SourcePart, part_of, parts_of, withou
 from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, compression_of
 from ...transforms.storage.opened_source import path_bytes
+from ..analyze.step import check_function
 from ..inventory.survey import Survey, take_survey
 from ..plan.ranges import empty_splits
 from ..plan.splits import find_split_ends
@@ -83,6 +84,7 @@ class Forecast:
         num_examples: An estimate, as are the next two.
         example_bytes: Mean bytes of an example in a shard, with its framing.
         splits: The splits.
+        outputs: Names of the features that the ``preprocessing_fn`` makes of them.
         num_missing: Sampled records that lack a value, by optional feature.
         num_sampled: Number of sampled records.
         free_memory_bytes: Free memory of this machine now.
@@ -99,6 +101,7 @@ class Forecast:
     num_examples: int
     example_bytes: float
     splits: tuple[SplitForecast, ...]
+    outputs: tuple[str, ...]
     num_missing: Mapping[str, int]
     num_sampled: int
     free_memory_bytes: int
@@ -124,7 +127,8 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         limit: The limit of the build.
 
     Raises:
-        RecipeError: if the recipe does not fit the source.
+        RecipeError: if the recipe does not fit the source, or its ``preprocessing_fn`` fails
+            without data.
         DataError: if the source is empty or its features cannot be inferred.
     """
     refuse_optimized_python()
@@ -135,6 +139,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         )
         progress.start("sample", total=None, unit="records")
         sample = _sample(survey, workspace)
+        outputs = check_function(survey)
         progress.finish("sample", reused=False, note=f"{sample.num_records:,} records")
     num_examples = sample.num_all if limit is None else min(sample.num_all, limit)
     counts = sample.split_counts or _expected_counts(recipe.splits, num_examples)
@@ -149,6 +154,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         num_examples=num_examples,
         example_bytes=sample.record_bytes,
         splits=_split_forecasts(recipe, counts, example_bytes=sample.record_bytes),
+        outputs=outputs,
         num_missing=sample.num_missing,
         num_sampled=sample.num_records,
         free_memory_bytes=psutil.virtual_memory().available,

@@ -534,11 +534,20 @@ def scaled(inputs: dict[str, Any]) -> dict[str, Any]:
 def test_errors_of_a_preprocessing_fn_explain_it_too(tmp_path: Path) -> None:
     Path("t.csv").write_text("x,y,z\n" + "1,2,a b\n" * 60 + "3,n.a.,c d\n")
     source = ss.Csv(str(tmp_path / "t.csv"))
+    recipe = ss.Recipe(name="t", source=source, preprocessing_fn=scaled)
     with pytest.raises(RecipeError) as caught:
-        ss.build(ss.Recipe(name="t", source=source, preprocessing_fn=scaled), "out")
+        ss.build(recipe, "out")
+    with pytest.raises(RecipeError) as planned:
+        forecast(recipe, progress=Silent())
+    assert str(planned.value) == str(caught.value)
     explained = "'y' was inferred as a string: 60 of 61 cells are integers; row 61 holds 'n.a.'."
     assert f". {explained} If that means a missing value, add" in str(caught.value)
     assert "'z' was inferred" not in str(caught.value)
+    source = ss.Csv(str(tmp_path / "t.csv"), null_values=(*ss.Csv.null_values, "n.a."))
+    fixed = ss.Recipe(
+        name="t", source=source, prepare=[ss.tables.fill("y", 0)], preprocessing_fn=scaled
+    )
+    assert forecast(fixed, progress=Silent()).outputs == ("y",)
 
 
 def test_no_numbers_are_suggested_where_none_can_be_read() -> None:

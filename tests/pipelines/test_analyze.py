@@ -6,13 +6,15 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
-from snapshard.pipelines.analyze.process import AnalysisSpec, analyze
+from snapshard.pipelines.analyze.process import AnalysisSpec, analyze, start_process
 from snapshard.pipelines.recipe.shipping import StagedRecipe, load_recipe_file, stage
 from snapshard.schemas.errors import RecipeError, RunnerError
 from snapshard.schemas.features import ClassLabel, Features, Scalar
@@ -156,6 +158,42 @@ def test_an_error_of_the_user_names_the_line(tmp_path: Path, modules: Path) -> N
     with pytest.raises(RecipeError, match=message):
         analyze(spec(recipe, "read", size=1000), str(tmp_path / "graph"))
     assert not (tmp_path / "graph").exists()
+
+
+@pytest.mark.parametrize("in_main", [True, False])
+def test_an_error_without_data_ends_the_preparing_of_records(
+    tmp_path: Path, modules: Path, in_main: bool
+) -> None:
+    whole = spec(staged(tmp_path / "recipe", check='raise ValueError("typo")'), "read", size=1000)
+    waited = threading.Event()
+
+    def prepare_records() -> None:
+        with process.failing_early():
+            waited.wait(60 if in_main else 0.1)
+            waited.set()
+
+    with start_process(str(tmp_path)) as process:
+        process.begin(whole)
+        if in_main:
+            with pytest.raises(RecipeError, match="ValueError: typo"):
+                prepare_records()
+            assert not waited.is_set()
+        else:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(prepare_records).result()
+        with pytest.raises(RecipeError, match="ValueError: typo"):
+            process.run(whole)
+
+
+def test_an_analysis_without_analyzers_ends_nothing_early(tmp_path: Path, modules: Path) -> None:
+    """It needs no records, so its answer is there before them."""
+    recipe = staged(tmp_path / "recipe", check='return {"label": inputs["label"]}')
+    whole = spec(recipe, "read", size=1000)
+    with start_process(str(tmp_path)) as process:
+        process.begin(whole)
+        with process.failing_early():
+            psutil.wait_procs(psutil.Process().children(), timeout=60)
+        assert set(process.run(whole)["features"]) == {"label"}
 
 
 def test_a_child_that_is_killed_is_told_of(tmp_path: Path, modules: Path) -> None:
