@@ -12,7 +12,7 @@ import re
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +32,7 @@ from ...schemas.features import (
     nest,
     written,
 )
+from ...schemas.naming import LATEST, MANIFEST, SCHEMA, join
 from ...schemas.progress import Silent
 from ...schemas.recipe import PrepareStep, Recipe, Source
 from ...schemas.splits import FOLDERS, Splits
@@ -494,6 +495,7 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     listed = opened.list()
     if not listed:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
+    _refuse_snapshots(url, {file.path for file in listed})
     source: Source
     steps: Sequence[PrepareStep] = ()
     splits = _USUAL
@@ -553,6 +555,20 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     recipe = Recipe(name=_name_of(url), source=source, prepare=steps, splits=splits)
     object.__setattr__(recipe, "folder", ".")
     return recipe, opened
+
+
+def _refuse_snapshots(url: str, paths: Set[str]) -> None:
+    """Refuses a snapshot, and the folder of all snapshots of a name."""
+    if {MANIFEST, SCHEMA} <= paths:
+        what, shards = "a snapshot", "*.tfrecord*"
+    elif LATEST in paths and any(path.endswith(f"/{MANIFEST}") for path in paths):
+        what, shards = "a folder of snapshots", "FINGERPRINT/*.tfrecord*"
+    else:
+        return
+    raise RecipeError(
+        f"{url} is {what}, not raw data. Read it: snapshard.load({url!r}). To prepare its examples "
+        f"again, name its shards: {join(url, shards)}"
+    )
 
 
 def _find_clips(url: str, pictured: Sequence[SourceFile]) -> ClipFolder | None:

@@ -170,6 +170,14 @@ def test_what_is_no_known_data(pictures: Any, tmp_path: Path) -> None:
         suggest_recipe("others")
     with pytest.raises(DataError, match=r"6 images in one folder .*one folder per class"):
         suggest_recipe(f"{pictures([(4, 6)])}/cat")
+    snapshot = tmp_path / "out" / "toys" / "0123456789abcdef"
+    snapshot.mkdir(parents=True)
+    for name in ("manifest.json", "schema.pbtxt", "../latest.json"):
+        (snapshot / name).write_text("{}")
+    with pytest.raises(RecipeError, match=r"is a snapshot, .* shards: .*/0123.*/\*\.tfrecord"):
+        suggest_recipe(str(snapshot))
+    with pytest.raises(RecipeError, match=r"is a folder of snapshots, .*/toys/FINGERPRINT/\*\.tf"):
+        suggest_recipe("out/toys")
 
 
 def test_a_database_asks_for_a_query(tmp_path: Path) -> None:
