@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -25,7 +24,7 @@ from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance, reading, working_on
 from ..code.dependencies import running
-from ..rejects import with_values
+from ..rejects import reject_at, with_values
 from ..storage.opened_source import is_hidden
 from ..storage.redaction import redact_repeated
 from .arrow.media_rows import MediaRowReader, UnfitPartError, media_lists
@@ -36,6 +35,7 @@ from .table_files import (
     class_of,
     may_be_class,
     read_ranges,
+    select_where,
     types_to_json,
     with_types,
 )
@@ -232,13 +232,9 @@ class Files:
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files that are not hidden."""
-        selected, skipped = [], Counter[str]()
-        for file in files:
-            if len(files) > 1 and is_hidden(file.path):
-                skipped["hidden file"] += 1
-            else:
-                selected.append(file)
-        return Selection(files=tuple(selected), num_skipped=dict(skipped))
+        if len(files) == 1:
+            return Selection(files=tuple(files), num_skipped={})
+        return select_where(files, lambda path: "hidden file" if is_hidden(path) else "")
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """None: only the function knows the layout of a file."""
@@ -357,14 +353,13 @@ def _add_record(
     except (SchemaError, UnfitPartError) as error:
         stage = getattr(error, "stage", "validate")
         reason = getattr(error, "reason", "unfit value")
-        reject = Reject(
-            record_id=f"{path}#{number}",
+        reject = reject_at(
+            path,
+            number,
             stage=stage,
             reason=reason,
             message=f"{path} record {number}: {error} Convert it in the function, "
             "declare it in types=, or raise max_rejects to quarantine such records.",
-            source=path,
-            position=number,
             exception=type(error).__name__,
         )
         pending.rejects.append(with_values(reject, flat))
@@ -408,14 +403,13 @@ def _lists(name: str, feature: Any, value: Any) -> Lists:
 
 
 def _rest(path: str, number: int, error: RaisedError) -> Reject:
-    return Reject(
-        record_id=f"{path}#{number}",
+    return reject_at(
+        path,
+        number,
         stage="read",
         reason=error.reason,
         message=f"{path} record {number}: {error}. What follows in the file is lost. Fix the "
         "function or the file, or raise max_rejects to do without.",
-        source=path,
-        position=number,
         exception=error.exception,
     )
 

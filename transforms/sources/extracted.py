@@ -24,7 +24,7 @@ from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance
-from ..rejects import with_row
+from ..rejects import reject_at, with_row
 from ..storage.read_files import open_for_arrow
 from .arrow.files import DAMAGE
 from .arrow.hugging_face import class_names, with_column_types
@@ -212,15 +212,14 @@ class ExtractedTable:
         return dataclasses.replace(read, ids=ids, rejects=tuple(rejects))
 
     def _reject(self, position: int, problem: bytes) -> Reject:
-        return Reject(
-            record_id=f"{self.name}#{position}",
+        return reject_at(
+            self.name,
+            position,
             stage="read",
             reason="wrong type",
             message=f"{self.name} {self.unit} {position}: {_shortened(problem)}. Fix "
             "the value, declare the column in types=, or raise max_rejects to quarantine such "
             "rows.",
-            source=self.name,
-            position=position,
         )
 
     def _arrow(self) -> Arrow:

@@ -28,6 +28,7 @@ from ...schemas.features import Sequence as SequenceOf
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from ..prepare.engine.validate import is_utf8
+from ..rejects import reject_at
 from ..runs.files import wire_schema
 from ..storage.decompress import DamagedError
 from ..storage.opened_source import is_hidden
@@ -99,16 +100,25 @@ def select_files(
     if len(files) == 1 and files[0].path == last.partition("?")[0]:
         return Selection(files=tuple(files), num_skipped={})
     wanted = (*suffixes, *_GLOB_SUFFIX.findall(last.lower()))
+
+    def why_skipped(path: str) -> str:
+        # Engines write such files next to tables: _SUCCESS, _metadata, .crc.
+        internal = not underscores and any(part.startswith("_") for part in path.split("/"))
+        if internal or is_hidden(path):
+            return "hidden file"
+        return "" if path.lower().endswith(wanted) else f"not {what}"
+
+    return select_where(files, why_skipped)
+
+
+def select_where(files: Sequence[SourceFile], why_skipped: Callable[[str], str]) -> Selection:
+    """Selects the files whose path gives no reason to skip them, and counts the others by it."""
     selected, skipped = [], Counter[str]()
     for file in files:
-        # Engines write such files next to tables: _SUCCESS, _metadata, .crc.
-        internal = not underscores and any(part.startswith("_") for part in file.path.split("/"))
-        if internal or is_hidden(file.path):
-            skipped["hidden file"] += 1
-        elif file.path.lower().endswith(wanted):
-            selected.append(file)
+        if reason := why_skipped(file.path):
+            skipped[reason] += 1
         else:
-            skipped[f"not {what}"] += 1
+            selected.append(file)
     return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
 
 
@@ -296,13 +306,13 @@ def no_rows(features: Features, reject: Reject) -> RawBatch:
 
 def _unreadable(part: FileRange) -> Reject:
     """The reject of a file that the inventory could not read."""
-    return Reject(
-        record_id=part.path,
+    return reject_at(
+        part.path,
+        None,
         stage="inventory",
         reason=part.problem,
         message=f"{part.path} cannot be read: {part.problem}. Copy or create it again, or raise "
         "max_rejects to do without it.",
-        source=part.path,
         exception="OSError",
     )
 
@@ -321,15 +331,14 @@ def empty_file(part: FileRange) -> Reject:
 
 def damaged_text(part: FileRange, error: DamagedError, done: int, *, records: str) -> Reject:
     """The reject of the rest of a damaged compressed file, from byte ``done`` of its text on."""
-    return Reject(
-        record_id=f"{part.path}#{done}",
+    return reject_at(
+        part.path,
+        done,
         stage="read",
         reason="damaged compression",
         message=f"{part.path}: {error}. The {records} before byte {done:,} of its text are kept; "
         "what follows is lost. Compress or copy it again, or raise max_rejects to do without the "
         "rest.",
-        source=part.path,
-        position=done,
         exception=type(error).__name__,
     )
 

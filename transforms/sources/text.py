@@ -18,7 +18,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import RECORD_ERROR, Reject, SchemaError
 from ...schemas.features import Features, Text, tensor_form
 from ...schemas.recipe import OpenSource
-from ..rejects import with_bytes
+from ..rejects import reject_at, with_bytes
 from ..runs.files import wire_schema
 from ..storage.decompress import SUFFIXES as COMPRESSED
 from ..storage.decompress import DamagedError
@@ -195,14 +195,13 @@ class TextFiles:
     def _reject(self, reason: str, path: str, offset: int, problem: str, content: bytes) -> Reject:
         one = self.per == "file"
         where = path if one else f"{path} byte {offset}"
-        reject = Reject(
-            record_id=path if one else f"{path}#{offset}",
+        reject = reject_at(
+            path,
+            None if one else offset,
             stage="read",
             reason=reason,
             message=f"{where}: the {self.per}: {problem}. Fix it, name its encoding=, or raise "
             "max_rejects to do without it.",
-            source=path,
-            position=None if one else offset,
             exception=RECORD_ERROR if reason == "too long" else "UnicodeDecodeError",
         )
         # The content of a record that is too long is not kept.

@@ -22,6 +22,7 @@ from ....schemas.features import Feature, Features, Struct, is_encoded, tensor_f
 from ....schemas.limits import FREE_BYTES, Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
+from ...rejects import reject_at
 from ...storage.decompress import grows_beyond
 from ..bundles import remembered
 from ..table_files import (
@@ -331,13 +332,13 @@ class ArrowTables:
         return utf8_texts(found)
 
     def _damaged_file(self, part: FileRange, error: BaseException) -> Reject:
-        return Reject(
-            record_id=part.path,
+        return reject_at(
+            part.path,
+            None,
             stage="read",
             reason="damaged file",
             message=f"{part.path} cannot be read: {_first_line(str(error))}; expected "
             f"{self.format.name}. Copy or create it again, or remove it from the source.",
-            source=part.path,
             exception=type(error).__name__,
         )
 
@@ -345,15 +346,14 @@ class ArrowTables:
         lost = "all rows that follow"
         if unit.num_rows is not None:
             lost = f"{unit.first_row + unit.num_rows - row:,} rows"
-        return Reject(
-            record_id=f"{part.path}#{row}",
+        return reject_at(
+            part.path,
+            row,
             stage="read",
             reason=f"damaged {self.format.unit}",
             message=f"{part.path} row {row}: {self.format.unit} {index} is damaged "
             f"({found}): {lost} are lost. Copy or create the file again, or raise max_rejects to "
             "do without them.",
-            source=part.path,
-            position=row,
         )
 
 

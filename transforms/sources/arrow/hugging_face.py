@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Many
 from typing import Any, get_args
@@ -34,7 +33,7 @@ from ....schemas.features import (
 )
 from ....schemas.recipe import OpenSource
 from ...storage.opened_source import is_hidden
-from ..table_files import check_types, types_to_json
+from ..table_files import check_types, select_where, types_to_json
 from .files import DAMAGE, ArrowTables
 from .ipc import FORMAT
 from .media_rows import MediaRowReader
@@ -168,18 +167,7 @@ class HuggingFace:
 
     def select(self, files: Many[SourceFile]) -> Selection:
         """Selects Arrow files, except the cache files of ``datasets``."""
-        selected, skipped = [], Counter[str]()
-        for file in files:
-            name = file.path.rpartition("/")[2]
-            if is_hidden(file.path):
-                skipped["hidden file"] += 1
-            elif not name.endswith(SUFFIX):
-                skipped["not an .arrow file"] += 1
-            elif name.startswith(_CACHES):
-                skipped["cache of datasets"] += 1
-            else:
-                selected.append(file)
-        return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
+        return select_where(files, _why_skipped)
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """Offsets of the record batches of an IPC file; a stream cannot be cut."""
@@ -249,6 +237,15 @@ class HuggingFace:
             types=self.types,
             reader=MediaRowReader,
         )
+
+
+def _why_skipped(path: str) -> str:
+    name = path.rpartition("/")[2]
+    if is_hidden(path):
+        return "hidden file"
+    if not name.endswith(SUFFIX):
+        return "not an .arrow file"
+    return "cache of datasets" if name.startswith(_CACHES) else ""
 
 
 def _shown(names: tuple[str, ...]) -> str:

@@ -21,7 +21,7 @@ from ...media.audio_header import UnreadableSoundError
 from ...media.audio_header import read_header as read_sound
 from ...media.image_header import MAX_PIXELS, UnreadableImageError
 from ...media.tiff import readable_image
-from ...rejects import with_row
+from ...rejects import reject_at, with_row
 from ...runs.files import wire_schema
 from ..python_values import Lists, wire_arrays
 from .rows import RowReader
@@ -152,14 +152,13 @@ class MediaRowReader:
         )
 
     def _reject(self, position: int, error: UnfitPartError) -> Reject:
-        return Reject(
-            record_id=f"{self._path}#{position}",
+        return reject_at(
+            self._path,
+            position,
             stage=error.stage,
             reason=error.reason,
             message=f"{self._path} {self._unit} {position}: {error}. Fix the file, or raise "
             "max_rejects to do without it.",
-            source=self._path,
-            position=position,
             exception=type(error).__name__,
         )
 

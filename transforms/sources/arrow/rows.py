@@ -41,7 +41,7 @@ from ...examples.dtypes import packed_bytes, widened
 from ...examples.encode import offsets_of
 from ...media.image_header import ImageHeader, UnreadableImageError, rotated_frame
 from ...media.tiff import readable_image
-from ...rejects import with_bytes, with_row
+from ...rejects import reject_at, with_bytes, with_row
 from ...runs.files import wire_schema
 from .types import Cells, Leaf, extract, leaves_of, nulls
 from .values import Values, convert, kind_of, takes
@@ -213,14 +213,13 @@ class RowReader:
         )
 
     def _reject(self, position: int, reason: str, message: str) -> Reject:
-        return Reject(
-            record_id=f"{self._path}#{position}",
+        return reject_at(
+            self._path,
+            position,
             stage="validate",
             reason=reason,
             message=f"{self._path} {self._unit} {position}: {message}, or raise max_rejects to "
             "quarantine such rows.",
-            source=self._path,
-            position=position,
         )
 
 

@@ -36,7 +36,7 @@ an empty one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -256,25 +256,6 @@ def _plain(array: pa.Array) -> pa.Array:
             array = array.cast(plain_type(type_))
         else:
             return array
-
-
-def infer_features(
-    schema: pa.Schema, *, missing: Collection[str], path: str
-) -> dict[str, Feature | Struct]:
-    """The features of columns of these types.
-
-    Args:
-        schema: The columns.
-        missing: Names of the leaves without a value in some row, as from
-            :func:`missing_leaves`.
-        path: The file of the columns, for errors.
-
-    Raises:
-        SchemaError: if a column cannot be stored, or has a duplicate name.
-    """
-    leaves = leaves_of(schema, path=path)
-    features = {name: leaf_feature(leaf, missing=name in missing) for name, leaf in leaves.items()}
-    return nest(schema, features, path=path)
 
 
 def nest(

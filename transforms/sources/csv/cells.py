@@ -45,7 +45,7 @@ from ....schemas.features import ClassLabel, Features, Scalar, Text, Timestamp
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, holds_exactly, is_exact
 from ...prepare.engine.validate import is_utf8
-from ...rejects import with_bytes
+from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ..arrow.values import INEXACT, class_codes, culprits
 from ..text_stream import shown_text
@@ -339,13 +339,12 @@ class CellReader:
 
     def _reject(self, rows: Rows, row: int, stage: str, reason: str, message: str) -> Reject:
         position = rows.offset + int(rows.starts[row])
-        reject = Reject(
-            record_id=f"{self._table.path}#{position}",
+        reject = reject_at(
+            self._table.path,
+            position,
             stage=stage,
             reason=reason,
             message=f"{self._table.place(position)}: {message}",
-            source=self._table.path,
-            position=position,
             exception=RECORD_ERROR if stage == "validate" else "ArrowInvalid",
         )
         return with_bytes(reject, rows.text(row))

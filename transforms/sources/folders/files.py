@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -21,6 +20,7 @@ from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
+from ..table_files import select_where
 from .labels import FileLabels, LabelReader
 from .side_tables import UnlabelledError
 
@@ -96,13 +96,10 @@ class LabelledFolder(abc.ABC):
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files except hidden ones, system files and the table."""
         labels = self._labels
-        reasons = [
-            "label table" if labels.is_side_file(file.path) else _skip_reason(file.path)
-            for file in files
-        ]
-        kept = tuple(file for file, reason in zip(files, reasons, strict=True) if reason is None)
-        counts = Counter(reason for reason in reasons if reason is not None)
-        return Selection(files=kept, num_skipped={key: counts[key] for key in sorted(counts)})
+        return select_where(
+            files,
+            lambda path: "label table" if labels.is_side_file(path) else _why_skipped(path),
+        )
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """None: no file has several records."""
@@ -180,8 +177,8 @@ def _within(part: FileRange, max_bytes: int) -> FileRange:
     return dataclasses.replace(part, problem=problem)
 
 
-def _skip_reason(path: str) -> str | None:
-    """Why a file is skipped; None if it is a record."""
+def _why_skipped(path: str) -> str:
+    """Why a file is skipped; empty if it is a record."""
     *folders, name = path.split("/")
     for folder in folders:
         if folder in _SYSTEM_FOLDERS:
@@ -194,7 +191,7 @@ def _skip_reason(path: str) -> str | None:
         return name
     if name.startswith("."):
         return "hidden file"
-    return _SYSTEM_FILES.get(name.lower())
+    return _SYSTEM_FILES.get(name.lower(), "")
 
 
 def _read_chunk(

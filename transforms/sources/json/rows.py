@@ -23,7 +23,7 @@ from ....schemas.errors import Reject, SchemaError
 from ....schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, numpy_dtype
-from ...rejects import with_bytes
+from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ...storage.decompress import DamagedError
 from ..arrow.rows import RowReader
@@ -365,15 +365,14 @@ class JsonReader:
 
     def _reject(self, lines: Lines, line: int, error: UnfitError) -> Reject:
         position = int(lines.positions[line])
-        reject = Reject(
-            record_id=f"{self._path}#{position}",
+        reject = reject_at(
+            self._path,
+            position,
             stage="read",
             reason=error.reason,
-            exception=type(error).__name__,
             message=f"{self._path} byte {position}: {error}. Fix the line, or raise max_rejects "
             "to quarantine such lines.",
-            source=self._path,
-            position=position,
+            exception=type(error).__name__,
         )
         return with_bytes(reject, lines.text(line))
 

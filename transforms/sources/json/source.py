@@ -93,7 +93,7 @@ class JsonLines:
         if file.problem or file.num_bytes <= every + every // 2:
             return ()
         text = _open(opened, file.path, file.num_bytes)
-        if not getattr(text, "plain", False):
+        if not text.plain:
             return ()
         found = (
             _line_start(text, place, file.num_bytes)

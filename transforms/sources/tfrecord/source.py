@@ -23,7 +23,7 @@ from ....schemas.limits import Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...examples.tfrecord import FRAME_BYTES, HEAD, HEAD_BYTES, masked
-from ...rejects import with_bytes
+from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ...storage.decompress import DamagedError, compression_of, decompressed
 from ..arrow.rows import RowReader
@@ -206,18 +206,16 @@ def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Itera
         for frames in _batches(read_frames(opened, part.path, part.start, part.stop)):
             yield reader.read(frames)
     except ValueError as error:
-        yield no_rows(
-            features,
-            Reject(
-                record_id=part.path,
-                stage="read",
-                reason="not a TFRecord file",
-                message=f"{part.path}: {error}, expected TFRecord. Copy or create it again, or "
-                "remove it from the source.",
-                source=part.path,
-                exception=type(error).__name__,
-            ),
+        reject = reject_at(
+            part.path,
+            None,
+            stage="read",
+            reason="not a TFRecord file",
+            message=f"{part.path}: {error}, expected TFRecord. Copy or create it again, or "
+            "remove it from the source.",
+            exception=type(error).__name__,
         )
+        yield no_rows(features, reject)
 
 
 class _ExampleReader:
@@ -305,27 +303,25 @@ class _ExampleReader:
 
     def _damaged(self, frame: Frame) -> Reject:
         lost = " Nothing after it can be read." if frame.last else ""
-        reject = Reject(
-            record_id=f"{self._path}#{frame.offset}",
+        reject = reject_at(
+            self._path,
+            frame.offset,
             stage="read",
             reason="damaged file" if frame.last else "damaged record",
             message=f"{self._path} byte {frame.offset}: {frame.problem}.{lost} Copy or create "
             "the file again, or raise max_rejects to do without what is lost.",
-            source=self._path,
-            position=frame.offset,
             exception="DamagedError",
         )
         return with_bytes(reject, frame.content) if frame.content else reject
 
     def _unfit(self, frame: Frame, why: str, *, exception: str = RECORD_ERROR) -> Reject:
-        reject = Reject(
-            record_id=f"{self._path}#{frame.offset}",
+        reject = reject_at(
+            self._path,
+            frame.offset,
             stage="validate",
             reason="not such a record",
             message=f"{self._path} byte {frame.offset}: {why}. Fix the record, declare another "
             "type, or raise max_rejects to quarantine it.",
-            source=self._path,
-            position=frame.offset,
             exception=exception,
         )
         return with_bytes(reject, frame.content)
