@@ -27,9 +27,18 @@ from ..code.dependencies import running
 from ..rejects import reject_at, with_values
 from ..storage.opened_source import is_hidden
 from ..storage.redaction import redact_repeated
-from .arrow.media_rows import MediaRowReader, UnfitPartError, media_lists
+from .arrow.rows import MediaRowReader
 from .extracted import plain_batch, plain_schema
-from .python_values import BATCH_BYTES, Lists, PendingRows, RecordTypes, flat_record, wire_lists
+from .python_values import (
+    BATCH_BYTES,
+    Lists,
+    PendingRows,
+    RecordTypes,
+    UnfitPartError,
+    flat_record,
+    media_lists,
+    wire_lists,
+)
 from .table_files import (
     check_columns,
     class_of,

@@ -23,17 +23,17 @@ import numpy.typing as npt
 import pyarrow as pa
 from numpy.lib import format as npy_format
 
-from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
-from ...schemas.features import Feature, Features, is_encoded, tensor_form
+from ...schemas.features import Feature, is_encoded, tensor_form
 from ...schemas.recipe import OpenSource
 from ...schemas.splits import FOLDERS
 from ..examples.dtypes import numpy_dtype, widened
 from ..storage.read_files import open_for_arrow
 from ..storage.zip_members import truncation
-from .arrow.files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
-from .table_files import check_types, select_files, types_to_json
+from .arrow.files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowSource, Unit, offset_between
+from .table_files import select_files, types_to_json
 
 HEAD_BYTES = 1 << 16
 """Maximum length of a header."""
@@ -305,7 +305,7 @@ def _length(opened: OpenSource, path: str) -> int:
 
 
 @config_class
-class Numpy:
+class Numpy(ArrowSource):
     """Rows of NumPy arrays.
 
     Attributes:
@@ -329,12 +329,12 @@ class Numpy:
     beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
     types: Mapping[str, Any] | None = None
     split_arrays: bool = False
-    media = False
-    numbered = True
+
+    _remedy = "Give all files the same columns."
 
     def __post_init__(self) -> None:
         """Checks types and names."""
-        check_types(self.types)
+        super().__post_init__()
         if self.split_arrays and self.beside:
             raise ValueError("split_arrays= is for .npz files, and beside= for .npy files")
         if self.name in self.beside:
@@ -359,30 +359,8 @@ class Numpy:
         """Selects NumPy files, files with a glob's suffix, or a single file of any name."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .npy or .npz file")
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of rows, about every 8 MiB of a ``.npy`` file."""
-        return self._tables().cuts(file, opened)
-
-    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
-        """The approximate byte offset of a row."""
-        return self._tables().offset_of(file, row, opened)
-
-    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the rows, from the dtypes and shapes of the arrays.
-
-        Raises:
-            SchemaError: if no file can be read, or an array cannot be stored.
-            RecipeError: if ``label`` or ``types`` name an array that does not exist.
-        """
-        return self._tables().infer(files, opened)
-
-    def read(
-        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
-    ) -> Iterator[RawBatch]:
-        """Reads the rows of a block's ranges; ids are ``path#row``."""
-        return self._tables().read(block, features=features, opened=opened, ordered=ordered)
-
-    def _tables(self) -> ArrowTables:
+    @property
+    def _format(self) -> ArrowFormat:
         def open_file(opened: OpenSource, path: str) -> Any:
             if opened.read(path, 0, 4).startswith(b"PK"):
                 return _Npz(opened, path, self.types, split_arrays=self.split_arrays)
@@ -397,8 +375,7 @@ class Numpy:
             arrays = {n: a.declared(n, self.types, path=path) for n, a in arrays.items()}
             return _Npy(arrays, path=path)
 
-        numpy_format = ArrowFormat(name="NumPy", unit="part", open=open_file)
-        return ArrowTables(format=numpy_format, label=self.label, columns=None, types=self.types)
+        return ArrowFormat(name="NumPy", unit="part", open=open_file)
 
 
 class _Npy:

@@ -1,5 +1,7 @@
 """Infers features of Python records (dicts), and converts their values to wire columns.
 
+Values may be the bytes of image and sound files (`media_lists`).
+
 =============================== ==================================================================
 values                          feature
 =============================== ==================================================================
@@ -30,10 +32,12 @@ import pyarrow as pa
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import (
+    Audio,
     ClassLabel,
     Dtype,
     Feature,
     Features,
+    Image,
     Scalar,
     Sequence,
     Tensor,
@@ -42,6 +46,10 @@ from ...schemas.features import (
     tensor_form,
 )
 from ..examples.row_values import to_array, to_lists, unfit
+from ..media.audio_header import UnreadableSoundError
+from ..media.audio_header import read_header as read_sound
+from ..media.image_header import MAX_PIXELS, UnreadableImageError
+from ..media.tiff import readable_image
 from ..runs.files import arrow_type, wire_schema
 from .arrow.types import join_schemas, leaf_feature, missing_leaves
 
@@ -258,6 +266,46 @@ def _codes(name: str, feature: Feature, values: tuple[int, ...], value: object) 
         if int(number) == number:
             return values.index(int(number))
     raise unfit(name, feature, reprlib.repr(value), f"Its values are {values}.")
+
+
+class UnfitPartError(ValueError):
+    """An unusable part of a record, with a reason to group by."""
+
+    def __init__(self, stage: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.stage, self.reason = stage, reason
+
+
+def media_lists(
+    name: str, feature: Image | Audio, value: Any, *, max_pixels: int = MAX_PIXELS
+) -> Lists:
+    """The stored lists of an image or sound file: its bytes, and the facts in its header.
+
+    Raises:
+        UnfitPartError: if the file is missing or unreadable.
+    """
+    if value is None:
+        raise UnfitPartError("validate", "missing part", f"the sample has no {name!r}")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise UnfitPartError(
+            "validate",
+            "unfit part",
+            f"{name!r} is a {type(value).__name__}, expected the bytes of a file.",
+        )
+    value = bytes(value)
+    try:
+        if isinstance(feature, Audio):
+            read_sound(value)
+            return {name: [value]}
+        value, header = readable_image(value, max_pixels=max_pixels)
+    except (UnreadableImageError, UnreadableSoundError) as error:
+        raise UnfitPartError("read", error.reason, f"{name}: {error}") from None
+    return {
+        name: [value],
+        f"{name}/height": [header.height],
+        f"{name}/width": [header.width],
+        f"{name}/orientation": [header.orientation],
+    }
 
 
 def wire_arrays(name: str, feature: Feature, rows: Many[Lists]) -> dict[str, pa.Array]:

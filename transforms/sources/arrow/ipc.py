@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -151,6 +151,11 @@ class Arrow(ArrowSource):
             ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. The field of a
             struct is ``"struct.field"``.
     """
+
+    url: str
+    label: str | None = None
+    columns: tuple[str, ...] | Literal["union"] | None = None
+    types: Mapping[str, Any] | None = None
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects Arrow files, files with a glob's suffix, or a single file of any name."""

@@ -285,6 +285,13 @@ def class_codes(cells: pa.Array, values: tuple[int, ...]) -> pa.Array:
     return pc.index_in(plain, pa.array([str(value) for value in values]).cast(cells.type))
 
 
+def shown_classes(label: ClassLabel) -> str:
+    """The classes that are expected, for messages."""
+    shown = ", ".join(map(repr, (label.values or label.names)[:5]))
+    more = ", …" if len(label.names) > 5 else ""
+    return f"one of the {len(label.names)} classes {shown}{more}"
+
+
 def _names_are(names: tuple[str, ...], kind: str) -> bool:
     if kind == "bool":
         return set(names) <= {"true", "false"}

@@ -47,7 +47,7 @@ from ...examples.dtypes import PRECISION, holds_exactly, is_exact
 from ...prepare.engine.validate import is_utf8
 from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
-from ..arrow.values import INEXACT, class_codes, culprits
+from ..arrow.values import INEXACT, class_codes, culprits, shown_classes
 from ..text_stream import shown_text
 from .rows import TOO_LONG, Offsets, Rows, SmallTable, Table, join_rows
 
@@ -94,10 +94,7 @@ def expected(feature: CellFeature) -> str:
     if isinstance(feature, Scalar):
         return feature.dtype
     if isinstance(feature, ClassLabel):
-        shown = ", ".join(map(repr, (feature.values or feature.names)[:5])) + (
-            ", …" if feature.names[5:] else ""
-        )
-        return f"one of the {len(feature.names)} classes {shown}"
+        return shown_classes(feature)
     if isinstance(feature, Timestamp):
         return f"a time such as 2026-11-21T09:30:00Z, no finer than {feature.unit}"
     return "text"

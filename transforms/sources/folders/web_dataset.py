@@ -57,10 +57,17 @@ from ...storage import is_chained
 from ...storage.decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
 from ...storage.opened_source import is_hidden, matches
 from ...storage.tar import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember, archive_scheme
-from ..arrow.media_rows import UnfitPartError, media_lists
 from ..blocks import cut_spacing
 from ..json.values import object_without_doubles
-from ..python_values import Lists, PendingRows, flat_record, value_feature, wire_lists
+from ..python_values import (
+    Lists,
+    PendingRows,
+    UnfitPartError,
+    flat_record,
+    media_lists,
+    value_feature,
+    wire_lists,
+)
 from ..table_files import select_where
 
 _EMPTY_BYTES = 20 * BLOCK_BYTES

@@ -36,6 +36,7 @@ from ...examples.encode import offsets_of
 from ...examples.varint import varint
 from ...media.image_header import UnreadableImageError
 from ...media.tiff import readable_image
+from ..arrow.rows import with_converted
 
 TENSOR = "tensor"
 """The feature name of a record that is a serialized tensor."""
@@ -494,8 +495,6 @@ def image_columns(name: str, contents: pa.Array) -> tuple[dict[str, pa.Array], d
         sides[:, row] = [getattr(header, side) for side in _SIDES]
         if readable is not content:
             converted[row] = readable
-    if converted:
-        rows = enumerate(contents.to_pylist())
-        contents = pa.array([converted.get(row, one) for row, one in rows], pa.large_binary())
+    contents = with_converted(contents, converted)
     columns = {f"{name}/{side}": pa.array(sides[i]) for i, side in enumerate(_SIDES)}
     return {name: contents.fill_null(b""), **columns}, problems
