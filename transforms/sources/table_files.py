@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,13 +25,12 @@ from ...schemas.features import (
 )
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.manifest import MAX_LABELS
-from ...schemas.recipe import OpenSource
 from ..prepare.engine.validate import is_utf8
 from ..rejects import reject_at
 from ..runs.files import wire_schema
 from ..storage.decompress import DamagedError
 from ..storage.opened_source import is_hidden
-from .bundles import bundles, content_of, read_bundle, remembered
+from .bundles import bundles, read_bundle
 
 UNION = "union"
 """The setting ``columns`` for all columns of all files; one that a file lacks is missing there."""
@@ -189,23 +187,18 @@ def with_class(
     *,
     label: str | None,
     types: Mapping[str, Any] | None,
-    files: Sequence[SourceFile],
-    opened: OpenSource,
-    texts_of: Callable[[Sequence[SourceFile], str], list[str] | None],
-    bundled: bool = False,
+    texts_of: Callable[[str], Iterable[list[str] | None]],
 ) -> dict[str, Feature]:
     """Features whose label, if possible, is the class of all its texts in all files.
 
-    ``texts_of`` returns the distinct texts of one file, or of a bundle of small ones if
-    ``bundled``; None if too many for a class.
+    ``texts_of`` returns the distinct texts of the label in each file or bundle of files; None for
+    too many for a class.
     """
     chosen = dict(features)
     if label is None or not may_be_class(features[label], (types or {}).get(label)):
         return chosen
     names: set[str] = set()
-    for bundle in bundles(files) if bundled else ([file] for file in files):
-        look = functools.partial(texts_of, bundle, label)
-        found = remembered(opened, content_of(bundle), "classes", look)
+    for found in texts_of(label):
         if found is None:
             return chosen
         names.update(found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -213,9 +214,15 @@ class ArrowSource(abc.ABC):
             with_types(inferred, self.types),
             label=label,
             types=self.types,
-            files=[file for file, _ in found],
-            opened=opened,
-            texts_of=lambda files, label: self._texts_of(files[0], opened, label),
+            texts_of=lambda label: (
+                remembered(
+                    opened,
+                    file.sha256,
+                    "classes",
+                    functools.partial(self._texts_of, file, opened, label),
+                )
+                for file, _ in found
+            ),
         )
         return nest(schema, features, path=first.path)
 

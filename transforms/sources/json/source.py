@@ -6,6 +6,7 @@ A record's id is ``relative/path#offset``, the byte offset of its line in the de
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
 from ..blocks import cut_spacing
-from ..bundles import bundles, content_of, read_bundle, remembered
+from ..bundles import bundles, content_of, read_bundle, remembered, small_windows
 from ..table_files import (
     COPY_AGAIN,
     INFER_ALL_BYTES,
@@ -34,8 +35,8 @@ from ..table_files import (
     with_class,
     with_types,
 )
-from ..text_stream import Text, open_text
-from .rows import FileLines, JsonReader, Lines, find_lines, read_together, small_lines
+from ..text_stream import Rows, Text, open_text, undamaged
+from .rows import FileLines, JsonReader, find_lines, read_together
 from .types import JsonTypes
 from .values import UnfitError, parse_line
 
@@ -133,10 +134,15 @@ class JsonLines:
             features,
             label=self.label,
             types=self.types,
-            files=readable,
-            opened=opened,
-            texts_of=lambda bundle, label: _texts_of(bundle, opened, label, features[label]),
-            bundled=True,
+            texts_of=lambda label: (
+                remembered(
+                    opened,
+                    content_of(bundle),
+                    "classes",
+                    functools.partial(_texts_of, bundle, opened, label, features[label]),
+                )
+                for bundle in bundles(readable)
+            ),
         )
 
     def read(
@@ -190,16 +196,16 @@ class JsonLines:
         for value in remembered(opened, content_of(bundle), f"types {sample}", look):
             yield JsonTypes.from_json(bundle[0].path, value)
 
-    def _windows(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> Iterator[Lines]:
+    def _windows(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> Iterator[Rows]:
         """The lines of a file, or of evenly spaced windows of it."""
         text = _open(opened, file.path, file.num_bytes)
         if not sample:
-            yield from _undamaged(find_lines(text, 0, text.stop))
+            yield from undamaged(find_lines(text, 0, text.stop))
             return
         starts = (0, *self.cuts(file, opened))
         limit = _STREAM_WINDOWS if len(starts) == 1 else 1
         for start in starts[:: -(-len(starts) // MAX_SAMPLES)]:
-            windows = _undamaged(find_lines(text, start, text.stop))
+            windows = undamaged(find_lines(text, start, text.stop))
             for lines, _ in zip(windows, range(limit), strict=False):
                 yield lines
 
@@ -212,7 +218,8 @@ def _small(part: SourceFile | FileRange, opened: OpenSource) -> FileLines | None
     """The lines of a small file, or of a small range of one."""
     start, stop = (part.start, part.stop) if isinstance(part, FileRange) else (0, part.num_bytes)
     text = _open(opened, part.path, stop)
-    return small_lines(part.path, text, start, text.stop)
+    windows = small_windows(find_lines(text, start, text.stop))
+    return None if windows is None else FileLines(part.path, windows)
 
 
 def _texts_of(
@@ -225,9 +232,9 @@ def _texts_of(
     def alone(file: SourceFile, read: FileLines | None) -> Iterator[RawBatch]:
         return map(JsonReader(file.path, wanted).read, read.windows if read else windows(file))
 
-    def windows(file: SourceFile) -> Iterator[Lines]:
+    def windows(file: SourceFile) -> Iterator[Rows]:
         text = _open(opened, file.path, file.num_bytes)
-        return _undamaged(find_lines(text, 0, text.stop))
+        return undamaged(find_lines(text, 0, text.stop))
 
     found = set[Any]()
     for batch in read_bundle(
@@ -254,14 +261,6 @@ def _read_range(part: FileRange, features: Features, opened: OpenSource) -> Iter
             done = lines.offset + len(lines.data)
     except DamagedError as error:
         yield no_rows(features, damaged_text(part, error, done, records="lines"))
-
-
-def _undamaged(windows: Iterator[Lines]) -> Iterator[Lines]:
-    """Windows up to the damage of a file. The read of its block reports the damage."""
-    try:
-        yield from windows
-    except DamagedError:
-        return
 
 
 def _line_start(text: Text, place: int, num_bytes: int) -> int:
@@ -296,7 +295,7 @@ def _why_no_rows(
         return f"{what} no readable line, expected JSON objects, one per line."
     path, why = readable[0].path, ""
     text = _open(opened, path, readable[0].num_bytes)
-    for lines in _undamaged(find_lines(text, 0, text.stop)):
+    for lines in undamaged(find_lines(text, 0, text.stop)):
         if len(lines) and lines.text(0).startswith(b"["):
             return (
                 f"{path} begins with a list, expected JSON objects, one per line. Convert it, for "
