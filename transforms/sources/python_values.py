@@ -190,13 +190,18 @@ def _of_arrays(name: str, arrays: Many[Any], *, optional: bool) -> Feature:
             "dimensions. Convert them in the function."
         )
     dtype: Any = kinds[0]
-    if ranks == [0]:
+    return array_feature(dtype, [array.shape for array in arrays], optional=optional)
+
+
+def array_feature(dtype: Dtype, shapes: Many[tuple[int, ...]], *, optional: bool) -> Feature:
+    """The feature of arrays with one number of dimensions; None for those that vary or are 0."""
+    sizes = [set(dims) for dims in zip(*shapes, strict=True)]
+    if not sizes:
         return Scalar(dtype, optional=optional)
-    sizes = [{array.shape[axis] for array in arrays} for axis in range(ranks[0])]
     shape = tuple(min(size) if len(size) == 1 and min(size) else None for size in sizes)
     if optional and None not in shape[1:]:
-        known = tuple(dim for dim in shape[1:] if dim is not None)
-        return Sequence(Tensor(dtype, known) if known else Scalar(dtype), optional=True)
+        of = Tensor(dtype, shape[1:]) if shape[1:] else Scalar(dtype)
+        return Sequence(of, optional=True)
     return Tensor(dtype, shape)
 
 

@@ -52,7 +52,7 @@ def test_the_same_values_have_the_same_type_in_all_sources_of_json(values: list[
         parts.add({"json": json.dumps({"n": value}).encode()})
     table = b"\n".join(json.dumps({"file": "x", "n": value}).encode() for value in values)
     expected = rows.features({})["n"]
-    assert infer_columns("t.jsonl", table, image=None, keys=["file"]) == {"n": expected}
+    assert infer_columns("t.jsonl", table, image=None, label=None) == {"n": expected}
     assert parts.features() == {"json.n": expected}
 
 

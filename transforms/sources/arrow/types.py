@@ -63,7 +63,8 @@ MAX_DEPTH = 32
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
 
-_FLOATS: Mapping[int, Dtype] = {16: "float16", 32: "float32", 64: "float64"}
+FLOAT_DTYPES: Mapping[int, Dtype] = {16: "float16", 32: "float32", 64: "float64"}
+"""Bits of a float -> its dtype."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -307,7 +308,7 @@ def _item(type_: pa.DataType) -> Scalar | Timestamp:
     if types.is_integer(type_):
         return Scalar(str(type_))  # type: ignore[arg-type]
     if types.is_floating(type_):
-        return Scalar(_FLOATS[type_.bit_width])
+        return Scalar(FLOAT_DTYPES[type_.bit_width])
     if types.is_decimal(type_):
         return Scalar("float64")
     if types.is_timestamp(type_):

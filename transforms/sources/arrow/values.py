@@ -47,7 +47,7 @@ from ....schemas.features import (
 )
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, holds_exactly, numpy_dtype
-from .types import nulls
+from .types import FLOAT_DTYPES, nulls
 
 EXACT = 1 << 53
 """A float64 represents all integers up to this one."""
@@ -153,9 +153,8 @@ def numbers(array: pa.Array) -> npt.NDArray[Any]:
         return found
     if pa.types.is_null(array.type):
         return np.zeros(len(array), np.int8)
-    names = {16: "float16", 32: "float32", 64: "float64"}
     bits = array.type.bit_width
-    name = names[bits] if pa.types.is_floating(array.type) else f"int{bits}"
+    name = FLOAT_DTYPES[bits] if pa.types.is_floating(array.type) else f"int{bits}"
     if pa.types.is_unsigned_integer(array.type):
         name = f"u{name}"
     buffer = array.buffers()[1]

@@ -45,10 +45,8 @@ from ....schemas.features import (
     Features,
     Image,
     Scalar,
-    Tensor,
     Text,
 )
-from ....schemas.features import Sequence as SequenceOf
 from ....schemas.limits import too_many_columns
 from ....schemas.recipe import OpenSource
 from ...media.image_header import MAX_PIXELS
@@ -63,6 +61,7 @@ from ..python_values import (
     Lists,
     PendingRows,
     UnfitPartError,
+    array_feature,
     flat_record,
     media_lists,
     value_feature,
@@ -730,11 +729,4 @@ def _array_feature(name: str, values: list[_ArrayType], *, optional: bool) -> Fe
             f"{', '.join(map(str, ranks))} dimensions; expected one of each. Give the other arrays "
             "another suffix."
         )
-    if ranks == [0]:
-        return Scalar(dtypes[0], optional=optional)
-    sizes = [{value.shape[axis] for value in values} for axis in range(ranks[0])]
-    shape = tuple(min(size) if len(size) == 1 and min(size) else None for size in sizes)
-    if optional and None not in shape[1:]:
-        of = Tensor(dtypes[0], shape=shape[1:]) if shape[1:] else Scalar(dtypes[0])
-        return SequenceOf(of, optional=True)
-    return Tensor(dtypes[0], shape=shape)
+    return array_feature(dtypes[0], [value.shape for value in values], optional=optional)
