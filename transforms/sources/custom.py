@@ -1,6 +1,7 @@
 """The source of files in any format, read by a user-defined function.
 
 The first part calls the function on a file: its argument, what it may yield, and its exceptions.
+The second infers the features of what it yields.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from ..rejects import reject_at, with_values
 from ..storage.opened_source import is_hidden
 from ..storage.redaction import redact_repeated
 from .arrow.rows import MediaRowReader
+from .arrow.types import join_schemas, leaf_feature, missing_leaves
 from .extracted import plain_batch, plain_schema
 from .python_values import (
     BATCH_BYTES,
     Lists,
     PendingRows,
-    RecordTypes,
     UnfitPartError,
     flat_record,
     media_lists,
+    value_feature,
     wire_lists,
 )
 from .table_files import (
@@ -155,6 +157,60 @@ def _reraise(error: Exception, name: str) -> NoReturn:
         f"{name} raised {type(error).__name__}{f': {words}' if words else ''}",
         exception=type(error).__name__,
     ) from None
+
+
+class RecordTypes:
+    """The types of the values of records, as inferred so far."""
+
+    def __init__(self) -> None:
+        """Starts with no records."""
+        self.num_records = 0
+        self._values: dict[str, list[Any]] = {}
+        self._schemas: dict[pa.Schema, str] = {}
+        self._missing: set[str] = set()
+
+    def add(self, record: Any, *, path: str) -> None:
+        """Adds a dict, or the rows of a RecordBatch; ``path`` names the file in errors."""
+        if isinstance(record, pa.RecordBatch):
+            self.num_records += len(record)
+            self._missing |= missing_leaves(record, path=path)
+            self._schemas.setdefault(record.schema, path)
+            return
+        try:
+            flat = flat_record(record)
+        except ValueError:  # the record will be rejected
+            return
+        self.num_records += 1
+        for name, value in flat.items():
+            found = self._values.setdefault(name, [])
+            if value is not None:
+                found.append(value)
+
+    def features(self, declared: Mapping[str, Any]) -> dict[str, Any]:
+        """The features of the values; string if the type is unknown.
+
+        Args:
+            declared: Declared features, whose values may have several types.
+
+        Raises:
+            SchemaError: if the values of another feature have no common type.
+        """
+        found: dict[str, Any] = {}
+        if self._schemas:
+            remedy = "Yield batches of the same columns."
+            leaves = join_schemas(self._schemas, declared=declared, remedy=remedy)
+            found.update(
+                {n: leaf_feature(leaf, missing=n in self._missing) for n, leaf in leaves.items()}
+            )
+        for name, values in self._values.items():
+            if isinstance(declared.get(name), Feature):
+                found[name] = declared[name]
+            elif values:
+                optional = len(values) < self.num_records
+                found[name] = value_feature(name, values, optional=optional)
+            else:
+                found[name] = Scalar("string", optional=True)
+        return found
 
 
 @dataclasses.dataclass(frozen=True, init=False)

@@ -51,7 +51,6 @@ from ..media.audio_header import read_header as read_sound
 from ..media.image_header import MAX_PIXELS, UnreadableImageError
 from ..media.tiff import readable_image
 from ..runs.files import arrow_type, wire_schema
-from .arrow.types import join_schemas, leaf_feature, missing_leaves
 
 _DTYPES = frozenset(get_args(Dtype))
 _UNITS = ("s", "ms", "us", "ns")
@@ -78,60 +77,6 @@ def flat_record(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             raise ValueError(f"{twice[0]!r} occurs twice, as a key and inside an object")
         flat |= inner
     return flat
-
-
-class RecordTypes:
-    """The types of the values of records, as inferred so far."""
-
-    def __init__(self) -> None:
-        """Starts with no records."""
-        self.num_records = 0
-        self._values: dict[str, list[Any]] = {}
-        self._schemas: dict[pa.Schema, str] = {}
-        self._missing: set[str] = set()
-
-    def add(self, record: Any, *, path: str) -> None:
-        """Adds a dict, or the rows of a RecordBatch; ``path`` names the file in errors."""
-        if isinstance(record, pa.RecordBatch):
-            self.num_records += len(record)
-            self._missing |= missing_leaves(record, path=path)
-            self._schemas.setdefault(record.schema, path)
-            return
-        try:
-            flat = flat_record(record)
-        except ValueError:  # the record will be rejected
-            return
-        self.num_records += 1
-        for name, value in flat.items():
-            found = self._values.setdefault(name, [])
-            if value is not None:
-                found.append(value)
-
-    def features(self, declared: Mapping[str, Any]) -> dict[str, Any]:
-        """The features of the values; string if the type is unknown.
-
-        Args:
-            declared: Declared features, whose values may have several types.
-
-        Raises:
-            SchemaError: if the values of another feature have no common type.
-        """
-        found: dict[str, Any] = {}
-        if self._schemas:
-            remedy = "Yield batches of the same columns."
-            leaves = join_schemas(self._schemas, declared=declared, remedy=remedy)
-            found.update(
-                {n: leaf_feature(leaf, missing=n in self._missing) for n, leaf in leaves.items()}
-            )
-        for name, values in self._values.items():
-            if isinstance(declared.get(name), Feature):
-                found[name] = declared[name]
-            elif values:
-                optional = len(values) < self.num_records
-                found[name] = value_feature(name, values, optional=optional)
-            else:
-                found[name] = Scalar("string", optional=True)
-        return found
 
 
 def value_feature(

@@ -256,15 +256,16 @@ def _joined(batches: Iterable[RawBatch]) -> Iterator[RawBatch]:
         num_rows += len(batch.ids) + len(batch.rejects)
         num_bytes += batch.columns.nbytes
         if held and (num_rows > _JOINED_ROWS or num_bytes > _JOINED_BYTES):
-            yield _concat(held)
+            yield concat(held)
             held = []
             num_rows, num_bytes = len(batch.ids) + len(batch.rejects), batch.columns.nbytes
         held.append(batch)
     if held:
-        yield _concat(held)
+        yield concat(held)
 
 
-def _concat(batches: Sequence[RawBatch]) -> RawBatch:
+def concat(batches: Sequence[RawBatch]) -> RawBatch:
+    """Several batches, at least one, as one."""
     if len(batches) == 1:
         return batches[0]
     return RawBatch(

@@ -17,10 +17,9 @@ import pytest
 import snapshard as ss
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature
-from snapshard.transforms.sources.custom import Files
+from snapshard.transforms.sources.custom import Files, RecordTypes
 from snapshard.transforms.sources.folders.side_tables import infer_columns
 from snapshard.transforms.sources.folders.web_dataset import PartTypes
-from snapshard.transforms.sources.python_values import RecordTypes
 
 from .test_tfrecord_files import example, framed
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -214,15 +213,7 @@ class ArrowSource(abc.ABC):
             with_types(inferred, self.types),
             label=label,
             types=self.types,
-            texts_of=lambda label: (
-                remembered(
-                    opened,
-                    file.sha256,
-                    "classes",
-                    functools.partial(self._texts_of, file, opened, label),
-                )
-                for file, _ in found
-            ),
+            texts_of=lambda label: (self._texts_of(file, opened, label) for file, _ in found),
         )
         return nest(schema, features, path=first.path)
 
@@ -340,19 +331,23 @@ class ArrowSource(abc.ABC):
 
     def _texts_of(self, file: SourceFile, opened: OpenSource, label: str) -> list[str] | None:
         """The distinct texts of the label in all rows; None if too many for a class."""
-        arrow = self._format.open(opened, file.path)
-        leaves = leaves_of(arrow.schema, path=file.path)
-        if label not in leaves and self.columns == UNION:
-            return []
-        leaf = leaves[label]
-        name = arrow.schema.names[leaf.column]
-        found: set[bytes] = set()
-        for batch in _whole(arrow, [name], num_bytes=file.num_bytes, limits=opened.limits):
-            values = extract(batch.column(name), leaf).values
-            found.update(texts(values).cast(pa.large_binary()).unique().drop_null().to_pylist())
-            if len(found) > MAX_LABELS:
-                return None
-        return utf8_texts(found)
+
+        def look() -> list[str] | None:
+            arrow = self._format.open(opened, file.path)
+            leaves = leaves_of(arrow.schema, path=file.path)
+            if label not in leaves and self.columns == UNION:
+                return []
+            leaf = leaves[label]
+            name = arrow.schema.names[leaf.column]
+            found: set[bytes] = set()
+            for batch in _whole(arrow, [name], num_bytes=file.num_bytes, limits=opened.limits):
+                values = texts(extract(batch.column(name), leaf).values)
+                found.update(values.cast(pa.large_binary()).unique().drop_null().to_pylist())
+                if len(found) > MAX_LABELS:
+                    return None
+            return utf8_texts(found)
+
+        return remembered(opened, file.sha256, "classes", look)
 
     def _damaged_file(self, part: FileRange, error: BaseException) -> Reject:
         return reject_at(

@@ -47,7 +47,7 @@ from ....schemas.features import (
 )
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, holds_exactly, numpy_dtype
-from .types import FLOAT_DTYPES, nulls
+from .types import nulls
 
 EXACT = 1 << 53
 """A float64 represents all integers up to this one."""
@@ -147,21 +147,16 @@ def convert(array: pa.Array, feature: Feature) -> Values:
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of an array of bools, numbers or times; undefined for nulls."""
-    if pa.types.is_boolean(array.type):
-        found: npt.NDArray[Any] = array.fill_null(False).to_numpy(zero_copy_only=False)
-        return found
-    if pa.types.is_null(array.type):
+    """The values of an array of bools, numbers or times; 0 for nulls."""
+    type_ = array.type
+    if pa.types.is_null(type_):
         return np.zeros(len(array), np.int8)
-    bits = array.type.bit_width
-    name = FLOAT_DTYPES[bits] if pa.types.is_floating(array.type) else f"int{bits}"
-    if pa.types.is_unsigned_integer(array.type):
-        name = f"u{name}"
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return np.zeros(len(array), name)
-    whole = np.frombuffer(buffer, name, count=array.offset + len(array))
-    return whole[array.offset :]
+    if pa.types.is_temporal(type_):
+        array = array.view(pa.int32() if type_.bit_width == 32 else pa.int64())
+    if array.null_count:
+        array = array.fill_null(False if pa.types.is_boolean(type_) else 0)
+    found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return found
 
 
 def cast_or_find(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, _Bools]:

@@ -28,6 +28,7 @@ from ...runs.files import wire_schema
 from ..arrow.rows import RowReader
 from ..arrow.types import extract, leaves_of
 from ..arrow.values import EXACT, item_of
+from ..table_files import concat
 from ..text_stream import Rows, Text, join_rows, text_start
 from .values import UnfitError, find_value, fitted, parse_line, routes
 
@@ -170,13 +171,7 @@ class JsonReader:
         for start in range(0, len(lines), _CHUNK_LINES):
             part = lines.part(start, min(start + _CHUNK_LINES, len(lines)))
             found.append(self._read_fast(part) or self._read_singly(part))
-        return RawBatch(
-            ids=[record_id for batch in found for record_id in batch.ids],
-            columns=pa.concat_batches([batch.columns for batch in found])
-            if found
-            else self._nothing(),
-            rejects=tuple(reject for batch in found for reject in batch.rejects),
-        )
+        return concat(found) if found else RawBatch(ids=[], columns=self._nothing())
 
     def read_valid(self, lines: Rows) -> RawBatch | None:
         """The records of a window; None if pyarrow cannot parse all of it."""

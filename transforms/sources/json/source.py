@@ -6,7 +6,6 @@ A record's id is ``relative/path#offset``, the byte offset of its line in the de
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -135,13 +134,7 @@ class JsonLines:
             label=self.label,
             types=self.types,
             texts_of=lambda label: (
-                remembered(
-                    opened,
-                    content_of(bundle),
-                    "classes",
-                    functools.partial(_texts_of, bundle, opened, label, features[label]),
-                )
-                for bundle in bundles(readable)
+                _texts_of(bundle, opened, label, features[label]) for bundle in bundles(readable)
             ),
         )
 
@@ -198,10 +191,10 @@ class JsonLines:
 
     def _windows(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> Iterator[Rows]:
         """The lines of a file, or of evenly spaced windows of it."""
-        text = _open(opened, file.path, file.num_bytes)
         if not sample:
-            yield from undamaged(find_lines(text, 0, text.stop))
+            yield from _lines(file, opened)
             return
+        text = _open(opened, file.path, file.num_bytes)
         starts = (0, *self.cuts(file, opened))
         limit = _STREAM_WINDOWS if len(starts) == 1 else 1
         for start in starts[:: -(-len(starts) // MAX_SAMPLES)]:
@@ -212,6 +205,12 @@ class JsonLines:
 
 def _open(opened: OpenSource, path: str, num_bytes: int) -> Text:
     return open_text(opened, path, num_bytes=num_bytes, encoding="utf-8")
+
+
+def _lines(file: SourceFile, opened: OpenSource) -> Iterator[Rows]:
+    """The lines of a file, up to any damage."""
+    text = _open(opened, file.path, file.num_bytes)
+    return undamaged(find_lines(text, 0, text.stop))
 
 
 def _small(part: SourceFile | FileRange, opened: OpenSource) -> FileLines | None:
@@ -230,26 +229,26 @@ def _texts_of(
     wanted: Features = {label: Scalar("bool" if is_bool else "string", optional=True)}
 
     def alone(file: SourceFile, read: FileLines | None) -> Iterator[RawBatch]:
-        return map(JsonReader(file.path, wanted).read, read.windows if read else windows(file))
+        windows = read.windows if read else _lines(file, opened)
+        return map(JsonReader(file.path, wanted).read, windows)
 
-    def windows(file: SourceFile) -> Iterator[Rows]:
-        text = _open(opened, file.path, file.num_bytes)
-        return undamaged(find_lines(text, 0, text.stop))
+    def look() -> list[str] | None:
+        found = set[Any]()
+        for batch in read_bundle(
+            bundle,
+            small=lambda file: _small(file, opened),
+            together=lambda files: read_together(files, wanted),
+            alone=alone,
+        ):
+            found.update(batch.columns.column(label).unique().to_pylist())
+            if len(found) > MAX_LABELS + 1:
+                return None
+        found.discard(None)
+        if is_bool:
+            return sorted("true" if value else "false" for value in found)
+        return sorted(value.decode() for value in found)
 
-    found = set[Any]()
-    for batch in read_bundle(
-        bundle,
-        small=lambda file: _small(file, opened),
-        together=lambda files: read_together(files, wanted),
-        alone=alone,
-    ):
-        found.update(batch.columns.column(label).unique().to_pylist())
-        if len(found) > MAX_LABELS + 1:
-            return None
-    found.discard(None)
-    if is_bool:
-        return sorted("true" if value else "false" for value in found)
-    return sorted(value.decode() for value in found)
+    return remembered(opened, content_of(bundle), "classes", look)
 
 
 def _read_range(part: FileRange, features: Features, opened: OpenSource) -> Iterator[RawBatch]:
@@ -294,8 +293,7 @@ def _why_no_rows(
         what = f"{files[0].path} has" if len(files) == 1 else f"{len(files):,} files have"
         return f"{what} no readable line, expected JSON objects, one per line."
     path, why = readable[0].path, ""
-    text = _open(opened, path, readable[0].num_bytes)
-    for lines in undamaged(find_lines(text, 0, text.stop)):
+    for lines in _lines(readable[0], opened):
         if len(lines) and lines.text(0).startswith(b"["):
             return (
                 f"{path} begins with a list, expected JSON objects, one per line. Convert it, for "

@@ -7,6 +7,7 @@ give its location. The compression is detected from the content: GZIP, ZLIB or n
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from ..table_files import (
     INFER_ALL_BYTES,
     check_columns,
     check_types,
+    concat,
     no_rows,
     read_ranges,
     select_files,
@@ -150,15 +152,7 @@ class TFRecords:
             with_types(inferred, rest) | images,
             label=self.label,
             types=self.types,
-            texts_of=lambda label: (
-                remembered(
-                    opened,
-                    file.sha256,
-                    "classes",
-                    functools.partial(_texts_of, opened, file, label),
-                )
-                for file in readable
-            ),
+            texts_of=lambda label: (_texts_of(opened, file, label) for file in readable),
         )
 
     def read(
@@ -243,11 +237,7 @@ class _ExampleReader:
             else:
                 why = f"not a tf.train.Example, SequenceExample or tensor ({decoded})"
                 rejects.append(self._unfit(some[0], why, exception=type(decoded).__name__))
-        return RawBatch(
-            ids=[record_id for part in parts for record_id in part.ids],
-            columns=pa.concat_batches([part.columns for part in parts]),
-            rejects=tuple(rejects),
-        )
+        return dataclasses.replace(concat(parts), rejects=tuple(rejects))
 
     def _convert(
         self, frames: Sequence[Frame], batch: pa.RecordBatch, rejects: list[Reject]
@@ -376,13 +366,17 @@ def _decoded(
 
 def _texts_of(opened: OpenSource, file: SourceFile, label: str) -> list[str] | None:
     """The distinct texts of a label; None if too many for a class."""
-    found: set[bytes] = set()
-    for _, batch in _decoded(opened, file, None):
-        if label in batch.schema.names:
-            found.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
-        if len(found) > MAX_LABELS:
-            return None
-    return utf8_texts(found)
+
+    def look() -> list[str] | None:
+        found: set[bytes] = set()
+        for _, batch in _decoded(opened, file, None):
+            if label in batch.schema.names:
+                found.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
+            if len(found) > MAX_LABELS:
+                return None
+        return utf8_texts(found)
+
+    return remembered(opened, file.sha256, "classes", look)
 
 
 class Frame(NamedTuple):
