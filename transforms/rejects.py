@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..schemas.errors import PayloadPlace, Reject
+from ..schemas.errors import RECORD_ERROR, PayloadPlace, Reject
 from ..schemas.visible import visible
 from .storage.redaction import hide_known, known_secrets
 
@@ -69,6 +69,27 @@ GROUP_BYTES = 4 << 20
 _PART_GROUP_BYTES = 1 << 20
 _ROW_BYTES = 700
 _BATCH_ROWS = 32
+
+
+def reject_at(
+    path: str,
+    position: int | None,
+    *,
+    stage: str,
+    reason: str,
+    message: str,
+    exception: str = RECORD_ERROR,
+) -> Reject:
+    """The reject of the record at a position of a source file; None if it is the whole file."""
+    return Reject(
+        record_id=path if position is None else f"{path}#{position}",
+        stage=stage,
+        reason=reason,
+        message=message,
+        source=path,
+        position=position,
+        exception=exception,
+    )
 
 
 def with_bytes(reject: Reject, content: bytes, *, start: int | None = None) -> Reject:

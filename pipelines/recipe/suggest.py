@@ -43,7 +43,8 @@ from ...transforms.prepare.tables import Stack
 from ...transforms.sources.arrow.hugging_face import HuggingFace
 from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
-from ...transforms.sources.csv.source import SUFFIXES, Csv, default_delimiter, sniff
+from ...transforms.sources.csv.dialect import SUFFIXES, default_delimiter, sniff
+from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
 from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.files import LabelledFolder

@@ -34,14 +34,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..examples.dtypes import holds_exactly, numpy_dtype
-from .arrow.types import is_list_type, join_types, nulls
+from .arrow.types import FLOAT_DTYPES, is_list_type, join_types, nulls
 from .numpy import arrow_field, to_batch
 
 Values = Sequence[Any]
 
 _UNITS = ("s", "ms", "us", "ns")
 _MISSING = ("NAType", "NaTType")
-_FLOAT_DTYPES = {16: "float16", 32: "float32", 64: "float64"}
 _LOST = -1
 
 
@@ -171,7 +170,7 @@ def _cast(array: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
         ]
         return pa.StructArray.from_arrays(fields, fields=list(type_), mask=mask)
     if pa.types.is_integer(array.type) and pa.types.is_floating(type_):
-        dtype = _FLOAT_DTYPES[type_.bit_width]
+        dtype = FLOAT_DTYPES[type_.bit_width]
         exact = holds_exactly(array.fill_null(0).to_numpy(), dtype)
         if not exact.all():
             value = array[int(np.flatnonzero(~exact)[0])]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ...schemas.recipe import OpenSource
+from ..storage.decompress import DamagedError
+from .text_stream import Rows
 
 SMALL_BYTES = 64 << 10
 """Maximum size of a file, and of its text, that is read together with others."""
@@ -33,13 +35,7 @@ class _Content(Protocol):
     def sha256(self) -> str: ...
 
 
-class _Window(Protocol):
-    @property
-    def data(self) -> bytes: ...
-
-
 _F = TypeVar("_F", bound=_Content)
-_W = TypeVar("_W", bound=_Window)
 
 
 def bundles(files: Iterable[_F]) -> Iterator[list[_F]]:
@@ -76,15 +72,21 @@ def content_of(bundle: Sequence[_Content]) -> str:
     return hashlib.sha256("\n".join(hashes).encode("ascii")).hexdigest()
 
 
-def small_windows(windows: Iterable[_W]) -> list[_W] | None:
-    """The windows of a text; None if it is too large to be read together with others."""
-    kept: list[_W] = []
+def small_windows(windows: Iterable[Rows]) -> list[Rows] | None:
+    """The rows of a text; None if it is not to be read together with others.
+
+    It is too large, damaged, or has a bad row.
+    """
+    kept: list[Rows] = []
     num_bytes = 0
-    for window in windows:
-        num_bytes += len(window.data)
-        if num_bytes > SMALL_BYTES:
-            return None
-        kept.append(window)
+    try:
+        for rows in windows:
+            num_bytes += len(rows.data)
+            if rows.problem or num_bytes > SMALL_BYTES:
+                return None
+            kept.append(rows)
+    except DamagedError:
+        return None
     return kept
 
 

@@ -1,6 +1,7 @@
 """The source of files in any format, read by a user-defined function.
 
 The first part calls the function on a file: its argument, what it may yield, and its exceptions.
+The second infers the features of what it yields.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -25,17 +25,28 @@ from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance, reading, working_on
 from ..code.dependencies import running
-from ..rejects import with_values
+from ..rejects import reject_at, with_values
 from ..storage.opened_source import is_hidden
 from ..storage.redaction import redact_repeated
-from .arrow.media_rows import MediaRowReader, UnfitPartError, media_lists
+from .arrow.rows import MediaRowReader
+from .arrow.types import join_schemas, leaf_feature, missing_leaves
 from .extracted import plain_batch, plain_schema
-from .python_values import BATCH_BYTES, Lists, PendingRows, RecordTypes, flat_record, wire_lists
+from .python_values import (
+    BATCH_BYTES,
+    Lists,
+    PendingRows,
+    UnfitPartError,
+    flat_record,
+    media_lists,
+    value_feature,
+    wire_lists,
+)
 from .table_files import (
     check_columns,
     class_of,
     may_be_class,
     read_ranges,
+    select_where,
     types_to_json,
     with_types,
 )
@@ -148,6 +159,60 @@ def _reraise(error: Exception, name: str) -> NoReturn:
     ) from None
 
 
+class RecordTypes:
+    """The types of the values of records, as inferred so far."""
+
+    def __init__(self) -> None:
+        """Starts with no records."""
+        self.num_records = 0
+        self._values: dict[str, list[Any]] = {}
+        self._schemas: dict[pa.Schema, str] = {}
+        self._missing: set[str] = set()
+
+    def add(self, record: Any, *, path: str) -> None:
+        """Adds a dict, or the rows of a RecordBatch; ``path`` names the file in errors."""
+        if isinstance(record, pa.RecordBatch):
+            self.num_records += len(record)
+            self._missing |= missing_leaves(record, path=path)
+            self._schemas.setdefault(record.schema, path)
+            return
+        try:
+            flat = flat_record(record)
+        except ValueError:  # the record will be rejected
+            return
+        self.num_records += 1
+        for name, value in flat.items():
+            found = self._values.setdefault(name, [])
+            if value is not None:
+                found.append(value)
+
+    def features(self, declared: Mapping[str, Any]) -> dict[str, Any]:
+        """The features of the values; string if the type is unknown.
+
+        Args:
+            declared: Declared features, whose values may have several types.
+
+        Raises:
+            SchemaError: if the values of another feature have no common type.
+        """
+        found: dict[str, Any] = {}
+        if self._schemas:
+            remedy = "Yield batches of the same columns."
+            leaves = join_schemas(self._schemas, declared=declared, remedy=remedy)
+            found.update(
+                {n: leaf_feature(leaf, missing=n in self._missing) for n, leaf in leaves.items()}
+            )
+        for name, values in self._values.items():
+            if isinstance(declared.get(name), Feature):
+                found[name] = declared[name]
+            elif values:
+                optional = len(values) < self.num_records
+                found[name] = value_feature(name, values, optional=optional)
+            else:
+                found[name] = Scalar("string", optional=True)
+        return found
+
+
 @dataclasses.dataclass(frozen=True, init=False)
 class Files:
     """Records that a user-defined function reads from files.
@@ -232,13 +297,9 @@ class Files:
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files that are not hidden."""
-        selected, skipped = [], Counter[str]()
-        for file in files:
-            if len(files) > 1 and is_hidden(file.path):
-                skipped["hidden file"] += 1
-            else:
-                selected.append(file)
-        return Selection(files=tuple(selected), num_skipped=dict(skipped))
+        if len(files) == 1:
+            return Selection(files=tuple(files), num_skipped={})
+        return select_where(files, lambda path: "hidden file" if is_hidden(path) else "")
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """None: only the function knows the layout of a file."""
@@ -357,14 +418,13 @@ def _add_record(
     except (SchemaError, UnfitPartError) as error:
         stage = getattr(error, "stage", "validate")
         reason = getattr(error, "reason", "unfit value")
-        reject = Reject(
-            record_id=f"{path}#{number}",
+        reject = reject_at(
+            path,
+            number,
             stage=stage,
             reason=reason,
             message=f"{path} record {number}: {error} Convert it in the function, "
             "declare it in types=, or raise max_rejects to quarantine such records.",
-            source=path,
-            position=number,
             exception=type(error).__name__,
         )
         pending.rejects.append(with_values(reject, flat))
@@ -408,14 +468,13 @@ def _lists(name: str, feature: Any, value: Any) -> Lists:
 
 
 def _rest(path: str, number: int, error: RaisedError) -> Reject:
-    return Reject(
-        record_id=f"{path}#{number}",
+    return reject_at(
+        path,
+        number,
         stage="read",
         reason=error.reason,
         message=f"{path} record {number}: {error}. What follows in the file is lost. Fix the "
         "function or the file, or raise max_rejects to do without.",
-        source=path,
-        position=number,
         exception=error.exception,
     )
 

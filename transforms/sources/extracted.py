@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,12 +25,13 @@ from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance
-from ..rejects import with_row
+from ..rejects import reject_at, with_row
+from ..runs.keys import text_keys
 from ..storage.read_files import open_for_arrow
 from .arrow.files import DAMAGE
 from .arrow.hugging_face import class_names, with_column_types
 from .arrow.ipc import Arrow
-from .arrow.media_rows import MediaRowReader
+from .arrow.rows import MediaRowReader
 from .arrow.types import leaves_of
 from .table_files import check_columns, types_to_json
 
@@ -43,6 +45,10 @@ FILE_BYTES = 64 << 20
 BATCH_BYTES = 4 << 20
 """Approximate size of a record batch."""
 
+RANGE_ROWS = 1 << 17
+"""Approximate rows in a key range; at most twice as many if keys are evenly spaced."""
+
+_MAX_STEP = 1 << 62
 _BATCH_ROWS = 1 << 16
 _SAMPLED_ROWS = 1024
 _COMPARED_BYTES = 16 << 20
@@ -212,15 +218,14 @@ class ExtractedTable:
         return dataclasses.replace(read, ids=ids, rejects=tuple(rejects))
 
     def _reject(self, position: int, problem: bytes) -> Reject:
-        return Reject(
-            record_id=f"{self.name}#{position}",
+        return reject_at(
+            self.name,
+            position,
             stage="read",
             reason="wrong type",
             message=f"{self.name} {self.unit} {position}: {_shortened(problem)}. Fix "
             "the value, declare the column in types=, or raise max_rejects to quarantine such "
             "rows.",
-            source=self.name,
-            position=position,
         )
 
     def _arrow(self) -> Arrow:
@@ -271,6 +276,63 @@ def extract_batches(
             names.append(_put(path, folder))
             first = next(bounded, None)
     return tuple(names)
+
+
+def range_step(num_rows: int, low: int, high: int) -> int:
+    """The width of key ranges: a power of two that depends on the density of keys.
+
+    This keeps the ranges unchanged when rows are appended.
+
+    >>> range_step(1_000_000, 1, 1_000_000)
+    131072
+    >>> range_step(2_000_000, 1, 2_000_000)
+    131072
+    """
+    step = 1
+    while step < _MAX_STEP and step * num_rows < RANGE_ROWS * (high - low + 1):
+        step *= 2
+    return step
+
+
+def write_ranges(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str, *, step: int | None
+) -> tuple[str, ...]:
+    """Writes rows in the order of their positions, each range of positions to separate files.
+
+    Args:
+        batches: Batches with a last column of positions, ascending.
+        schema: The schema of the batches without that column.
+        folder: The folder of the files.
+        step: The width of the ranges, from :func:`range_step`; None if positions are texts.
+
+    Returns:
+        The names of the files, in the order of the rows.
+    """
+    parts = _cut_by_hash(batches) if step is None else _cut(batches, step)
+    names: list[str] = []
+    for _, found in itertools.groupby(parts, key=lambda part: part[0]):
+        names += extract_batches((batch for _, batch in found), schema, folder)
+    return tuple(names)
+
+
+def _cut(batches: Iterable[pa.RecordBatch], step: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for batch in batches:
+        ranges = batch.column(batch.num_columns - 1).to_numpy() // step
+        ends = (np.flatnonzero(ranges[1:] != ranges[:-1]) + 1).tolist()
+        for start, stop in itertools.pairwise([0, *ends, len(batch)]):
+            yield int(ranges[start]), batch.slice(start, stop - start)
+
+
+def _cut_by_hash(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches cut into ranges that begin at keys chosen by hash: added keys move no others."""
+    number = 0
+    for batch in batches:
+        keys = batch.column(batch.num_columns - 1).cast(pa.large_binary()).to_pylist()
+        starts = np.flatnonzero(text_keys(keys, 0) % np.uint64(RANGE_ROWS) == 0).tolist()
+        for start, stop in itertools.pairwise([0, *starts, len(batch)]):
+            number += start in starts
+            if start < stop:
+                yield number, batch.slice(start, stop - start)
 
 
 def numbered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,6 @@ from ...schemas.errors import DataError, RecipeError, SchemaError, SnapshardErro
 from ...schemas.recipe import Source
 from .. import storage
 from ..activity import advance
-from ..runs.keys import text_keys
 from ..storage.redaction import redact_repeated
 from .arrow.types import leaves_of
 from .arrow_records import UnfitValueError, join_columns, records_to_batch, to_columns
@@ -34,10 +33,11 @@ from .extracted import (
     numbered_rows,
     plain_batch,
     plain_schema,
+    range_step,
     with_positions,
+    write_ranges,
 )
 from .memory import is_frame, table_batches
-from .sql.rows import RANGE_ROWS, range_step, write_ranges
 from .table_files import check_types
 
 _NAME = "iterable"
@@ -400,13 +400,10 @@ class _SortedRuns:
             for path in merged:
                 os.unlink(path)
         rows = (with_positions(b, b.column(self._key)) for b in self._unique(self._merged(runs)))
+        step = None
         if low is not None and high is not None:
             step = range_step(num_rows, low, high)
-            return write_ranges(rows, self._schema, step=step, folder=folder)
-        names: list[str] = []
-        for _, parts in itertools.groupby(_cut_by_hash(rows), key=lambda part: part[0]):
-            names += extract_batches((batch for _, batch in parts), self._schema, folder)
-        return tuple(names)
+        return write_ranges(rows, self._schema, folder, step=step)
 
     def _sorted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: list[pa.RecordBatch] = []
@@ -483,18 +480,6 @@ class _SortedRuns:
                 )
             last = keys[-1].as_py()
             yield batch
-
-
-def _cut_by_hash(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches cut into ranges that begin at keys chosen by hash: added keys move no others."""
-    number = 0
-    for batch in batches:
-        keys = batch.column(batch.num_columns - 1).cast(pa.large_binary()).to_pylist()
-        starts = np.flatnonzero(text_keys(keys, 0) % np.uint64(RANGE_ROWS) == 0).tolist()
-        for start, stop in itertools.pairwise([0, *starts, len(batch)]):
-            number += start in starts
-            if start < stop:
-                yield number, batch.slice(start, stop - start)
 
 
 def _led(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import itertools
 import math
@@ -23,17 +24,17 @@ import numpy.typing as npt
 import pyarrow as pa
 from numpy.lib import format as npy_format
 
-from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
-from ...schemas.features import Feature, Features, is_encoded, tensor_form
+from ...schemas.features import Feature, is_encoded, tensor_form
 from ...schemas.recipe import OpenSource
 from ...schemas.splits import FOLDERS
 from ..examples.dtypes import numpy_dtype, widened
 from ..storage.read_files import open_for_arrow
 from ..storage.zip_members import truncation
-from .arrow.files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
-from .table_files import check_types, select_files, types_to_json
+from .arrow.files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowSource, Unit, offset_between
+from .table_files import select_files, types_to_json
 
 HEAD_BYTES = 1 << 16
 """Maximum length of a header."""
@@ -44,6 +45,7 @@ SUFFIXES = (".npy", ".npz")
 """Suffixes of NumPy files."""
 
 _UNIT_BYTES = 8 << 20
+"""Approximate size of the units of a ``.npy`` file, between which it may be cut."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +307,7 @@ def _length(opened: OpenSource, path: str) -> int:
 
 
 @config_class
-class Numpy:
+class Numpy(ArrowSource):
     """Rows of NumPy arrays.
 
     Attributes:
@@ -329,12 +331,12 @@ class Numpy:
     beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
     types: Mapping[str, Any] | None = None
     split_arrays: bool = False
-    media = False
-    numbered = True
+
+    _remedy = "Give all files the same columns."
 
     def __post_init__(self) -> None:
         """Checks types and names."""
-        check_types(self.types)
+        super().__post_init__()
         if self.split_arrays and self.beside:
             raise ValueError("split_arrays= is for .npz files, and beside= for .npy files")
         if self.name in self.beside:
@@ -359,30 +361,8 @@ class Numpy:
         """Selects NumPy files, files with a glob's suffix, or a single file of any name."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .npy or .npz file")
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of rows, about every 8 MiB of a ``.npy`` file."""
-        return self._tables().cuts(file, opened)
-
-    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
-        """The approximate byte offset of a row."""
-        return self._tables().offset_of(file, row, opened)
-
-    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the rows, from the dtypes and shapes of the arrays.
-
-        Raises:
-            SchemaError: if no file can be read, or an array cannot be stored.
-            RecipeError: if ``label`` or ``types`` name an array that does not exist.
-        """
-        return self._tables().infer(files, opened)
-
-    def read(
-        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
-    ) -> Iterator[RawBatch]:
-        """Reads the rows of a block's ranges; ids are ``path#row``."""
-        return self._tables().read(block, features=features, opened=opened, ordered=ordered)
-
-    def _tables(self) -> ArrowTables:
+    @property
+    def _format(self) -> ArrowFormat:
         def open_file(opened: OpenSource, path: str) -> Any:
             if opened.read(path, 0, 4).startswith(b"PK"):
                 return _Npz(opened, path, self.types, split_arrays=self.split_arrays)
@@ -397,8 +377,7 @@ class Numpy:
             arrays = {n: a.declared(n, self.types, path=path) for n, a in arrays.items()}
             return _Npy(arrays, path=path)
 
-        numpy_format = ArrowFormat(name="NumPy", unit="part", open=open_file)
-        return ArrowTables(format=numpy_format, label=self.label, columns=None, types=self.types)
+        return ArrowFormat(name="NumPy", unit="part", open=open_file)
 
 
 class _Npy:
@@ -432,14 +411,8 @@ class _Npy:
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         part = self.units[unit]
         arrays = {name: self._arrays[name] for name in columns}
-        step = _batch_rows([array.row_bytes for array in arrays.values()])
         end = part.first_row + (part.num_rows or 0)
-        for start in range(part.first_row, end, step):
-            found = {n: a.rows(start, min(end, start + step)) for n, a in arrays.items()}
-            batch = to_batch(found, self.schema)
-            yield batch
-            if len(batch) < min(end, start + step) - start:
-                return
+        return _read_rows(arrays, part.first_row, end, schema=self.schema)
 
     def offset_of(self, row: int) -> int:
         first = next(iter(self._arrays.values()))
@@ -472,7 +445,7 @@ class _Npz:
             raise ValueError("it has no arrays")
         names = [entry.removesuffix(".npy") for entry in entries]
         groups = _by_split(names, path) if split_arrays else {"": {name: name for name in names}}
-        self._parts: dict[str, dict[str, _Member]] = {
+        self._parts: dict[str, dict[str, NpyArray]] = {
             split: {
                 name: self._open_array(f"{array}.npy", name, types, path=path)
                 for name, array in arrays.items()
@@ -490,17 +463,18 @@ class _Npz:
 
     def _open_array(
         self, entry: str, name: str, types: Mapping[str, Any] | None, *, path: str
-    ) -> _Member:
-        dtype, shape, fortran, offset = read_head(
-            _read_exactly(self._member(entry), HEAD_BYTES), path
-        )
-        check_length(dtype, shape, self._archive.getinfo(entry).file_size - offset)
+    ) -> NpyArray:
+        read_bytes = _Forward(functools.partial(self._member, entry)).read
+        dtype, shape, fortran, offset = read_head(read_bytes(0, HEAD_BYTES), path)
+        num_bytes = self._archive.getinfo(entry).file_size
+        check_length(dtype, shape, num_bytes - offset)
         if fortran and len(shape) > 1:
             raise SchemaError(
                 f"{path}: {entry} is stored by column (Fortran order). Save it with "
                 "np.ascontiguousarray."
             )
-        return _Member(entry, with_declared(dtype, name, types, path=path), shape, offset)
+        array = NpyArray(dtype, shape, offset, num_bytes, read_bytes)
+        return array.declared(name, types, path=path)
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -513,26 +487,8 @@ class _Npz:
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         part = list(self._parts.values())[unit]
-        heads = {name: part[name] for name in columns}
-        members: dict[str, Any] = {}
-        for name, head in heads.items():
-            members[name] = self._member(head.entry)
-            _read_exactly(members[name], head.offset)
-        sizes = {n: head.dtype.itemsize * math.prod(head.shape[1:]) for n, head in heads.items()}
-        step = _batch_rows(list(sizes.values()))
-        num_rows = next(iter(part.values())).shape[0]
-        for start in range(0, num_rows, step):
-            rows = min(step, num_rows - start)
-            found = {}
-            for name, head in heads.items():
-                content = _read_exactly(members[name], rows * sizes[name])
-                whole = len(content) // sizes[name] if sizes[name] else rows
-                values = np.frombuffer(content[: whole * sizes[name]], head.dtype)
-                found[name] = values.reshape(whole, *head.shape[1:])
-            batch = to_batch(found, self.schema)
-            yield batch
-            if len(batch) < rows:
-                return
+        arrays = {name: part[name] for name in columns}
+        return _read_rows(arrays, 0, next(iter(part.values())).shape[0], schema=self.schema)
 
     def offset_of(self, row: int) -> int:
         return offset_between(self.units, row, num_bytes=self._num_bytes)
@@ -548,15 +504,21 @@ class _Npz:
             raise ValueError(f"{entry} cannot be unpacked ({error})") from None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Member:
-    """An array of an ``.npz`` file."""
+class _Forward:
+    """Reads a member of an archive forwards. Reading backwards starts over."""
 
-    entry: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    offset: int
-    """The offset of the values in the entry."""
+    def __init__(self, open_member: Callable[[], Any]) -> None:
+        self._open = open_member
+        self._member: Any = None
+        self._position = 0
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop), fewer if the member is damaged or ends."""
+        if self._member is None or start < self._position:
+            self._member, self._position = self._open(), 0
+        _read_exactly(self._member, start - self._position)
+        self._position = stop
+        return _read_exactly(self._member, stop - start)
 
 
 def array_names(opened: OpenSource, path: str) -> list[str]:
@@ -602,12 +564,11 @@ def _by_split(names: Sequence[str], path: str) -> dict[str, dict[str, str]]:
     return {split: {name: arrays[name] for name in every} for split, arrays in groups.items()}
 
 
-def _schema_of(split: str, part: Mapping[str, _Member], path: str) -> pa.Schema:
-    lengths = {name: member.shape[0] for name, member in part.items()}
+def _schema_of(split: str, part: Mapping[str, NpyArray], path: str) -> pa.Schema:
+    lengths = {name: array.shape[0] for name, array in part.items()}
     if len(set(lengths.values())) > 1:
-        names = [member.entry.removesuffix(".npy") for member in part.values()]
         hint = ""
-        if not split and split_names(names):
+        if not split and split_names(part):
             hint = (
                 " If they are named after splits, set split_arrays=True, and "
                 "splits=ss.Splits.by_folder() in the recipe."
@@ -617,7 +578,7 @@ def _schema_of(split: str, part: Mapping[str, _Member], path: str) -> pa.Schema:
             f"the arrays of records separately.{hint}"
         )
     return pa.schema(
-        [arrow_field(name, member.dtype, member.shape, path) for name, member in part.items()]
+        [arrow_field(name, array.dtype, array.shape, path) for name, array in part.items()]
     )
 
 
@@ -632,8 +593,18 @@ def _may_lack(schema: pa.Schema) -> Iterator[str]:
             yield field.name
 
 
-def _batch_rows(row_bytes: Sequence[int]) -> int:
-    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, sum(row_bytes))))
+def _read_rows(
+    arrays: Mapping[str, NpyArray], start: int, stop: int, *, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Rows [start, stop) of arrays in batches of bounded size, fewer if one of them ends."""
+    row_bytes = sum(array.row_bytes for array in arrays.values())
+    step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
+    for first in range(start, stop, step):
+        last = min(stop, first + step)
+        batch = to_batch({n: array.rows(first, last) for n, array in arrays.items()}, schema)
+        yield batch
+        if len(batch) < last - first:
+            return
 
 
 def _read_exactly(member: io.BufferedIOBase, num_bytes: int) -> bytes:

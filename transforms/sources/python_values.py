@@ -1,5 +1,7 @@
 """Infers features of Python records (dicts), and converts their values to wire columns.
 
+Values may be the bytes of image and sound files (`media_lists`).
+
 =============================== ==================================================================
 values                          feature
 =============================== ==================================================================
@@ -30,10 +32,12 @@ import pyarrow as pa
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import (
+    Audio,
     ClassLabel,
     Dtype,
     Feature,
     Features,
+    Image,
     Scalar,
     Sequence,
     Tensor,
@@ -42,8 +46,11 @@ from ...schemas.features import (
     tensor_form,
 )
 from ..examples.row_values import to_array, to_lists, unfit
+from ..media.audio_header import UnreadableSoundError
+from ..media.audio_header import read_header as read_sound
+from ..media.image_header import MAX_PIXELS, UnreadableImageError
+from ..media.tiff import readable_image
 from ..runs.files import arrow_type, wire_schema
-from .arrow.types import join_schemas, leaf_feature, missing_leaves
 
 _DTYPES = frozenset(get_args(Dtype))
 _UNITS = ("s", "ms", "us", "ns")
@@ -70,60 +77,6 @@ def flat_record(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             raise ValueError(f"{twice[0]!r} occurs twice, as a key and inside an object")
         flat |= inner
     return flat
-
-
-class RecordTypes:
-    """The types of the values of records, as inferred so far."""
-
-    def __init__(self) -> None:
-        """Starts with no records."""
-        self.num_records = 0
-        self._values: dict[str, list[Any]] = {}
-        self._schemas: dict[pa.Schema, str] = {}
-        self._missing: set[str] = set()
-
-    def add(self, record: Any, *, path: str) -> None:
-        """Adds a dict, or the rows of a RecordBatch; ``path`` names the file in errors."""
-        if isinstance(record, pa.RecordBatch):
-            self.num_records += len(record)
-            self._missing |= missing_leaves(record, path=path)
-            self._schemas.setdefault(record.schema, path)
-            return
-        try:
-            flat = flat_record(record)
-        except ValueError:  # the record will be rejected
-            return
-        self.num_records += 1
-        for name, value in flat.items():
-            found = self._values.setdefault(name, [])
-            if value is not None:
-                found.append(value)
-
-    def features(self, declared: Mapping[str, Any]) -> dict[str, Any]:
-        """The features of the values; string if the type is unknown.
-
-        Args:
-            declared: Declared features, whose values may have several types.
-
-        Raises:
-            SchemaError: if the values of another feature have no common type.
-        """
-        found: dict[str, Any] = {}
-        if self._schemas:
-            remedy = "Yield batches of the same columns."
-            leaves = join_schemas(self._schemas, declared=declared, remedy=remedy)
-            found.update(
-                {n: leaf_feature(leaf, missing=n in self._missing) for n, leaf in leaves.items()}
-            )
-        for name, values in self._values.items():
-            if isinstance(declared.get(name), Feature):
-                found[name] = declared[name]
-            elif values:
-                optional = len(values) < self.num_records
-                found[name] = value_feature(name, values, optional=optional)
-            else:
-                found[name] = Scalar("string", optional=True)
-        return found
 
 
 def value_feature(
@@ -182,13 +135,18 @@ def _of_arrays(name: str, arrays: Many[Any], *, optional: bool) -> Feature:
             "dimensions. Convert them in the function."
         )
     dtype: Any = kinds[0]
-    if ranks == [0]:
+    return array_feature(dtype, [array.shape for array in arrays], optional=optional)
+
+
+def array_feature(dtype: Dtype, shapes: Many[tuple[int, ...]], *, optional: bool) -> Feature:
+    """The feature of arrays with one number of dimensions; None for those that vary or are 0."""
+    sizes = [set(dims) for dims in zip(*shapes, strict=True)]
+    if not sizes:
         return Scalar(dtype, optional=optional)
-    sizes = [{array.shape[axis] for array in arrays} for axis in range(ranks[0])]
     shape = tuple(min(size) if len(size) == 1 and min(size) else None for size in sizes)
     if optional and None not in shape[1:]:
-        known = tuple(dim for dim in shape[1:] if dim is not None)
-        return Sequence(Tensor(dtype, known) if known else Scalar(dtype), optional=True)
+        of = Tensor(dtype, shape[1:]) if shape[1:] else Scalar(dtype)
+        return Sequence(of, optional=True)
     return Tensor(dtype, shape)
 
 
@@ -258,6 +216,46 @@ def _codes(name: str, feature: Feature, values: tuple[int, ...], value: object) 
         if int(number) == number:
             return values.index(int(number))
     raise unfit(name, feature, reprlib.repr(value), f"Its values are {values}.")
+
+
+class UnfitPartError(ValueError):
+    """An unusable part of a record, with a reason to group by."""
+
+    def __init__(self, stage: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.stage, self.reason = stage, reason
+
+
+def media_lists(
+    name: str, feature: Image | Audio, value: Any, *, max_pixels: int = MAX_PIXELS
+) -> Lists:
+    """The stored lists of an image or sound file: its bytes, and the facts in its header.
+
+    Raises:
+        UnfitPartError: if the file is missing or unreadable.
+    """
+    if value is None:
+        raise UnfitPartError("validate", "missing part", f"the sample has no {name!r}")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise UnfitPartError(
+            "validate",
+            "unfit part",
+            f"{name!r} is a {type(value).__name__}, expected the bytes of a file.",
+        )
+    value = bytes(value)
+    try:
+        if isinstance(feature, Audio):
+            read_sound(value)
+            return {name: [value]}
+        value, header = readable_image(value, max_pixels=max_pixels)
+    except (UnreadableImageError, UnreadableSoundError) as error:
+        raise UnfitPartError("read", error.reason, f"{name}: {error}") from None
+    return {
+        name: [value],
+        f"{name}/height": [header.height],
+        f"{name}/width": [header.width],
+        f"{name}/orientation": [header.orientation],
+    }
 
 
 def wire_arrays(name: str, feature: Feature, rows: Many[Lists]) -> dict[str, pa.Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,12 +25,12 @@ from ...schemas.features import (
 )
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.manifest import MAX_LABELS
-from ...schemas.recipe import OpenSource
 from ..prepare.engine.validate import is_utf8
+from ..rejects import reject_at
 from ..runs.files import wire_schema
 from ..storage.decompress import DamagedError
 from ..storage.opened_source import is_hidden
-from .bundles import bundles, content_of, read_bundle, remembered
+from .bundles import bundles, read_bundle
 
 UNION = "union"
 """The setting ``columns`` for all columns of all files; one that a file lacks is missing there."""
@@ -99,16 +98,25 @@ def select_files(
     if len(files) == 1 and files[0].path == last.partition("?")[0]:
         return Selection(files=tuple(files), num_skipped={})
     wanted = (*suffixes, *_GLOB_SUFFIX.findall(last.lower()))
+
+    def why_skipped(path: str) -> str:
+        # Engines write such files next to tables: _SUCCESS, _metadata, .crc.
+        internal = not underscores and any(part.startswith("_") for part in path.split("/"))
+        if internal or is_hidden(path):
+            return "hidden file"
+        return "" if path.lower().endswith(wanted) else f"not {what}"
+
+    return select_where(files, why_skipped)
+
+
+def select_where(files: Sequence[SourceFile], why_skipped: Callable[[str], str]) -> Selection:
+    """Selects the files whose path gives no reason to skip them, and counts the others by it."""
     selected, skipped = [], Counter[str]()
     for file in files:
-        # Engines write such files next to tables: _SUCCESS, _metadata, .crc.
-        internal = not underscores and any(part.startswith("_") for part in file.path.split("/"))
-        if internal or is_hidden(file.path):
-            skipped["hidden file"] += 1
-        elif file.path.lower().endswith(wanted):
-            selected.append(file)
+        if reason := why_skipped(file.path):
+            skipped[reason] += 1
         else:
-            skipped[f"not {what}"] += 1
+            selected.append(file)
     return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
 
 
@@ -179,23 +187,18 @@ def with_class(
     *,
     label: str | None,
     types: Mapping[str, Any] | None,
-    files: Sequence[SourceFile],
-    opened: OpenSource,
-    texts_of: Callable[[Sequence[SourceFile], str], list[str] | None],
-    bundled: bool = False,
+    texts_of: Callable[[str], Iterable[list[str] | None]],
 ) -> dict[str, Feature]:
     """Features whose label, if possible, is the class of all its texts in all files.
 
-    ``texts_of`` returns the distinct texts of one file, or of a bundle of small ones if
-    ``bundled``; None if too many for a class.
+    ``texts_of`` returns the distinct texts of the label in each file or bundle of files; None for
+    too many for a class.
     """
     chosen = dict(features)
     if label is None or not may_be_class(features[label], (types or {}).get(label)):
         return chosen
     names: set[str] = set()
-    for bundle in bundles(files) if bundled else ([file] for file in files):
-        look = functools.partial(texts_of, bundle, label)
-        found = remembered(opened, content_of(bundle), "classes", look)
+    for found in texts_of(label):
         if found is None:
             return chosen
         names.update(found)
@@ -253,15 +256,16 @@ def _joined(batches: Iterable[RawBatch]) -> Iterator[RawBatch]:
         num_rows += len(batch.ids) + len(batch.rejects)
         num_bytes += batch.columns.nbytes
         if held and (num_rows > _JOINED_ROWS or num_bytes > _JOINED_BYTES):
-            yield _concat(held)
+            yield concat(held)
             held = []
             num_rows, num_bytes = len(batch.ids) + len(batch.rejects), batch.columns.nbytes
         held.append(batch)
     if held:
-        yield _concat(held)
+        yield concat(held)
 
 
-def _concat(batches: Sequence[RawBatch]) -> RawBatch:
+def concat(batches: Sequence[RawBatch]) -> RawBatch:
+    """Several batches, at least one, as one."""
     if len(batches) == 1:
         return batches[0]
     return RawBatch(
@@ -296,13 +300,13 @@ def no_rows(features: Features, reject: Reject) -> RawBatch:
 
 def _unreadable(part: FileRange) -> Reject:
     """The reject of a file that the inventory could not read."""
-    return Reject(
-        record_id=part.path,
+    return reject_at(
+        part.path,
+        None,
         stage="inventory",
         reason=part.problem,
         message=f"{part.path} cannot be read: {part.problem}. Copy or create it again, or raise "
         "max_rejects to do without it.",
-        source=part.path,
         exception="OSError",
     )
 
@@ -321,15 +325,14 @@ def empty_file(part: FileRange) -> Reject:
 
 def damaged_text(part: FileRange, error: DamagedError, done: int, *, records: str) -> Reject:
     """The reject of the rest of a damaged compressed file, from byte ``done`` of its text on."""
-    return Reject(
-        record_id=f"{part.path}#{done}",
+    return reject_at(
+        part.path,
+        done,
         stage="read",
         reason="damaged compression",
         message=f"{part.path}: {error}. The {records} before byte {done:,} of its text are kept; "
         "what follows is lost. Compress or copy it again, or raise max_rejects to do without the "
         "rest.",
-        source=part.path,
-        position=done,
         exception=type(error).__name__,
     )
 

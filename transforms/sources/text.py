@@ -7,6 +7,7 @@ record's id is ``path#offset``, or ``path`` if the file is the record.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -18,7 +19,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import RECORD_ERROR, Reject, SchemaError
 from ...schemas.features import Features, Text, tensor_form
 from ...schemas.recipe import OpenSource
-from ..rejects import with_bytes
+from ..rejects import reject_at, with_bytes
 from ..runs.files import wire_schema
 from ..storage.decompress import SUFFIXES as COMPRESSED
 from ..storage.decompress import DamagedError
@@ -35,7 +36,6 @@ MAX_RECORD_BYTES = 16 << 20
 
 _MAX_FILE_BYTES = 64 << 20
 _WINDOW_BYTES = 4 << 20
-_BOM = b"\xef\xbb\xbf"
 _ENDS = {
     "line": re.compile(rb"\n"),
     "paragraph": re.compile(rb"\n[ \t\r]*\n"),
@@ -195,14 +195,13 @@ class TextFiles:
     def _reject(self, reason: str, path: str, offset: int, problem: str, content: bytes) -> Reject:
         one = self.per == "file"
         where = path if one else f"{path} byte {offset}"
-        reject = Reject(
-            record_id=path if one else f"{path}#{offset}",
+        reject = reject_at(
+            path,
+            None if one else offset,
             stage="read",
             reason=reason,
             message=f"{where}: the {self.per}: {problem}. Fix it, name its encoding=, or raise "
             "max_rejects to do without it.",
-            source=path,
-            position=None if one else offset,
             exception=RECORD_ERROR if reason == "too long" else "UnicodeDecodeError",
         )
         # The content of a record that is too long is not kept.
@@ -241,7 +240,7 @@ def _whole_file(text: TextStream, stop: int) -> Iterator[tuple[int, bytes, str]]
         parts.append(part)
         offset += len(part)
     problem = f"it has more than {max_bytes:,} bytes" if offset > max_bytes else ""
-    yield 0, b"".join(parts).removeprefix(_BOM) if not problem else b"", problem
+    yield 0, b"".join(parts).removeprefix(codecs.BOM_UTF8) if not problem else b"", problem
 
 
 def _records(
@@ -259,7 +258,7 @@ def _records(
             damage, piece = error, b""
         at += len(piece)
         if offset == 0 and not held:
-            bare = piece.removeprefix(_BOM)
+            bare = piece.removeprefix(codecs.BOM_UTF8)
             offset += len(piece) - len(bare)
             piece = bare
         # A record's end may span two pieces, so all held bytes are searched.

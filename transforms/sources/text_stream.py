@@ -3,6 +3,8 @@
 Any range of a plain UTF-8 file can be read. A file that is compressed or in another encoding is a
 stream, whose offsets count bytes of the decompressed text as UTF-8. Bytes that are invalid in the
 encoding stay in the text as invalid UTF-8, so cells with such bytes are found like any others.
+
+CSV and JSON Lines find the rows of a text each by their own rules, in windows: :class:`Rows`.
 """
 
 from __future__ import annotations
@@ -10,12 +12,17 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from ...schemas.limits import Limits
 from ...schemas.recipe import OpenSource
 from ..storage.decompress import DamagedError, Read, compression_of, decompressed
+
+Offsets = npt.NDArray[np.int64]
 
 ENDLESS = 1 << 62
 """The end of a text of unknown length."""
@@ -103,6 +110,89 @@ def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -
     if not compression and encoding == "utf-8" and not _mark_of(head):
         return _Plain(read, num_bytes, opened.limits.max_row_bytes)
     return _Stream(read, compression, encoding, opened.limits)
+
+
+def text_start(text: Text) -> int:
+    """Where a text begins: after a UTF-8 byte order mark, if there is one."""
+    mark = codecs.BOM_UTF8
+    return len(mark) if text.read(0, len(mark)) == mark else 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Consecutive rows of a text. Blank lines between them are not rows."""
+
+    data: bytes
+    offset: int
+    """Where ``data`` begins in the text."""
+    starts: Offsets
+    """int64[n]: where each row begins in ``data``."""
+    stops: Offsets
+    """int64[n]: where each row's content ends, before its line break."""
+    breaks_in_cells: bool = False
+    """Whether a quoted cell contains a line break."""
+    problem: str = ""
+    """Why a row is bad, such as ``row too long``, if these are the first bytes of one."""
+    max_row_bytes: int = 0
+    """The limit within which a bad row has no end."""
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.starts)
+
+    @property
+    def positions(self) -> Offsets:
+        """int64[n]: where each row begins in the text."""
+        return self.starts + self.offset
+
+    def text(self, row: int) -> bytes:
+        """One row's bytes without its line break."""
+        return self.data[self.starts[row] : self.stops[row]]
+
+    def take(self, rows: Offsets) -> Rows:
+        """Only these rows (ascending), in their own ``data``; their ``offset`` is meaningless."""
+        ends = np.append(self.starts[1:], len(self.data))
+        parts = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1) if len(rows) else []
+        data = b"".join(self.data[self.starts[part[0]] : ends[part[-1]]] for part in parts)
+        sizes = ends[rows] - self.starts[rows]
+        starts = np.cumsum(sizes) - sizes
+        stops = starts + (self.stops[rows] - self.starts[rows])
+        return dataclasses.replace(self, data=data, starts=starts, stops=stops)
+
+    def part(self, first: int, stop: int) -> Rows:
+        """Rows [first, stop), at least one, in their own ``data``."""
+        begin = int(self.starts[first])
+        end = int(self.starts[stop]) if stop < len(self) else len(self.data)
+        return dataclasses.replace(
+            self,
+            data=self.data[begin:end],
+            offset=self.offset + begin,
+            starts=self.starts[first:stop] - begin,
+            stops=self.stops[first:stop] - begin,
+        )
+
+
+def join_rows(windows: Sequence[Rows]) -> Rows:
+    """The rows of several windows or files, whose ``offset`` is meaningless."""
+    texts = [rows.data if rows.data.endswith(b"\n") else rows.data + b"\n" for rows in windows]
+    begins = np.cumsum([0, *map(len, texts)])[:-1].tolist()
+    none = np.zeros(0, np.int64)
+    placed = list(zip(windows, begins, strict=True))
+    return Rows(
+        data=b"".join(texts),
+        offset=0,
+        starts=np.concatenate([none, *(rows.starts + begin for rows, begin in placed)]),
+        stops=np.concatenate([none, *(rows.stops + begin for rows, begin in placed)]),
+        breaks_in_cells=any(rows.breaks_in_cells for rows in windows),
+    )
+
+
+def undamaged(windows: Iterable[Rows]) -> Iterator[Rows]:
+    """The rows before the damage of a compressed file, which the read of its block reports."""
+    try:
+        yield from windows
+    except DamagedError:
+        return
 
 
 def shown_text(cell: bytes) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.schemas.errors import DataError, RecipeError, SchemaError
-from snapshard.transforms.sources import iterable
+from snapshard.transforms.sources import extracted, iterable
 
 from .built import build as build_source
 from .built import plain_rows, rows_of
@@ -170,10 +170,7 @@ def test_keys_identify_records(
 def test_added_keys_change_only_their_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bool
 ) -> None:
-    from snapshard.transforms.sources.sql import rows as sql_rows
-
-    for module in (iterable, sql_rows):
-        monkeypatch.setattr(module, "RANGE_ROWS", 128)
+    monkeypatch.setattr(extracted, "RANGE_ROWS", 128)
 
     def files(numbers: Any) -> set[str]:
         made = [{"id": f"{n:05}" if text else n} for n in numbers]

@@ -269,9 +269,7 @@ def test_postgres_comes_back_equal(lab: Any, tmp_path: Path, table: str) -> None
 def test_postgres_ranges_are_read_by_several_connections(
     lab: Any, tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from snapshard.transforms.sources.sql import rows as sql_rows
-
-    monkeypatch.setattr(sql_rows, "RANGE_ROWS", 100)
+    monkeypatch.setattr("snapshard.transforms.sources.extracted.RANGE_ROWS", 100)
     query = "SELECT i AS id, i * 2 AS n FROM generate_series(-500, 2499) AS i"
     source = ss.Sql(postgres, query, key="id")
     extracted: Any = source.extract(str(tmp_path / "extracted"), base=".")

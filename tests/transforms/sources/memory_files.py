@@ -35,6 +35,19 @@ class Memory:
         ]
 
 
+class PlainText:
+    """Bytes as the text of a plain UTF-8 file."""
+
+    plain = True
+    max_row_bytes = None
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.stop = data, len(data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self.data[start:stop]
+
+
 def joined(batches: Sequence[RawBatch], features: Features) -> RawBatch:
     """Batches as one, which may be of no rows."""
     none = pa.RecordBatch.from_pylist([], schema=wire_schema(features))

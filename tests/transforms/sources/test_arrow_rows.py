@@ -27,7 +27,12 @@ from snapshard.schemas.features import (
     flatten,
 )
 from snapshard.transforms.sources.arrow.rows import RowReader
-from snapshard.transforms.sources.arrow.types import infer_features, missing_leaves
+from snapshard.transforms.sources.arrow.types import (
+    leaf_feature,
+    leaves_of,
+    missing_leaves,
+    nest,
+)
 from snapshard.transforms.sources.arrow.values import texts
 from snapshard.transforms.sources.python_values import wire_lists
 
@@ -46,9 +51,15 @@ def read(values: pa.Array, feature: Feature) -> tuple[list[Any], dict[int, str]]
     }
 
 
+def infer_schema(schema: pa.Schema, missing: set[str]) -> dict[str, Feature | Struct]:
+    leaves = leaves_of(schema, path="t")
+    features = {name: leaf_feature(leaf, missing=name in missing) for name, leaf in leaves.items()}
+    return nest(schema, features, path="t")
+
+
 def infer_table(table: pa.Table) -> dict[str, Feature | Struct]:
     missing = set().union(*(missing_leaves(batch, path="t") for batch in table.to_batches()))
-    return infer_features(table.schema, missing=missing, path="t")
+    return infer_schema(table.schema, missing)
 
 
 def read_all(table: pa.Table) -> tuple[Features, dict[str, list[Any]]]:
@@ -356,7 +367,7 @@ def test_a_missing_column_is_named_with_those_there_are() -> None:
 )
 def test_columns_that_no_feature_can_be_made_of_are_refused(schema: Any, words: str) -> None:
     with pytest.raises(SchemaError, match=words):
-        infer_features(pa.schema(schema), missing=(), path="t")
+        infer_schema(pa.schema(schema), missing=set())
 
 
 def test_extension_types_are_what_they_are_stored_as() -> None:

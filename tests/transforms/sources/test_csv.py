@@ -22,7 +22,7 @@ from snapshard.transforms.sources.csv.rows import Table, cut_offsets, find_rows
 from snapshard.transforms.sources.csv.source import Csv
 from snapshard.transforms.storage.opened_source import open_source
 
-from .memory_files import Memory, joined
+from .memory_files import Memory, PlainText, joined
 
 
 def in_memory(**files: bytes) -> Memory:
@@ -49,7 +49,7 @@ def infer(source: Csv, opened: Memory) -> dict[str, object]:
 
 
 def rows_of(data: bytes, **kwargs: object) -> list[tuple[int, bytes, str]]:
-    found = find_rows(lambda a, b: data[a:b], 0, len(data), delimiter=",", **kwargs)
+    found = find_rows(PlainText(data), 0, len(data), delimiter=",", **kwargs)
     return [
         (rows.offset + int(start), rows.text(i), rows.problem)
         for rows in found
@@ -181,7 +181,7 @@ def test_a_file_cut_anywhere_gives_the_same_rows(
 ) -> None:
     content, _, offsets = written
     source, opened = Csv("a.csv", null_values=NO_NULLS), in_memory(a_csv=content)
-    cuts = cut_offsets(lambda a, b: content[a:b], 0, len(content), delimiter=",", every=1)
+    cuts = cut_offsets(PlainText(content), 0, delimiter=",", every=1)
     assert cuts == offsets
     if not cuts:
         return
@@ -271,7 +271,7 @@ def test_a_cell_is_parsed_alone_as_among_others(text: str, dtype: str) -> None:
     source, data = Csv("a.csv", null_values=("",)), f'a,b\n"{text}",1\nno,1\n1,1\n'.encode()
     read = read_all(source, in_memory(a_csv=data), {"a": Scalar(dtype, optional=True)})
     table = Table(path="a.csv", header=("a", "b"), delimiter=",", null_values=("",))
-    (rows,) = find_rows(lambda a, b: data[a:b], 4, len(data) - 9, delimiter=",")
+    (rows,) = find_rows(PlainText(data), 4, len(data) - 9, delimiter=",")
     kind = {"float32": pa.float32(), "bool": pa.bool_(), "string": pa.large_string()}
     try:
         table.parse(rows, types={0: kind.get(dtype) or getattr(pa, dtype)()})

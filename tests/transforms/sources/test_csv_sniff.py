@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapshard.transforms.sources.csv.source import sniff
+from snapshard.transforms.sources.csv.dialect import sniff
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,12 @@ from snapshard.schemas.features import (
 )
 from snapshard.transforms.sources.json import rows as json_rows
 from snapshard.transforms.sources.json import source as json_lines
-from snapshard.transforms.sources.json.rows import JsonReader, Lines, find_lines
+from snapshard.transforms.sources.json.rows import JsonReader, find_lines
 from snapshard.transforms.sources.json.source import JsonLines
+from snapshard.transforms.sources.text_stream import Rows
 from snapshard.transforms.storage.opened_source import open_source
+
+from .memory_files import PlainText
 
 ROWS = [
     {
@@ -259,22 +262,11 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "c", "a.b", "a.b.c"]), VALUES, max_size=4)
 
 
-class _Plain:
-    plain = True
-    max_row_bytes = None
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.stop = data, len(data)
-
-    def read(self, start: int, stop: int) -> bytes:
-        return self.data[start:stop]
+def _windows(content: bytes) -> list[Rows]:
+    return list(find_lines(PlainText(content), 0, len(content)))
 
 
-def _windows(content: bytes) -> list[Lines]:
-    return list(find_lines(_Plain(content), 0, len(content)))
-
-
-def _outcome(reader: JsonReader, windows: list[Lines]) -> tuple[dict[str, str], list[Any]]:
+def _outcome(reader: JsonReader, windows: list[Rows]) -> tuple[dict[str, str], list[Any]]:
     rows: dict[str, str] = {}
     rejects: list[Any] = []
     for window in windows:

@@ -17,10 +17,9 @@ import pytest
 import snapshard as ss
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature
-from snapshard.transforms.sources.custom import Files
+from snapshard.transforms.sources.custom import Files, RecordTypes
 from snapshard.transforms.sources.folders.side_tables import infer_columns
 from snapshard.transforms.sources.folders.web_dataset import PartTypes
-from snapshard.transforms.sources.python_values import RecordTypes
 
 from .test_tfrecord_files import example, framed
 
@@ -52,7 +51,7 @@ def test_the_same_values_have_the_same_type_in_all_sources_of_json(values: list[
         parts.add({"json": json.dumps({"n": value}).encode()})
     table = b"\n".join(json.dumps({"file": "x", "n": value}).encode() for value in values)
     expected = rows.features({})["n"]
-    assert infer_columns("t.jsonl", table, image=None, keys=["file"]) == {"n": expected}
+    assert infer_columns("t.jsonl", table, image=None, label=None) == {"n": expected}
     assert parts.features() == {"json.n": expected}
 
 

@@ -17,8 +17,8 @@ from PIL import Image as Pillow
 from snapshard.schemas.features import Image
 from snapshard.transforms.media.image_header import UnreadableImageError, read_header
 from snapshard.transforms.media.tiff import is_converted, read_any_header, readable_image
-from snapshard.transforms.sources.arrow.media_rows import media_lists
 from snapshard.transforms.sources.arrow.rows import MediaCells
+from snapshard.transforms.sources.python_values import media_lists
 from snapshard.transforms.sources.tfrecord.columns import image_columns
 
 Pixels = npt.NDArray[Any]

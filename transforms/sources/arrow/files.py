@@ -22,6 +22,7 @@ from ....schemas.features import Feature, Features, Struct, is_encoded, tensor_f
 from ....schemas.limits import FREE_BYTES, Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
+from ...rejects import reject_at
 from ...storage.decompress import grows_beyond
 from ..bundles import remembered
 from ..table_files import (
@@ -122,26 +123,49 @@ class ArrowFormat:
     """Raises one of DAMAGE if the file has another format or is damaged."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ArrowTables:
-    """The tables of one source."""
+class ArrowSource(abc.ABC):
+    """A source of files of columns. Subclasses are frozen dataclasses with ``url`` and these."""
 
-    format: ArrowFormat
     label: str | None
-    columns: tuple[str, ...] | str | None
+    columns: tuple[str, ...] | Literal["union"] | None = None
     """The columns to read, all if None; ``UNION`` if files may lack some."""
     types: Mapping[str, Any] | None
-    remedy: str = "Give all files the same columns."
+
+    media = False
+    numbered = True
+    _remedy = f"Select common columns with columns=. {READ_UNION}"
     """What to do if files have different columns, for the error."""
-    reader: Callable[..., Any] = RowReader
+    _reader: ClassVar[Callable[..., Any]] = RowReader
     """Constructor of the converter of batches, with the arguments of RowReader."""
 
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        check_types(self.types)
+
+    @property
+    @abc.abstractmethod
+    def _format(self) -> ArrowFormat: ...
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @abc.abstractmethod
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Selects files of the format, with a glob's suffix, or a single file of any name."""
+
+    def settings(self) -> dict[str, object]:
+        """The settings that determine the records and their inferred features, as plain JSON."""
+        columns = list(self.columns) if isinstance(self.columns, tuple) else self.columns
+        return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
+
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of all units but the first; none if the file is unreadable."""
+        """Offsets of all units but the first, such as row groups; none for an unreadable file."""
         if file.problem or not file.num_bytes:
             return ()
         try:
-            units = self.format.open(opened, file.path).units
+            units = self._format.open(opened, file.path).units
         except DAMAGE:
             return ()
         return tuple(sorted({unit.offset for unit in units})[1:])
@@ -149,27 +173,35 @@ class ArrowTables:
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
         """The approximate byte offset of a row; None if the file is unreadable."""
         try:
-            return self.format.open(opened, file.path).offset_of(row)
+            return self._format.open(opened, file.path).offset_of(row)
         except DAMAGE:
             return None
 
-    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature | Struct]:
-        """The features of the rows of all files, which have the same columns, unless joined.
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the rows, from the files' schemas and statistics.
+
+        Without statistics, all rows are read to find the columns with missing values; above
+        256 MiB, every nullable column is taken to have some.
 
         Raises:
             SchemaError: if no file can be read, their columns differ, or one cannot be stored.
             RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
+        return self._infer(files, opened, label=self.label)
+
+    def _infer(
+        self, files: Sequence[SourceFile], opened: OpenSource, *, label: str | None
+    ) -> dict[str, Feature | Struct]:
+        """The same for another label, or none."""
         found = self._schemas(files, opened)
         first = found[0][0]
         paths: dict[pa.Schema, str] = {}
         for file, other in found:
             paths.setdefault(other, file.path)
         union = self.columns == UNION
-        joined = join_schemas(paths, declared=self.types or {}, union=union, remedy=self.remedy)
+        joined = join_schemas(paths, declared=self.types or {}, union=union, remedy=self._remedy)
         schema = join_structs(paths) if union else found[0][1]
-        kind = self.format.name
-        check_columns(kind, joined, label=self.label, types=self.types)
+        check_columns(self._format.name, joined, label=label, types=self.types)
         scan = sum(file.num_bytes for file, _ in found) <= INFER_ALL_BYTES
         missing = set().union(*(self._missing(file, opened, scan=scan) for file, _ in found))
         for other, path in paths.items():
@@ -179,18 +211,16 @@ class ArrowTables:
         }
         features = with_class(
             with_types(inferred, self.types),
-            label=self.label,
+            label=label,
             types=self.types,
-            files=[file for file, _ in found],
-            opened=opened,
-            texts_of=lambda files, label: self._texts_of(files[0], opened, label),
+            texts_of=lambda label: (self._texts_of(file, opened, label) for file, _ in found),
         )
         return nest(schema, features, path=first.path)
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:
-        """Reads the rows of a block's ranges.
+        """Reads the units that begin in a block's ranges; ids are ``path#row``.
 
         Raises:
             SchemaError: if a file lacks the column of a feature, or the type is incompatible.
@@ -206,7 +236,7 @@ class ArrowTables:
         self, part: FileRange, features: Features, opened: OpenSource
     ) -> Iterator[RawBatch]:
         try:
-            file = self.format.open(opened, part.path)
+            file = self._format.open(opened, part.path)
             schema = self._chosen(file.schema, part.path)
             leaves = leaves_of(schema, path=part.path)  # raises if names are not text
             units = file.units
@@ -218,7 +248,7 @@ class ArrowTables:
             there = {*leaves, *schema.names}
             absent = {name: f for name, f in features.items() if name not in there}
         complete = _with_absent(schema, absent)
-        reader = self.reader(complete, features, path=part.path)  # raises if a column is missing
+        reader = self._reader(complete, features, path=part.path)  # raises if a column is missing
         columns = _columns_of(
             schema, [name for name in features if name not in absent], path=part.path
         )
@@ -228,31 +258,16 @@ class ArrowTables:
         for index, unit in enumerate(units):
             if not part.start <= unit.offset < part.stop:
                 continue
-            row, end = unit.first_row, None
-            if unit.num_rows is not None:
-                end = unit.first_row + unit.num_rows
+            row = unit.first_row
             batches = decoded.counting(_batches(file, index, columns, num_bytes=batch_bytes))
-            problem = ""
-            while True:
-                try:
-                    batch = next(batches, None)
-                except DAMAGE as error:
-                    problem = _first_line(str(error))
-                    break
-                if batch is None:
-                    break
-                if end is not None and row + len(batch) > end:
-                    # They would have the ids of other rows.
-                    problem = f"it holds more than {unit.num_rows:,} rows"
-                    break
-                every = _all_columns(batch, complete, absent=absent)
-                read = reader.read(every, np.arange(row, row + len(batch)))
+            for found in _readable(batches, unit):
+                if isinstance(found, str):
+                    yield no_rows(features, self._damaged(part, index, row, unit, found))
+                    continue
+                every = _all_columns(found, complete, absent=absent)
+                read = reader.read(every, np.arange(row, row + len(found)))
                 yield _in_folder(read, unit.folder) if unit.folder else read
-                row += len(batch)
-            if not problem and end is not None and row < end:
-                problem = f"it holds {row - unit.first_row:,} rows"
-            if problem:
-                yield no_rows(features, self._damaged(part, index, row, unit, problem))
+                row += len(found)
 
     def _chosen(self, schema: pa.Schema, path: str) -> pa.Schema:
         """The columns to read."""
@@ -276,7 +291,7 @@ class ArrowTables:
             if file.problem or not file.num_bytes:
                 continue
             try:
-                schema = self._chosen(self.format.open(opened, file.path).schema, file.path)
+                schema = self._chosen(self._format.open(opened, file.path).schema, file.path)
                 leaves_of(schema, path=file.path)  # raises if names are not text
             except DAMAGE as error:
                 why = f"{file.path}: {_why_damaged(error, file, opened)}"
@@ -284,7 +299,7 @@ class ArrowTables:
             found.append((file, schema))
         if not found:
             raise SchemaError(
-                f"{self.format.name}: none of {len(files):,} files can be read ({why}). Copy or "
+                f"{self._format.name}: none of {len(files):,} files can be read ({why}). Copy or "
                 "create them again, or correct the source in the recipe."
             )
         return found
@@ -293,7 +308,7 @@ class ArrowTables:
         """Names of the leaves with missing values. Without a scan, includes unknown ones."""
 
         def look() -> list[str]:
-            arrow = self.format.open(opened, file.path)
+            arrow = self._format.open(opened, file.path)
             schema = self._chosen(arrow.schema, file.path)
             leaves = leaves_of(schema, path=file.path)
             try:
@@ -316,28 +331,32 @@ class ArrowTables:
 
     def _texts_of(self, file: SourceFile, opened: OpenSource, label: str) -> list[str] | None:
         """The distinct texts of the label in all rows; None if too many for a class."""
-        arrow = self.format.open(opened, file.path)
-        leaves = leaves_of(arrow.schema, path=file.path)
-        if label not in leaves and self.columns == UNION:
-            return []
-        leaf = leaves[label]
-        name = arrow.schema.names[leaf.column]
-        found: set[bytes] = set()
-        for batch in _whole(arrow, [name], num_bytes=file.num_bytes, limits=opened.limits):
-            values = extract(batch.column(name), leaf).values
-            found.update(texts(values).cast(pa.large_binary()).unique().drop_null().to_pylist())
-            if len(found) > MAX_LABELS:
-                return None
-        return utf8_texts(found)
+
+        def look() -> list[str] | None:
+            arrow = self._format.open(opened, file.path)
+            leaves = leaves_of(arrow.schema, path=file.path)
+            if label not in leaves and self.columns == UNION:
+                return []
+            leaf = leaves[label]
+            name = arrow.schema.names[leaf.column]
+            found: set[bytes] = set()
+            for batch in _whole(arrow, [name], num_bytes=file.num_bytes, limits=opened.limits):
+                values = texts(extract(batch.column(name), leaf).values)
+                found.update(values.cast(pa.large_binary()).unique().drop_null().to_pylist())
+                if len(found) > MAX_LABELS:
+                    return None
+            return utf8_texts(found)
+
+        return remembered(opened, file.sha256, "classes", look)
 
     def _damaged_file(self, part: FileRange, error: BaseException) -> Reject:
-        return Reject(
-            record_id=part.path,
+        return reject_at(
+            part.path,
+            None,
             stage="read",
             reason="damaged file",
             message=f"{part.path} cannot be read: {_first_line(str(error))}; expected "
-            f"{self.format.name}. Copy or create it again, or remove it from the source.",
-            source=part.path,
+            f"{self._format.name}. Copy or create it again, or remove it from the source.",
             exception=type(error).__name__,
         )
 
@@ -345,15 +364,14 @@ class ArrowTables:
         lost = "all rows that follow"
         if unit.num_rows is not None:
             lost = f"{unit.first_row + unit.num_rows - row:,} rows"
-        return Reject(
-            record_id=f"{part.path}#{row}",
+        return reject_at(
+            part.path,
+            row,
             stage="read",
-            reason=f"damaged {self.format.unit}",
-            message=f"{part.path} row {row}: {self.format.unit} {index} is damaged "
+            reason=f"damaged {self._format.unit}",
+            message=f"{part.path} row {row}: {self._format.unit} {index} is damaged "
             f"({found}): {lost} are lost. Copy or create the file again, or raise max_rejects to "
             "do without them.",
-            source=part.path,
-            position=row,
         )
 
 
@@ -427,6 +445,27 @@ def _batches(
             yield batch.slice(start, rows)
 
 
+def _readable(batches: Iterator[pa.RecordBatch], unit: Unit) -> Iterator[pa.RecordBatch | str]:
+    """The batches of a unit, up to damage, which is described last."""
+    num_rows = 0
+    while True:
+        try:
+            batch = next(batches, None)
+        except DAMAGE as error:
+            yield _first_line(str(error))
+            return
+        if batch is None:
+            break
+        num_rows += len(batch)
+        if unit.num_rows is not None and num_rows > unit.num_rows:
+            # They would have the ids of other rows.
+            yield f"it holds more than {unit.num_rows:,} rows"
+            return
+        yield batch
+    if unit.num_rows is not None and num_rows < unit.num_rows:
+        yield f"it holds {num_rows:,} rows"
+
+
 class _Decoded:
     """Counts the decoded bytes of a file, and limits its expansion."""
 
@@ -470,73 +509,3 @@ def _why_damaged(error: Exception, file: SourceFile, opened: OpenSource) -> str:
                 "without the footer that states the expected size"
             )
     return _first_line(str(error))
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class ArrowSource(abc.ABC):
-    """A source of tables of one format. Subclasses document the attributes."""
-
-    url: str
-    label: str | None = None
-    columns: tuple[str, ...] | Literal["union"] | None = None
-    types: Mapping[str, Any] | None = None
-    media = False
-    numbered = True
-    side_urls: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        """Checks the types."""
-        check_types(self.types)
-
-    @property
-    @abc.abstractmethod
-    def _format(self) -> ArrowFormat: ...
-
-    @abc.abstractmethod
-    def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Selects files of the format, with a glob's suffix, or a single file of any name."""
-
-    def settings(self) -> dict[str, object]:
-        """The settings that determine the records and their inferred features, as plain JSON."""
-        columns = list(self.columns) if isinstance(self.columns, tuple) else self.columns
-        return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
-
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of the row groups of Parquet files, or the record batches of IPC files."""
-        return self._tables.cuts(file, opened)
-
-    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
-        """The approximate byte offset of a row."""
-        return self._tables.offset_of(file, row, opened)
-
-    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the rows, from the files' schemas and statistics.
-
-        Without statistics, all rows are read to find the columns with missing values; above
-        256 MiB, every nullable column is taken to have some.
-
-        Raises:
-            SchemaError: if no file can be read, their columns differ, or one cannot be stored.
-            RecipeError: if ``label`` or ``types`` name a column that does not exist.
-        """
-        return self._tables.infer(files, opened)
-
-    def read(
-        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
-    ) -> Iterator[RawBatch]:
-        """Reads the units that begin in a block's ranges; ids are ``path#row``.
-
-        Raises:
-            SchemaError: if a file lacks the column of a feature, or the type is incompatible.
-        """
-        return self._tables.read(block, features=features, opened=opened, ordered=ordered)
-
-    @property
-    def _tables(self) -> ArrowTables:
-        return ArrowTables(
-            format=self._format,
-            label=self.label,
-            columns=self.columns,
-            types=self.types,
-            remedy=f"Select common columns with columns=. {READ_UNION}",
-        )

@@ -10,14 +10,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Many
 from typing import Any, get_args
 
 import pyarrow as pa
 
-from ....schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ....schemas.blocks import Selection, SourceFile
 from ....schemas.config import config_class
 from ....schemas.errors import SchemaError
 from ....schemas.features import (
@@ -25,7 +24,6 @@ from ....schemas.features import (
     ClassLabel,
     Dtype,
     Feature,
-    Features,
     Image,
     Sequence,
     Struct,
@@ -34,10 +32,10 @@ from ....schemas.features import (
 )
 from ....schemas.recipe import OpenSource
 from ...storage.opened_source import is_hidden
-from ..table_files import check_types, types_to_json
-from .files import DAMAGE, ArrowTables
+from ..table_files import select_where, types_to_json
+from .files import DAMAGE, ArrowSource
 from .ipc import FORMAT
-from .media_rows import MediaRowReader
+from .rows import MediaRowReader
 
 METADATA = b"huggingface"
 _DTYPES = frozenset(get_args(Dtype))
@@ -135,7 +133,7 @@ def media_feature(spec: Mapping[str, Any]) -> Image | Audio:
 
 
 @config_class
-class HuggingFace:
+class HuggingFace(ArrowSource):
     """A ``datasets.Dataset`` or ``DatasetDict`` written by ``save_to_disk``.
 
     Classes keep their names and numbers, arrays their shapes. Images and sounds are the files
@@ -154,13 +152,9 @@ class HuggingFace:
     label: str | None = None
     types: Mapping[str, Any] | None = None
 
-    media = False
-    numbered = True
-    side_urls = ()
-
-    def __post_init__(self) -> None:
-        """Checks the types."""
-        check_types(self.types)
+    _format = dataclasses.replace(FORMAT, name="a dataset's Arrow file")
+    _remedy = "Give all files the same columns."
+    _reader = MediaRowReader
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""
@@ -168,26 +162,7 @@ class HuggingFace:
 
     def select(self, files: Many[SourceFile]) -> Selection:
         """Selects Arrow files, except the cache files of ``datasets``."""
-        selected, skipped = [], Counter[str]()
-        for file in files:
-            name = file.path.rpartition("/")[2]
-            if is_hidden(file.path):
-                skipped["hidden file"] += 1
-            elif not name.endswith(SUFFIX):
-                skipped["not an .arrow file"] += 1
-            elif name.startswith(_CACHES):
-                skipped["cache of datasets"] += 1
-            else:
-                selected.append(file)
-        return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
-
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets of the record batches of an IPC file; a stream cannot be cut."""
-        return self._tables(self.label).cuts(file, opened)
-
-    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
-        """The approximate byte offset of a row."""
-        return self._tables(self.label).offset_of(file, row, opened)
+        return select_where(files, _why_skipped)
 
     def infer(self, files: Many[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the columns, from the dataset's types and the Arrow types.
@@ -199,19 +174,8 @@ class HuggingFace:
         specs = self._specs(files, opened)
         # If the dataset names the classes of the label, the rows need not be read for them.
         is_class = class_names(specs.get(self.label or "")) is not None
-        inferred = self._tables(None if is_class else self.label).infer(files, opened)
+        inferred = self._infer(files, opened, label=None if is_class else self.label)
         return with_column_types(inferred, specs, declared=self.types or {})
-
-    def read(
-        self, block: Block, *, features: Features, opened: OpenSource, ordered: Many[int]
-    ) -> Iterator[RawBatch]:
-        """Reads the rows of a block's ranges; ids are ``path#row``.
-
-        Raises:
-            SchemaError: if a file lacks the column of a feature, or the type is incompatible.
-        """
-        tables = self._tables(self.label)
-        return tables.read(block, features=features, opened=opened, ordered=ordered)
 
     def _specs(self, files: Many[SourceFile], opened: OpenSource) -> dict[str, Any]:
         """The column types in the files' metadata. Classes must be the same in all files.
@@ -241,14 +205,14 @@ class HuggingFace:
                 )
         return specs
 
-    def _tables(self, label: str | None) -> ArrowTables:
-        return ArrowTables(
-            format=dataclasses.replace(FORMAT, name="a dataset's Arrow file"),
-            label=label,
-            columns=None,
-            types=self.types,
-            reader=MediaRowReader,
-        )
+
+def _why_skipped(path: str) -> str:
+    name = path.rpartition("/")[2]
+    if is_hidden(path):
+        return "hidden file"
+    if not name.endswith(SUFFIX):
+        return "not an .arrow file"
+    return "cache of datasets" if name.startswith(_CACHES) else ""
 
 
 def _shown(names: tuple[str, ...]) -> str:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -151,6 +151,11 @@ class Arrow(ArrowSource):
             ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. The field of a
             struct is ``"struct.field"``.
     """
+
+    url: str
+    label: str | None = None
+    columns: tuple[str, ...] | Literal["union"] | None = None
+    types: Mapping[str, Any] | None = None
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects Arrow files, files with a glob's suffix, or a single file of any name."""
@@ -311,10 +316,9 @@ def _blocks(source: Any, kind: int) -> list[tuple[int, int]]:
         raise ValueError("the file has no footer")
     footer = source.read_at(size, num_bytes - 10 - size)
     try:
-        place = field(footer, root(footer), kind)
-        if place is None:
+        vector = _followed(footer, root(footer), kind)
+        if vector is None:
             return []
-        vector = place + struct.unpack_from("<I", footer, place)[0]
         (count,) = struct.unpack_from("<I", footer, vector)
         if count * _BLOCK.size > len(footer):
             raise ValueError("the footer claims more record batches than fit in it")
@@ -332,10 +336,9 @@ def _batch_length(metadata: bytes) -> int:
     """
     try:
         message = message_of(metadata)
-        place = field(message, root(message), HEADER)
-        if place is None:
+        batch = _followed(message, root(message), HEADER)
+        if batch is None:
             raise ValueError("a message has no header")
-        batch = place + struct.unpack_from("<I", message, place)[0]
         length = field(message, batch, _BATCH_LENGTH)
         found = 0 if length is None else int(struct.unpack_from("<q", message, length)[0])
     except struct.error as error:

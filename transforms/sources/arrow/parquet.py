@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -282,6 +282,11 @@ class Parquet(ArrowSource):
             ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. The field of a
             struct is ``"struct.field"``.
     """
+
+    url: str
+    label: str | None = None
+    columns: tuple[str, ...] | Literal["union"] | None = None
+    types: Mapping[str, Any] | None = None
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects Parquet files, files with a glob's suffix, or a single file of any name."""

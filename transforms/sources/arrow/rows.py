@@ -9,6 +9,9 @@ A feature with a shape accepts nested lists, one level for each dimension, or a 
 Example cannot store it. An encoded image or sound accepts the bytes of a file: headers of images
 are read, sounds are left to the step that decodes them. A raw image accepts an array of its pixels,
 flat if its size is fixed, or their bytes.
+
+:class:`RowReader` does all this. :class:`MediaRowReader` also accepts structs with the bytes of a
+file, as in Hugging Face datasets, and reads the headers of sounds, too.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +45,11 @@ from ...examples.dtypes import packed_bytes, widened
 from ...examples.encode import offsets_of
 from ...media.image_header import ImageHeader, UnreadableImageError, rotated_frame
 from ...media.tiff import readable_image
-from ...rejects import with_bytes, with_row
+from ...rejects import reject_at, with_bytes, with_row
 from ...runs.files import wire_schema
+from ..python_values import Lists, UnfitPartError, media_lists, wire_arrays
 from .types import Cells, Leaf, extract, leaves_of, nulls
-from .values import Values, convert, kind_of, takes
+from .values import Values, convert, kind_of, shown_classes, takes
 
 _SHOWN_CHARS = 60
 
@@ -52,6 +57,9 @@ _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
 Payload = Callable[[int], bytes]
 """The raw bytes of a row of a batch."""
+
+BYTES = "bytes"
+"""The struct field with the content of a file."""
 
 
 class MediaCells:
@@ -77,10 +85,7 @@ class MediaCells:
                     readable = self._read_image(row, content)
                     if readable is not content:
                         converted[row] = readable
-            if converted:
-                rows = enumerate(self._values.to_pylist())
-                contents = [converted.get(row, content) for row, content in rows]
-                self._values = pa.array(contents, pa.large_binary())
+            self._values = with_converted(self._values, converted)
 
     def _read_image(self, row: int, content: bytes) -> bytes:
         """Notes an image's header, or why it has none; returns its bytes to store."""
@@ -117,6 +122,14 @@ class MediaCells:
             for part in ("height", "width", "orientation"):
                 sizes = [getattr(header, part) for header in self._headers]
                 yield f"{self._name}/{part}", pa.array(sizes, pa.int64())
+
+
+def with_converted(contents: pa.Array, converted: Mapping[int, bytes]) -> pa.Array:
+    """The contents of files, large_binary[n], some of them converted to another format."""
+    if not converted:
+        return contents
+    rows = enumerate(contents.to_pylist())
+    return pa.array([converted.get(row, content) for row, content in rows], pa.large_binary())
 
 
 class PixelCells:
@@ -213,15 +226,125 @@ class RowReader:
         )
 
     def _reject(self, position: int, reason: str, message: str) -> Reject:
-        return Reject(
-            record_id=f"{self._path}#{position}",
+        return reject_at(
+            self._path,
+            position,
             stage="validate",
             reason=reason,
             message=f"{self._path} {self._unit} {position}: {message}, or raise max_rejects to "
             "quarantine such rows.",
-            source=self._path,
-            position=position,
         )
+
+
+class MediaRowReader:
+    """Converts batches of one Arrow schema, including images and sounds, to wire columns."""
+
+    def __init__(
+        self, schema: pa.Schema, features: Features, *, path: str, unit: str = "row"
+    ) -> None:
+        """Finds the column of each feature, as :class:`RowReader` does.
+
+        Raises:
+            SchemaError: naming the feature whose column is missing or has an incompatible type.
+        """
+        self._media: Mapping[str, Any] = {
+            name: feature for name, feature in features.items() if is_encoded(feature)
+        }
+        self._path, self._unit = path, unit
+        self._wire = wire_schema(features)
+        for name in self._media:
+            if name not in schema.names or not _holds_bytes(schema.field(name).type):
+                raise SchemaError(
+                    f"{path}: {name!r} is not a column of bytes or of structs with a field "
+                    f"{BYTES!r}; expected a column of files. The columns are "
+                    f"{', '.join(map(repr, schema.names))}."
+                )
+        others = {name: f for name, f in features.items() if name not in self._media}
+        self._rows = None
+        if others:
+            self._rows = RowReader(_without(schema, self._media), others, path=path, unit=unit)
+
+    def read(self, batch: pa.RecordBatch, positions: npt.ArrayLike) -> RawBatch:
+        """Converts a batch; ``positions``, int64[n], are part of the rows' ids."""
+        if not self._media and self._rows is not None:
+            return self._rows.read(batch, positions)
+        at = np.asarray(positions, np.int64)
+        bad = np.zeros(len(batch), bool)
+        rejects: list[Reject] = []
+        found: dict[str, list[Lists]] = {name: [] for name in self._media}
+        contents = {name: _contents(batch.column(name)) for name in self._media}
+        for row in range(len(batch)):
+            try:
+                lists = {
+                    name: media_lists(name, feature, contents[name][row].as_py())
+                    for name, feature in self._media.items()
+                }
+            except UnfitPartError as error:
+                bad[row] = True
+                rejects.append(with_row(self._reject(int(at[row]), error), batch, row))
+                continue
+            for name, one in lists.items():
+                found[name].append(one)
+        at = at[~bad]
+        if self._rows is not None:
+            read = self._rows.read(_without(batch, self._media).filter(pa.array(~bad)), at)
+        else:
+            ids = [f"{self._path}#{position}" for position in at.tolist()]
+            read = RawBatch(ids=ids, columns=pa.RecordBatch.from_arrays([], names=[]))
+        return self._joined(read, at, found, rejects)
+
+    def _joined(
+        self,
+        read: RawBatch,
+        at: npt.NDArray[np.int64],
+        found: Mapping[str, list[Lists]],
+        rejects: list[Reject],
+    ) -> RawBatch:
+        """The other columns, and the media columns of the rows that those kept."""
+        if read.rejects:
+            left = np.isin(at, [int(one.rpartition("#")[2]) for one in read.ids])
+            found = {
+                name: [one for one, keep in zip(lists, left, strict=True) if keep]
+                for name, lists in found.items()
+            }
+        arrays = dict(zip(read.columns.schema.names, read.columns.columns, strict=True))
+        for name, feature in self._media.items():
+            arrays.update(wire_arrays(name, feature, found[name]))
+        columns = [arrays[name] for name in self._wire.names]
+        return dataclasses.replace(
+            read,
+            columns=pa.RecordBatch.from_arrays(columns, schema=self._wire),
+            rejects=(*rejects, *read.rejects),
+        )
+
+    def _reject(self, position: int, error: UnfitPartError) -> Reject:
+        return reject_at(
+            self._path,
+            position,
+            stage=error.stage,
+            reason=error.reason,
+            message=f"{self._path} {self._unit} {position}: {error}. Fix the file, or raise "
+            "max_rejects to do without it.",
+            exception=type(error).__name__,
+        )
+
+
+def _without(columns: Any, media: Mapping[str, Any]) -> Any:
+    """A schema or batch without the media columns."""
+    if isinstance(columns, pa.Schema):
+        return pa.schema([field for field in columns if field.name not in media])
+    return columns.select([name for name in columns.schema.names if name not in media])
+
+
+def _holds_bytes(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        index = type_.get_field_index(BYTES)
+        return index >= 0 and _holds_bytes(type_.field(index).type)
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
+
+
+def _contents(column: pa.Array) -> pa.Array:
+    return pc.struct_field(column, BYTES) if pa.types.is_struct(column.type) else column
 
 
 def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str) -> Leaf:
@@ -471,10 +594,7 @@ def _num_values(cells: Cells) -> _Ints:
 
 def _shown_expected(feature: Feature, form: TensorForm) -> str:
     if isinstance(feature, ClassLabel):
-        shown = ", ".join(map(repr, (feature.values or feature.names)[:5])) + (
-            ", …" if len(feature.names) > 5 else ""
-        )
-        return f"one of the {len(feature.names)} classes {shown}"
+        return shown_classes(feature)
     return _shown_feature(feature) if form.shape else form.dtype
 
 
@@ -523,12 +643,7 @@ class _FoundClips(_Found):
                 converted[index] = readable
         self.bad = self.bad.copy()
         self.bad[[*self._unreadable]] = True
-        if converted:
-            values = [
-                converted.get(index, content.as_py())
-                for index, content in enumerate(self._values.values)
-            ]
-            self._values = Values(pa.array(values, pa.large_binary()))
+        self._values = Values(with_converted(self._values.values, converted))
 
     def describe(self, row: int) -> tuple[str, str]:
         """The reason and the message for a bad row."""

@@ -36,7 +36,7 @@ an empty one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,8 @@ MAX_DEPTH = 32
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
 
-_FLOATS: Mapping[int, Dtype] = {16: "float16", 32: "float32", 64: "float64"}
+FLOAT_DTYPES: Mapping[int, Dtype] = {16: "float16", 32: "float32", 64: "float64"}
+"""Bits of a float -> its dtype."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -258,25 +259,6 @@ def _plain(array: pa.Array) -> pa.Array:
             return array
 
 
-def infer_features(
-    schema: pa.Schema, *, missing: Collection[str], path: str
-) -> dict[str, Feature | Struct]:
-    """The features of columns of these types.
-
-    Args:
-        schema: The columns.
-        missing: Names of the leaves without a value in some row, as from
-            :func:`missing_leaves`.
-        path: The file of the columns, for errors.
-
-    Raises:
-        SchemaError: if a column cannot be stored, or has a duplicate name.
-    """
-    leaves = leaves_of(schema, path=path)
-    features = {name: leaf_feature(leaf, missing=name in missing) for name, leaf in leaves.items()}
-    return nest(schema, features, path=path)
-
-
 def nest(
     schema: pa.Schema, features: Mapping[str, Feature], *, path: str
 ) -> dict[str, Feature | Struct]:
@@ -326,7 +308,7 @@ def _item(type_: pa.DataType) -> Scalar | Timestamp:
     if types.is_integer(type_):
         return Scalar(str(type_))  # type: ignore[arg-type]
     if types.is_floating(type_):
-        return Scalar(_FLOATS[type_.bit_width])
+        return Scalar(FLOAT_DTYPES[type_.bit_width])
     if types.is_decimal(type_):
         return Scalar("float64")
     if types.is_timestamp(type_):

@@ -147,22 +147,16 @@ def convert(array: pa.Array, feature: Feature) -> Values:
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of an array of bools, numbers or times; undefined for nulls."""
-    if pa.types.is_boolean(array.type):
-        found: npt.NDArray[Any] = array.fill_null(False).to_numpy(zero_copy_only=False)
-        return found
-    if pa.types.is_null(array.type):
+    """The values of an array of bools, numbers or times; 0 for nulls."""
+    type_ = array.type
+    if pa.types.is_null(type_):
         return np.zeros(len(array), np.int8)
-    names = {16: "float16", 32: "float32", 64: "float64"}
-    bits = array.type.bit_width
-    name = names[bits] if pa.types.is_floating(array.type) else f"int{bits}"
-    if pa.types.is_unsigned_integer(array.type):
-        name = f"u{name}"
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return np.zeros(len(array), name)
-    whole = np.frombuffer(buffer, name, count=array.offset + len(array))
-    return whole[array.offset :]
+    if pa.types.is_temporal(type_):
+        array = array.view(pa.int32() if type_.bit_width == 32 else pa.int64())
+    if array.null_count:
+        array = array.fill_null(False if pa.types.is_boolean(type_) else 0)
+    found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return found
 
 
 def cast_or_find(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, _Bools]:
@@ -283,6 +277,13 @@ def class_codes(cells: pa.Array, values: tuple[int, ...]) -> pa.Array:
     """The classes of integers written out, int32[n]; null for others. ``1.0`` is an integer."""
     plain = pc.replace_substring_regex(cells, rb"^\s*\+?(-?[0-9]+)(\.0*)?\s*$", rb"\1")
     return pc.index_in(plain, pa.array([str(value) for value in values]).cast(cells.type))
+
+
+def shown_classes(label: ClassLabel) -> str:
+    """The classes that are expected, for messages."""
+    shown = ", ".join(map(repr, (label.values or label.names)[:5]))
+    more = ", …" if len(label.names) > 5 else ""
+    return f"one of the {len(label.names)} classes {shown}{more}"
 
 
 def _names_are(names: tuple[str, ...], kind: str) -> bool:

@@ -43,13 +43,13 @@ from ....schemas.blocks import RawBatch
 from ....schemas.errors import RECORD_ERROR, Reject
 from ....schemas.features import ClassLabel, Features, Scalar, Text, Timestamp
 from ....schemas.wire import FLOATS
-from ...examples.dtypes import PRECISION, holds_exactly, is_exact
+from ...examples.dtypes import PRECISION, holds_exactly, is_exact, numpy_dtype
 from ...prepare.engine.validate import is_utf8
-from ...rejects import with_bytes
+from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
-from ..arrow.values import INEXACT, class_codes, culprits
-from ..text_stream import shown_text
-from .rows import TOO_LONG, Offsets, Rows, SmallTable, Table, join_rows
+from ..arrow.values import INEXACT, class_codes, culprits, shown_classes
+from ..text_stream import Offsets, Rows, shown_text
+from .rows import TOO_LONG, SmallTable, Table, join_tables
 
 CellFeature = ClassLabel | Scalar | Text | Timestamp
 Mask = npt.NDArray[np.bool_]
@@ -94,10 +94,7 @@ def expected(feature: CellFeature) -> str:
     if isinstance(feature, Scalar):
         return feature.dtype
     if isinstance(feature, ClassLabel):
-        shown = ", ".join(map(repr, (feature.values or feature.names)[:5])) + (
-            ", …" if feature.names[5:] else ""
-        )
-        return f"one of the {len(feature.names)} classes {shown}"
+        return shown_classes(feature)
     if isinstance(feature, Timestamp):
         return f"a time such as 2026-11-21T09:30:00Z, no finer than {feature.unit}"
     return "text"
@@ -173,14 +170,9 @@ def _mask(found: pa.Array) -> Mask:
 
 def _packed(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """float64[n] as 8 little-endian bytes each."""
-    present = values.is_valid().to_numpy(zero_copy_only=False)
-    filled = values.fill_null(0.0).to_numpy(zero_copy_only=False).astype("<f8")
-    offsets = np.arange(len(filled) + 1, dtype=np.int64) * 8
-    packed = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(filled), [None, pa.py_buffer(offsets), pa.py_buffer(filled)]
-    )
-    if not present.all():
-        packed = pc.if_else(pa.array(present), packed, pa.scalar(None, pa.large_binary()))
+    packed = values.fill_null(0.0).view(pa.binary(8)).cast(pa.large_binary())
+    if values.null_count:
+        packed = pc.if_else(values.is_valid(), packed, pa.scalar(None, pa.large_binary()))
     return packed.cast(kind)
 
 
@@ -188,15 +180,11 @@ def _narrowed(values: pa.Array, dtype: str) -> pa.Array:
     """Numbers rounded to the nearest value of a 16-bit dtype, ties to even, as float32[n]."""
     missing = values.is_null().to_numpy(zero_copy_only=False)
     numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
-    if dtype == "float16":
-        with np.errstate(over="ignore"):
-            rounded = numbers.astype(np.float16).astype(np.float32)
-    else:
-        bits = numbers.astype(np.float32).view(np.uint32)
-        even = (bits >> 16) & 1
-        upper = (bits + 0x7FFF + even) & np.uint32(0xFFFF0000)
-        rounded = np.where(np.isnan(numbers), np.float32(np.nan), upper.view(np.float32))
-    return pa.array(rounded.astype(np.float32), mask=missing)
+    with np.errstate(over="ignore"):
+        rounded = numbers.astype(numpy_dtype(dtype)).astype(np.float32)
+    if dtype == "bfloat16":
+        rounded[np.isnan(rounded)] = np.nan  # of one sign
+    return pa.array(rounded, mask=missing)
 
 
 def to_timestamps(texts: pa.Array, unit: str) -> pa.Array:
@@ -245,20 +233,13 @@ class _Column:
     expected: str
 
 
-@dataclasses.dataclass
-class _Bad:
-    """Why rows are rejected: row -> (stage, reason, message)."""
-
-    rows: dict[int, tuple[str, str, str]] = dataclasses.field(default_factory=dict)
-
-    def add(self, row: int, stage: str, reason: str, message: str) -> None:
-        """Records a finding, unless the row has one already."""
-        self.rows.setdefault(row, (stage, reason, message))
+_Bad = dict[int, tuple[str, str, str]]
+"""Why rows are rejected: row -> the first (stage, reason, message)."""
 
 
 def read_together(files: Sequence[SmallTable], features: Features) -> RawBatch | None:
     """The records of several files; None if there may be rejects."""
-    rows = join_rows(files)
+    rows = join_tables(files)
     if rows is None or not 0 < len(rows) <= MAX_BATCH_ROWS:
         return None
     (batch,) = CellReader(files[0].table, features).read(rows)
@@ -268,7 +249,7 @@ def read_together(files: Sequence[SmallTable], features: Features) -> RawBatch |
         f"{table.path}#{position}"
         for table, windows in files
         for rows in windows
-        for position in (rows.starts + rows.offset).tolist()
+        for position in rows.positions.tolist()
     ]
     return dataclasses.replace(batch, ids=ids)
 
@@ -304,9 +285,9 @@ class CellReader:
             yield self._read(part)
 
     def _read(self, rows: Rows) -> RawBatch:
-        bad = _Bad()
+        bad: _Bad = {}
         if rows.problem:
-            bad.add(0, "read", rows.problem, _row_problem(rows))
+            bad[0] = ("read", rows.problem, _row_problem(rows))
             return self._batch(rows, np.zeros(0, np.int64), self._schema.empty_table(), bad)
         kept = np.arange(len(rows))
         types = {column.index: column.arrow_type for column in self._columns}
@@ -328,24 +309,23 @@ class CellReader:
 
     def _batch(self, rows: Rows, kept: Offsets, columns: pa.Table, bad: _Bad) -> RawBatch:
         prefix = f"{self._table.path}#"
-        positions = (rows.starts[kept] + rows.offset).tolist()
+        positions = rows.positions[kept].tolist()
         return RawBatch(
             ids=[prefix + position for position in map(str, positions)],
             columns=pa.RecordBatch.from_arrays(
                 [column.combine_chunks() for column in columns.columns], schema=self._schema
             ),
-            rejects=tuple(self._reject(rows, row, *bad.rows[row]) for row in sorted(bad.rows)),
+            rejects=tuple(self._reject(rows, row, *bad[row]) for row in sorted(bad)),
         )
 
     def _reject(self, rows: Rows, row: int, stage: str, reason: str, message: str) -> Reject:
-        position = rows.offset + int(rows.starts[row])
-        reject = Reject(
-            record_id=f"{self._table.path}#{position}",
+        position = int(rows.positions[row])
+        reject = reject_at(
+            self._table.path,
+            position,
             stage=stage,
             reason=reason,
             message=f"{self._table.place(position)}: {message}",
-            source=self._table.path,
-            position=position,
             exception=RECORD_ERROR if stage == "validate" else "ArrowInvalid",
         )
         return with_bytes(reject, rows.text(row))
@@ -361,7 +341,7 @@ class CellReader:
             if not line.strip(b"\0"):
                 message = f"{len(line):,} zero bytes, expected a row of {wanted} cells"
                 fix = "The file is incomplete: copy or create it again"
-            bad.add(row, "read", "wrong number of cells", _with_fix(message, fix))
+            bad[row] = ("read", "wrong number of cells", _with_fix(message, fix))
         return np.delete(np.arange(len(rows)), ragged)
 
     def _parse_what_fits(
@@ -410,7 +390,7 @@ class CellReader:
             else:
                 reason, fix = "wrong type", self._how_to_fix(column, cell)
                 message = f"column {column.name!r} is {_shown(cell)}, expected {column.expected}"
-            bad.add(int(kept[row]), "read", reason, _with_fix(message, fix))
+            bad.setdefault(int(kept[row]), ("read", reason, _with_fix(message, fix)))
             yield row
 
     def _unfit_codes(
@@ -456,7 +436,7 @@ class CellReader:
             wires[column.name] = wire
             for row, finding in self._unstorable(rows, kept, column, values=values, wire=wire):
                 fits[row] = False
-                bad.add(int(kept[row]), *finding)
+                bad.setdefault(int(kept[row]), finding)
         arrays = [wires[name] for name in self._schema.names]
         return pa.table(arrays, names=self._schema.names), fits
 

@@ -23,9 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from ...storage.decompress import Read
-
-Offsets = npt.NDArray[np.int64]
+from ..text_stream import Offsets, Rows, Text, join_rows
 
 WINDOW_BYTES = 4 << 20
 """Approximate number of bytes held, split into rows and parsed at a time."""
@@ -36,7 +34,6 @@ UNCLOSED = "quote not closed"
 TOO_LONG = "row too long"
 
 _QUOTE, _LF, _CR = b'"\n\r'
-_BOM = b"\xef\xbb\xbf"
 
 _LINE_END = re.compile(rb"\r\n?|\n")
 
@@ -47,55 +44,6 @@ _ASCII = bytes(range(128)) + b"x" * 128
 _INTEGER = r"^[ \t]*[-+]?[0-9]+[ \t]*$"
 _MAX_DIGITS = 400
 """More digits than any float has. Python itself reads at most 4,300."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Complete, consecutive rows of a file. Blank lines between them are not rows."""
-
-    data: bytes
-    offset: int
-    """Where ``data`` begins in the file."""
-    starts: Offsets
-    """int64[n]: where each row begins in ``data``."""
-    stops: Offsets
-    """int64[n]: where each row's content ends, before its line break."""
-    breaks_in_cells: bool = False
-    """Whether a quoted cell contains a line break."""
-    problem: str = ""
-    """``quote not closed`` or ``row too long`` if these are the bytes of one bad row."""
-    max_row_bytes: int = MAX_ROW_BYTES
-    """The limit within which a bad row has no end."""
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.starts)
-
-    def text(self, row: int) -> bytes:
-        """One row's bytes without its line break."""
-        return self.data[self.starts[row] : self.stops[row]]
-
-    def take(self, rows: Offsets) -> Rows:
-        """Only these rows (ascending), in their own ``data``; their ``offset`` is meaningless."""
-        ends = np.append(self.starts[1:], len(self.data))
-        parts = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1) if len(rows) else []
-        data = b"".join(self.data[self.starts[part[0]] : ends[part[-1]]] for part in parts)
-        sizes = ends[rows] - self.starts[rows]
-        starts = np.cumsum(sizes) - sizes
-        stops = starts + (self.stops[rows] - self.starts[rows])
-        return dataclasses.replace(self, data=data, starts=starts, stops=stops)
-
-    def part(self, first: int, stop: int) -> Rows:
-        """Rows [first, stop), at least one, in their own ``data``."""
-        begin = int(self.starts[first])
-        end = int(self.starts[stop]) if stop < len(self) else len(self.data)
-        return dataclasses.replace(
-            self,
-            data=self.data[begin:end],
-            offset=self.offset + begin,
-            starts=self.starts[first:stop] - begin,
-            stops=self.stops[first:stop] - begin,
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,23 +58,20 @@ class _Found:
 
 
 def find_rows(
-    read: Read,
-    start: int,
-    stop: int,
-    *,
-    delimiter: str,
-    window_bytes: int = WINDOW_BYTES,
-    max_row_bytes: int | None = None,
+    text: Text, start: int, stop: int, *, delimiter: str, window_bytes: int = WINDOW_BYTES
 ) -> Iterator[Rows]:
-    """Finds the rows of bytes [start, stop) of a file, in windows of bounded size.
+    """Finds the rows of bytes [start, stop) of a text, in windows of bounded size.
 
-    ``start`` must be the start of a row, ``stop`` the end of a row or of the file. Each bad row is
-    yielded separately. No row is longer than ``max_row_bytes``, by default :data:`MAX_ROW_BYTES`.
+    ``start`` must be the start of a row, ``stop`` the end of a row or of the text. Each bad row is
+    yielded separately. No row is longer than the text's maximum, or :data:`MAX_ROW_BYTES`.
+
+    Raises:
+        DamagedError: if the rest of a compressed file cannot be decompressed.
     """
-    max_bytes = MAX_ROW_BYTES if max_row_bytes is None else max_row_bytes
+    max_bytes = MAX_ROW_BYTES if text.max_row_bytes is None else text.max_row_bytes
     held, position = b"", start
     while True:
-        chunk = read(position, min(position + window_bytes, stop))
+        chunk = text.read(position, min(position + window_bytes, stop))
         position += len(chunk)
         held += chunk
         final = position >= stop or not chunk
@@ -142,7 +87,7 @@ def find_rows(
                 held = held[end:]
             elif final or too_much:
                 bad, held, position = _bad_row(
-                    read, held, position, stop, open_quote=found.open_quote, max_bytes=max_bytes
+                    text, held, position, stop, open_quote=found.open_quote, max_bytes=max_bytes
                 )
                 yield bad
             else:
@@ -151,23 +96,14 @@ def find_rows(
             return
 
 
-def cut_offsets(
-    read: Read,
-    start: int,
-    stop: int,
-    *,
-    delimiter: str,
-    every: int,
-    max_row_bytes: int | None = None,
-) -> list[int]:
+def cut_offsets(text: Text, start: int, *, delimiter: str, every: int) -> list[int]:
     """Offsets of rows at which a file may be cut, about ``every`` bytes.
 
     Reads the entire file once, in bounded memory, and finds the same rows as :func:`find_rows`.
     """
     cuts: list[int] = []
     wanted = start + every
-    found = find_rows(read, start, stop, delimiter=delimiter, max_row_bytes=max_row_bytes)
-    for rows in found:
+    for rows in find_rows(text, start, text.stop, delimiter=delimiter):
         while len(rows) and rows.offset + int(rows.starts[-1]) >= wanted:
             row = int(np.searchsorted(rows.starts, wanted - rows.offset))
             cuts.append(rows.offset + int(rows.starts[row]))
@@ -175,13 +111,8 @@ def cut_offsets(
     return cuts
 
 
-def skip_mark(read: Read) -> int:
-    """Where the text begins: after a UTF-8 byte order mark, if there is one."""
-    return len(_BOM) if read(0, len(_BOM)) == _BOM else 0
-
-
 def _bad_row(
-    read: Read, held: bytes, position: int, stop: int, *, open_quote: int | None, max_bytes: int
+    text: Text, held: bytes, position: int, stop: int, *, open_quote: int | None, max_bytes: int
 ) -> tuple[Rows, bytes, int]:
     """Ends an endless row at the next line break, reading ahead to find one.
 
@@ -193,7 +124,7 @@ def _bad_row(
     # A CR at the end of the bytes may be the first half of a CRLF.
     while (match is None or match.end() == len(held)) and position < stop:
         tail = held[-1:] if match is not None else b""
-        held = tail + read(position, min(position + WINDOW_BYTES, stop))
+        held = tail + text.read(position, min(position + WINDOW_BYTES, stop))
         if len(held) == len(tail):
             break
         position += len(held) - len(tail)
@@ -427,25 +358,14 @@ class SmallTable(NamedTuple):
     windows: Sequence[Rows]
 
 
-def join_rows(files: Sequence[SmallTable]) -> Rows | None:
+def join_tables(files: Sequence[SmallTable]) -> Rows | None:
     """The rows of several files, whose ``offset`` is meaningless; None if their columns differ."""
     first = files[0].table
     if any(
         (table.header, table.delimiter) != (first.header, first.delimiter) for table, _ in files
     ):
         return None
-    windows = [rows for file in files for rows in file.windows]
-    texts = [rows.data if rows.data.endswith(b"\n") else rows.data + b"\n" for rows in windows]
-    begins = np.cumsum([0, *map(len, texts)])[:-1].tolist()
-    none = np.zeros(0, np.int64)
-    placed = list(zip(windows, begins, strict=True))
-    return Rows(
-        data=b"".join(texts),
-        offset=0,
-        starts=np.concatenate([none, *(rows.starts + begin for rows, begin in placed)]),
-        stops=np.concatenate([none, *(rows.stops + begin for rows, begin in placed)]),
-        breaks_in_cells=any(rows.breaks_in_cells for rows in windows),
-    )
+    return join_rows([rows for file in files for rows in file.windows])
 
 
 def _integer(text: bytes) -> int:

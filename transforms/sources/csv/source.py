@@ -8,9 +8,7 @@ of each file are cached between builds.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import itertools
 import re
 from collections import Counter
@@ -23,7 +21,6 @@ from ....schemas.errors import SchemaError
 from ....schemas.features import Dtype, Features
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
-from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
 from ..blocks import cut_spacing
 from ..bundles import bundles, content_of, read_bundle, remembered, small_windows
@@ -33,23 +30,23 @@ from ..table_files import (
     READ_UNION,
     UNION,
     check_columns,
-    class_of,
     damaged_text,
     empty_file,
     first_damage,
-    may_be_class,
     no_rows,
     other_columns,
     read_ranges,
     select_files,
     types_to_json,
     utf8_texts,
+    with_class,
     with_types,
 )
-from ..text_stream import Text, codec_name, open_text
+from ..text_stream import Rows, Text, codec_name, undamaged
 from .cells import CellFeature, CellReader, read_together
-from .rows import Rows, SmallTable, Table, cut_offsets, find_rows, join_rows
-from .types import ColumnTypes, Header, cell_texts, check_names, read_header
+from .dialect import SUFFIXES, Dialect, Header, check_names
+from .rows import SmallTable, Table, cut_offsets, find_rows, join_tables
+from .types import ColumnTypes, cell_texts
 
 NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
@@ -59,14 +56,8 @@ _DTYPES: tuple[str, ...] = get_args(Dtype)
 MAX_SAMPLES = 64
 """Maximum number of windows in a sample, each of about 4 MiB."""
 
-SUFFIXES = tuple(name + end for name in (".csv", ".tsv") for end in ("", *COMPRESSED_SUFFIXES))
-"""Suffixes of CSV and TSV files, compressed or not."""
 # Windows read of a file that can only be read from its start.
 _STREAM_WINDOWS = 16
-
-_DELIMITERS = ",;\t|"
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
-_YEARS = range(1800, 2200)
 
 
 @config_class
@@ -169,7 +160,8 @@ class Csv:
         check_columns("Csv", names, label=self.label, types=self.types, hint=hint)
         seen = ColumnTypes.of(names)
         num_tables = Counter(name for each in tables for name in each.table.header)
-        seen.optional = [num_tables[name] < len(tables) for name in names]
+        for name, column in seen.columns.items():
+            column.optional = num_tables[name] < len(tables)
         num_bytes = sum(each.file.num_bytes for each in tables)
         for types in found.types(tables, sample=num_bytes > INFER_ALL_BYTES):
             seen.merge(types)
@@ -179,12 +171,13 @@ class Csv:
                 f"{first.path} has {what}, so column types cannot be inferred. Is it the right "
                 "file?"
             )
-        features = with_types(seen.features(), self.types)
-        label = self.label
-        if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
-            # A class missing from a sample would be rejected later, so this reads every row.
-            features[label] = class_of(found.class_texts(tables, label)) or features[label]
-        return features
+        # A class missing from a sample would be rejected later, so this reads every row.
+        return with_class(
+            with_types(seen.features(), self.types),
+            label=self.label,
+            types=self.types,
+            texts_of=lambda label: found.class_texts(tables, label),
+        )
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
@@ -194,7 +187,6 @@ class Csv:
         Raises:
             SchemaError: if a file lacks the column of a feature.
         """
-        found = CsvFiles(self._dialect(), opened)
 
         def together(files: Sequence[SmallTable]) -> RawBatch | None:
             self._check_features(files[0].table, features)
@@ -211,17 +203,30 @@ class Csv:
             ordered,
             features=features,
             read=lambda part: self._read_part(part, features, opened),
-            small=found.small,
+            small=lambda part: self._small_part(part, opened),
             together=together,
             read_small=read_small,
             may_be_empty=True,  # _read_part finds out: a file of blank lines is empty too
         )
 
+    def _small_part(self, part: FileRange, opened: OpenSource) -> SmallTable | None:
+        """The rows of a small range; None if it is large, damaged, or has a bad row or none."""
+        dialect = self._dialect()
+        text = dialect.open(opened, part.path, part.stop)
+        try:
+            header = dialect.read_header(text, part.path)
+        except (DamagedError, SchemaError):
+            return None
+        if header is None:
+            return None
+        table = dialect.table(part.path, header.names, plain=text.plain)
+        return _small_table(text, table, max(part.start, header.stop))
+
     def _read_part(
         self, part: FileRange, features: Features, opened: OpenSource
     ) -> Iterator[RawBatch]:
         dialect = self._dialect()
-        text = CsvFiles(dialect, opened).open(part.path, part.stop)
+        text = dialect.open(opened, part.path, part.stop)
         done = 0
         try:
             header = dialect.read_header(text, part.path)
@@ -233,13 +238,7 @@ class Csv:
             self._check_features(table, features)
             cells = CellReader(table, features)
             start = max(part.start, header.stop)
-            for rows in find_rows(
-                text.read,
-                start,
-                text.stop,
-                delimiter=table.delimiter,
-                max_row_bytes=text.max_row_bytes,
-            ):
+            for rows in find_rows(text, start, text.stop, delimiter=table.delimiter):
                 yield from cells.read(rows)
                 done = rows.offset + len(rows.data)
         except DamagedError as error:
@@ -271,58 +270,6 @@ class Csv:
                 )
 
 
-def default_delimiter(path: str) -> str:
-    r"""The delimiter implied by a file's name.
-
-    >>> default_delimiter("b.tsv.gz"), default_delimiter("b.csv")
-    ('\t', ',')
-    """
-    return "\t" if _plain_name(path).endswith(".tsv") else ","
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Dialect:
-    """How the files of a source are formatted; see ``Csv``."""
-
-    delimiter: str | None
-    null_values: tuple[str, ...]
-    encoding: str
-    header: bool
-    columns: tuple[str, ...]
-    union: bool = False
-    """Whether files may lack columns that others have."""
-
-    def delimiter_of(self, path: str) -> str:
-        """The delimiter of a file."""
-        return default_delimiter(path) if self.delimiter is None else self.delimiter
-
-    def read_header(self, text: Text, path: str) -> Header | None:
-        """The columns of a file; None if it has no row.
-
-        Raises:
-            SchemaError: if its first row cannot be read.
-            DamagedError: if the file is compressed and damaged before the end of that row.
-        """
-        return read_header(
-            text,
-            path=path,
-            delimiter=self.delimiter_of(path),
-            encoding=self.encoding,
-            names=() if self.header else self.columns or None,
-        )
-
-    def table(self, path: str, names: tuple[str, ...], *, plain: bool = True) -> Table:
-        """How to parse the rows of a file."""
-        return Table(
-            path=path,
-            header=names,
-            delimiter=self.delimiter_of(path),
-            null_values=self.null_values,
-            encoding=self.encoding,
-            plain=plain,
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class FoundTable:
     """A file that has rows, or at least a header."""
@@ -350,11 +297,6 @@ class CsvFiles:
         """Keeps the dialect and the source's root."""
         self._dialect = dialect
         self._opened = opened
-
-    def open(self, path: str, num_bytes: int) -> Text:
-        """The text of a file, or of its first ``num_bytes`` bytes if it is plain UTF-8."""
-        encoding = self._dialect.encoding
-        return open_text(self._opened, path, num_bytes=num_bytes, encoding=encoding)
 
     def tables(self, files: Sequence[SourceFile]) -> list[FoundTable]:
         """The files that have a row. All have the same columns, in any order, unless joined.
@@ -393,19 +335,12 @@ class CsvFiles:
         every = cut_spacing(file.num_bytes)
         if file.problem or file.num_bytes <= every + every // 2:
             return []
-        text = self.open(file.path, file.num_bytes)
+        text = self._dialect.open(self._opened, file.path, file.num_bytes)
         header = self._dialect.read_header(text, file.path) if text.plain else None
         if header is None:
             return []
         delimiter = self._dialect.delimiter_of(file.path)
-        return cut_offsets(
-            text.read,
-            header.stop,
-            text.stop,
-            delimiter=delimiter,
-            every=every,
-            max_row_bytes=text.max_row_bytes,
-        )
+        return cut_offsets(text, header.stop, delimiter=delimiter, every=every)
 
     def header_bytes(self, file: SourceFile) -> int:
         """The offset at which a file's rows begin."""
@@ -430,22 +365,17 @@ class CsvFiles:
             for start in (found.start, *self._known_cuts(found.file))
         ]
         for found, start in places[:: -(-len(places) // MAX_SAMPLES)]:
-            yield self._types(found, start, num_windows=1)
+            yield self._types_at(found, start)
 
-    def class_texts(self, tables: Sequence[FoundTable], name: str) -> list[str] | None:
-        """The distinct texts of a column in all rows, sorted; None if too many for a class."""
-        texts: set[str] = set()
+    def class_texts(self, tables: Sequence[FoundTable], name: str) -> Iterator[list[str] | None]:
+        """The distinct texts of a column, bundle by bundle; None if too many for a class."""
         for bundle in bundles(found for found in tables if name in found.table.header):
-            some = self._class_texts(bundle, name)
-            if some is None:
-                return None
-            texts.update(some)
-        return sorted(texts)
+            yield self._class_texts(bundle, name)
 
     def _damage(self, file: SourceFile) -> str:
         """Why the header of a compressed file cannot be read."""
         try:
-            self._dialect.read_header(self.open(file.path, file.num_bytes), file.path)
+            self._header(file)
         except DamagedError as error:
             return str(error)
         return ""
@@ -454,7 +384,7 @@ class CsvFiles:
         """The header of each file."""
 
         def look() -> list[Any]:
-            headers = map(self._read_header, bundle)
+            headers = map(self._readable_header, bundle)
             return [None if each is None else [list(each.names), each.stop] for each in headers]
 
         what = f"headers {''.join(self._dialect.delimiter_of(file.path) for file in bundle)}"
@@ -462,47 +392,40 @@ class CsvFiles:
             found = remembered(self._opened, content_of(bundle), what, look)
         except SchemaError:
             # The caller may find another error in a file before this one.
-            yield from map(self._read_header, bundle)
+            yield from map(self._readable_header, bundle)
             return
         for header in found:
             yield None if header is None else Header(tuple(header[0]), header[1])
 
-    def _read_header(self, file: SourceFile) -> Header | None:
-        text = self.open(file.path, file.num_bytes)
+    def _header(self, file: SourceFile) -> Header | None:
+        text = self._dialect.open(self._opened, file.path, file.num_bytes)
+        return self._dialect.read_header(text, file.path)
+
+    def _readable_header(self, file: SourceFile) -> Header | None:
         try:
-            return self._dialect.read_header(text, file.path)
+            return self._header(file)
         except DamagedError:
             return None
 
-    def small(self, part: FileRange) -> SmallTable | None:
-        """The rows of a small range; None if it is large, damaged, or has a bad row or none."""
-        text = self.open(part.path, part.stop)
-        try:
-            header = self._dialect.read_header(text, part.path)
-        except (DamagedError, SchemaError):
-            return None
-        if header is None:
-            return None
-        table = self._dialect.table(part.path, header.names, plain=text.plain)
-        return _small_table(text, table, max(part.start, header.stop))
+    def _text(self, found: FoundTable) -> Text:
+        return self._dialect.open(self._opened, found.file.path, found.file.num_bytes)
 
     def _small(self, found: FoundTable) -> SmallTable | None:
-        text = self.open(found.file.path, found.file.num_bytes)
-        return _small_table(text, found.table, found.start)
+        return _small_table(self._text(found), found.table, found.start)
 
     def _all_rows(self, found: FoundTable, read: SmallTable | None) -> Iterable[Rows]:
         """All rows of a file, which may have been read already."""
         if read is not None:
             return read.windows
-        text = self.open(found.file.path, found.file.num_bytes)
-        return _rows(text, found.table, found.start)
+        return _rows(self._text(found), found.table, found.start)
 
-    def _types(self, found: FoundTable, start: int, *, num_windows: int) -> dict[str, Any]:
-        what = f"types {found.table.delimiter} {start} {num_windows}"
+    def _types_at(self, found: FoundTable, start: int) -> dict[str, Any]:
+        """The types in a window of rows, or the first windows of a file that cannot be cut."""
+        what = f"column types {found.table.delimiter} at {start}"
 
         def look() -> dict[str, Any]:
-            text = self.open(found.file.path, found.file.num_bytes)
-            num = num_windows if text.plain else _STREAM_WINDOWS
+            text = self._text(found)
+            num = 1 if text.plain else _STREAM_WINDOWS
             return _types_in(found.table, itertools.islice(_rows(text, found.table, start), num))
 
         return remembered(self._opened, found.file.sha256, what, look)
@@ -523,7 +446,7 @@ class CsvFiles:
             )
             return list(found)
 
-        what = f"types {''.join(found.table.delimiter for found in bundle)}"
+        what = f"column types {''.join(found.table.delimiter for found in bundle)}"
         return remembered(self._opened, content_of(bundle), what, look)
 
     def _known_cuts(self, file: SourceFile) -> list[int]:
@@ -537,7 +460,7 @@ class CsvFiles:
         """
 
         def together(files: Sequence[SmallTable]) -> set[bytes] | None:
-            rows = join_rows(files)
+            rows = join_tables(files)
             return None if rows is None else cell_texts(files[0].table, rows, name)
 
         def alone(found: FoundTable, read: SmallTable | None) -> Iterator[set[bytes]]:
@@ -563,20 +486,7 @@ class CsvFiles:
 
 def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
     """The rows from an offset on; in a damaged file, those before the damage."""
-    try:
-        yield from _rows_or_damage(text, table, start)
-    except DamagedError:
-        return
-
-
-def _rows_or_damage(text: Text, table: Table, start: int) -> Iterator[Rows]:
-    return find_rows(
-        text.read,
-        start,
-        text.stop,
-        delimiter=table.delimiter,
-        max_row_bytes=text.max_row_bytes,
-    )
+    return undamaged(find_rows(text, start, text.stop, delimiter=table.delimiter))
 
 
 def _types_in(table: Table, windows: Iterable[Rows]) -> dict[str, Any]:
@@ -587,73 +497,6 @@ def _types_in(table: Table, windows: Iterable[Rows]) -> dict[str, Any]:
 
 
 def _small_table(text: Text, table: Table, start: int) -> SmallTable | None:
-    try:
-        windows = small_windows(_rows_or_damage(text, table, start))
-    except DamagedError:
-        return None
-    if windows is None or any(rows.problem for rows in windows):
-        return None
-    return SmallTable(table, windows)
-
-
-def _plain_name(path: str) -> str:
-    """A path in lower case, without the suffix of its compression."""
-    lower = path.lower()
-    ending = next((suffix for suffix in COMPRESSED_SUFFIXES if lower.endswith(suffix)), "")
-    return lower.removesuffix(ending)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sniffed:
-    """The dialect that a file seems to have."""
-
-    delimiter: str
-    encoding: str
-    header: bool
-
-
-def sniff(head: bytes, *, default: str = ",") -> Sniffed:
-    """Guesses the dialect from the beginning of a file's text.
-
-    The delimiter is the most frequent candidate in the first line, outside quotes. Text that is not
-    UTF-8 is taken as cp1252 if it can be, else as latin-1, which decodes any bytes.
-
-    Args:
-        head: Bytes of the text; the last line may be incomplete.
-        default: The delimiter if the first line has none.
-    """
-    encoding = _encoding(head)
-    text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\r\n")
-    line = re.split(r"[\r\n]", text, maxsplit=1)[0]
-    bare = re.sub(r'"[^"]*"', "", line)
-    marks = [default, *_DELIMITERS]
-    delimiter = max(marks, key=lambda mark: (bare.count(mark), -marks.index(mark)))
-    return Sniffed(delimiter=delimiter, encoding=encoding, header=_is_header(text, delimiter))
-
-
-def _encoding(head: bytes) -> str:
-    whole = head[: max(head.rfind(b"\n"), head.rfind(b"\r")) + 1] or head
-    for encoding in ("utf-8", "cp1252"):
-        try:
-            whole.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        return encoding
-    return "latin-1"
-
-
-def _is_header(text: str, delimiter: str) -> bool:
-    """Whether the first row names columns: it has no numbers, or only years or positions."""
-    try:
-        first = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
-    except csv.Error:
-        return True
-    numbers = [cell.strip() for cell in first if _NUMBER.fullmatch(cell)]
-    if not numbers:
-        return True
-    if not all(cell.isdecimal() for cell in numbers):
-        return False
-    values = [int(cell) for cell in numbers]
-    consecutive = values == list(range(values[0], values[0] + len(values)))
-    labels = consecutive and (len(values) > 1 or len(first) == 1 or values[0] in _YEARS)
-    return labels or (len(set(values)) == len(values) and all(year in _YEARS for year in values))
+    rows = find_rows(text, start, text.stop, delimiter=table.delimiter)
+    windows = small_windows(rows)
+    return None if windows is None else SmallTable(table, windows)

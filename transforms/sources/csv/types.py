@@ -1,4 +1,4 @@
-"""Infers the features of CSV files from their headers and cells.
+"""Infers the features of CSV files from their cells.
 
 pyarrow types each window of rows, and the types of the windows are joined: a missing value fits any
 type, integers fit decimal numbers, and any other combination is a string. The result does not
@@ -24,142 +24,70 @@ A column with missing values is optional; a class is required.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from ....schemas.errors import SchemaError
 from ....schemas.features import Dtype, Feature, Scalar
-from ....schemas.limits import too_many_columns
 from ...examples.dtypes import PRECISION, holds_exactly
-from ..text_stream import Text, shown_text
-from .rows import Rows, SmallTable, Table, find_rows, join_rows, skip_mark
+from ..text_stream import Rows
+from .rows import SmallTable, Table, join_tables
 
 Kind = Literal["null", "bool", "int64", "float", "string"]
 
-_HEADER_WINDOW_BYTES = 1 << 16
 
+@dataclasses.dataclass
+class ColumnType:
+    """The type of a column, as inferred from the cells seen so far."""
 
-@dataclasses.dataclass(frozen=True)
-class Header:
-    """The column names of a file."""
+    kind: Kind = "null"
+    optional: bool = False
+    wide: bool = False
+    """Whether a number of the column loses digits as a float32."""
+    inexact: bool = False
+    """Whether an integer of the column changes as a float64."""
 
-    names: tuple[str, ...]
-    stop: int
-    """The byte offset in the text at which the rows begin."""
+    def merge(self, other: ColumnType) -> None:
+        """Adds what has been seen of other cells."""
+        self.kind = join(self.kind, other.kind)
+        self.optional |= other.optional
+        self.wide |= other.wide
+        self.inexact |= other.inexact
 
-
-def read_header(
-    text: Text,
-    *,
-    path: str,
-    delimiter: str,
-    encoding: str,
-    names: tuple[str, ...] | None = (),
-) -> Header | None:
-    """Reads the column names of a file; None if the file has no row.
-
-    Args:
-        text: The file's text.
-        path: The file's path, for messages.
-        delimiter: The character between cells.
-        encoding: The file's encoding, for messages.
-        names: Empty if the first row names the columns. Otherwise the file has no header, and
-            these are the names; None for ``column_0`` and so on, one for each cell of the first
-            row.
-
-    Raises:
-        SchemaError: if the file's first row cannot be read.
-        DamagedError: if the file is compressed and damaged before the end of that row.
-    """
-    start = skip_mark(text.read)
-    found = find_rows(
-        text.read,
-        start,
-        text.stop,
-        delimiter=delimiter,
-        window_bytes=_HEADER_WINDOW_BYTES,
-        max_row_bytes=text.max_row_bytes,
-    )
-    rows = next((rows for rows in found if len(rows)), None)
-    if rows is None:
-        return None
-    if names:
-        return Header(names, start)
-    what = "the header" if names is not None else "the first row"
-    if rows.problem:
-        raise SchemaError(f"{path}: {what}: {rows.problem}. Fix the file's first line.")
-    line = rows.text(0)
-    if names is not None and not line.strip(b"\0"):
-        raise SchemaError(
-            f"{path} begins with zero bytes, as an incompletely written file does; expected "
-            f"{what}. Copy or create it again."
-        )
-    try:
-        decoded = line.decode(errors="replace" if names is None else "strict")
-    except UnicodeDecodeError as error:
-        raise SchemaError(
-            f"{path}: the header is not {encoding.upper()} (byte {rows.offset + error.start}: "
-            f"'{shown_text(line[error.start :])[:20]}'). Name the file's encoding in the source, "
-            'for example encoding="latin-1".'
-        ) from None
-    try:
-        (cells,) = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter)
-    except csv.Error as error:
-        raise SchemaError(f"{path}: {what}: {error}. Fix the file's first line.") from None
-    if names is None:
-        return Header(tuple(f"column_{position}" for position in range(len(cells))), start)
-    following = rows.starts[1] if len(rows) > 1 else len(rows.data)
-    return Header(tuple(cells), rows.offset + int(following))
-
-
-def check_names(names: Sequence[str], *, path: str, max_columns: int) -> None:
-    """Checks that every column has a unique name, and that there are not too many columns.
-
-    Raises:
-        SchemaError: naming the columns at fault.
-    """
-    if len(names) > max_columns:
-        raise SchemaError(too_many_columns(path, len(names), max_columns))
-    for position, name in enumerate(names, start=1):
-        if not name.strip():
-            raise SchemaError(
-                f"{path}: column {position} of {len(names)} has no name in the header. Name it, or "
-                "declare the columns to read with features=."
-            )
-    if len(set(names)) < len(names):
-        double = sorted(name for name, num in Counter(names).items() if num > 1)
-        raise SchemaError(
-            f"{path}: the header names {', '.join(map(repr, double))} more than once. Rename the "
-            "columns."
-        )
+    def feature(self) -> Feature:
+        """The feature that stores the cells."""
+        dtype: Dtype = "string"
+        if self.kind == "float":
+            dtype = "string" if self.inexact else "float64" if self.wide else "float32"
+        elif self.kind != "null":
+            dtype = self.kind
+        return Scalar(dtype, optional=self.optional)
 
 
 @dataclasses.dataclass
 class ColumnTypes:
-    """The types of a table's columns, as inferred from the cells seen so far."""
+    """The types of a table's columns, by name."""
 
-    names: tuple[str, ...]
-    kinds: list[Kind]
-    optional: list[bool]
-    wide: list[bool]
-    """Whether a number of the column loses digits as a float32."""
-    inexact: list[bool]
-    """Whether an integer of the column changes as a float64."""
+    columns: dict[str, ColumnType]
     num_rows: int = 0
 
     @classmethod
     def of(cls, names: Iterable[str]) -> ColumnTypes:
         """Nothing seen yet."""
-        names = tuple(names)
-        num = len(names)
-        return cls(names, ["null"] * num, [False] * num, [False] * num, [False] * num)
+        return cls({name: ColumnType() for name in names})
+
+    @classmethod
+    def of_files(cls, files: Sequence[SmallTable]) -> ColumnTypes | None:
+        """The types in several files; None if their columns differ."""
+        rows = join_tables(files)
+        if rows is None:
+            return None
+        seen = cls.of(files[0].table.header)
+        seen.add(files[0].table, rows)
+        return seen
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, which :meth:`merge` reads."""
@@ -168,16 +96,9 @@ class ColumnTypes:
     def merge(self, value: Mapping[str, Any]) -> None:
         """Adds what another instance has seen of the same columns, or some, in any order."""
         self.num_rows += value["num_rows"]
-        others = {name: other for other, name in enumerate(value["names"])}
-        for position, name in enumerate(self.names):
-            other = others.get(name)
-            if other is None:
-                self.optional[position] = True
-                continue
-            self.kinds[position] = join(self.kinds[position], value["kinds"][other])
-            self.optional[position] |= value["optional"][other]
-            self.wide[position] |= value["wide"][other]
-            self.inexact[position] |= value["inexact"][other]
+        for name, column in self.columns.items():
+            other = value["columns"].get(name)
+            column.merge(ColumnType(optional=True) if other is None else ColumnType(**other))
 
     def add(self, table: Table, rows: Rows) -> None:
         """Adds some rows of a file. Ragged and bad rows are ignored."""
@@ -192,55 +113,34 @@ class ColumnTypes:
             parsed = table.parse(rows, zero_one=False)
         self.num_rows += len(parsed)
         indices = {name: index for index, name in enumerate(table.header)}
-        columns = [parsed.column(indices[name]).combine_chunks() for name in self.names]
-        kinds = [kind_of(column.type) for column in columns]
+        cells = {name: parsed.column(indices[name]).combine_chunks() for name in self.columns}
         undecided = [
-            position
-            for position, kind in enumerate(kinds)
-            if kind == "float" and not self.wide[position]
+            name
+            for name, values in cells.items()
+            if kind_of(values.type) == "float" and not self.columns[name].wide
         ]
-        found = are_wide([columns[position] for position in undecided])
-        for position, wide in zip(undecided, found, strict=True):
-            self.wide[position] = wide
-        for position, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
+        found = are_wide([cells[name] for name in undecided])
+        for name, wide in zip(undecided, found, strict=True):
+            self.columns[name].wide = wide
+        for name, values in cells.items():
+            column, kind = self.columns[name], kind_of(values.type)
             if kind in ("int64", "float"):
-                index, wide = indices[self.names[position]], self.wide[position]
                 if kind == "int64":
-                    integers = column.drop_null().to_numpy()
+                    integers = values.drop_null().to_numpy()
                 else:
-                    smallest = 1 << PRECISION["float64" if wide else "float32"]
+                    smallest = 1 << PRECISION["float64" if column.wide else "float32"]
                     _, integers = table.written_integers(
-                        rows, np.arange(len(rows)), index, values=column, smallest=smallest
+                        rows, np.arange(len(rows)), indices[name], values=values, smallest=smallest
                     )
                     if any(abs(value) >= 1 << 63 for value in integers):
                         kind = "string"
-                self.wide[position] = wide or not holds_exactly(integers, "float32").all()
-                self.inexact[position] |= not holds_exactly(integers, "float64").all()
-            self.kinds[position] = join(self.kinds[position], kind)
-            self.optional[position] |= column.null_count > 0
-
-    @classmethod
-    def of_files(cls, files: Sequence[SmallTable]) -> ColumnTypes | None:
-        """The types in several files; None if their columns differ."""
-        rows = join_rows(files)
-        if rows is None:
-            return None
-        seen = cls.of(files[0].table.header)
-        seen.add(files[0].table, rows)
-        return seen
+                column.wide = column.wide or not holds_exactly(integers, "float32").all()
+                column.inexact |= not holds_exactly(integers, "float64").all()
+            column.merge(ColumnType(kind, optional=values.null_count > 0))
 
     def features(self) -> dict[str, Feature]:
         """The feature of each column."""
-        found: dict[str, Feature] = {}
-        columns = zip(self.names, self.kinds, self.optional, self.wide, self.inexact, strict=True)
-        for name, kind, optional, wide, inexact in columns:
-            dtype: Dtype = "string"
-            if kind == "float":
-                dtype = "string" if inexact else "float64" if wide else "float32"
-            elif kind != "null":
-                dtype = kind
-            found[name] = Scalar(dtype, optional=optional)
-        return found
+        return {name: column.feature() for name, column in self.columns.items()}
 
 
 def kind_of(type_: pa.DataType) -> Kind:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_ahead
-from .files import BATCH_BYTES, BATCH_FILES, LabelledFolder, contents_array
+from .files import LabelledFolder, contents_array, grouped
 from .images import BATCH_PIXELS
 from .labels import LABEL, FileLabels, LabelReader
 from .side_tables import UnlabelledError
@@ -98,21 +97,19 @@ class ClipFolder(LabelledFolder):
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects the frames, and marks those of a clip as parts of one record."""
         selection = super().select(files)
-        kept = [file for file in selection.files if _may_be_image(file.path)]
         clips: dict[str, list[SourceFile]] = {}
-        for file in kept:
+        for file in selection.files:
             clips.setdefault(_clip_of(file.path), []).append(file)
         marked: dict[str, SourceFile] = {}
         for folder, frames in clips.items():
             for file in _as_clip(folder, frames) if folder else map(_outside, frames):
                 marked[file.path] = file
-        skipped = Counter(selection.num_skipped)
-        if len(kept) < len(selection.files):
-            skipped["not an image, by its suffix"] = len(selection.files) - len(kept)
-        return Selection(
-            files=tuple(marked[file.path] for file in kept),
-            num_skipped={key: skipped[key] for key in sorted(skipped)},
+        return dataclasses.replace(
+            selection, files=tuple(marked[file.path] for file in selection.files)
         )
+
+    def _why_unfit(self, path: str) -> str:
+        return "" if _may_be_image(path) else "not an image, by its suffix"
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The encoded frames, and the features found by ``labels``.
@@ -131,24 +128,25 @@ class ClipFolder(LabelledFolder):
             RecipeError: if class folders are named like splits, or the table has no such label.
             DataError: if there are no clips, no clip has labels, or the table is not valid.
         """
-        clips = clips_of(files)
-        if files and not clips:
+        if files and not self._records(files):
             raise DataError(
                 f"ClipFolder: none of the {len(files):,} images is in a folder of its clip (first: "
                 f"{files[0].path!r}). Expected <root>/<class>/<clip>/<frame>, or <root>/<clip>/"
                 "<frame> with label=None, pattern= or table=: give the folder that contains those "
                 "of the clips."
             )
-        return self._labels.infer(clips, opened)
+        return super().infer_labels(files, opened)
 
-    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
-        """The number of table rows without a clip."""
-        return self._labels.num_unused_rows(clips_of(files), opened)
-
-    def rows_digest(self, block: Block, *, features: Features, opened: OpenSource) -> str:
-        """Hash of what the table says of a block's clips; empty if there is no table."""
-        clips = [part.record_id for part in block.ranges if not part.of]
-        return self._labels.rows_digest(clips, features, opened)
+    def _records(self, files: Sequence[SourceFile]) -> list[SourceFile]:
+        """A file for each clip, which has the path of its folder."""
+        firsts: dict[str, SourceFile] = {}
+        for file in files:
+            firsts.setdefault(_clip_of(file.path), file)
+        return [
+            dataclasses.replace(file, path=folder, of="", record="")
+            for folder, file in sorted(firsts.items(), key=lambda item: path_bytes(item[0]))
+            if folder
+        ]
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
@@ -172,7 +170,7 @@ class ClipFolder(LabelledFolder):
             if not first.of
         ]
         reader = _ClipReader(self.max_pixels, features, self._labels.reader(features, opened))
-        with contextlib.closing(read_ahead(opened, _chunks(clips))) as contents:
+        with contextlib.closing(read_ahead(opened, grouped(clips))) as contents:
             for chunk in contents:
                 for _, frames in itertools.groupby(chunk, key=lambda frame: frame[0].record_id):
                     if reader.is_full:
@@ -295,18 +293,6 @@ class _ClipReader:
         return found
 
 
-def clips_of(files: Iterable[SourceFile]) -> list[SourceFile]:
-    """A file for each clip, which has the path of its folder."""
-    firsts: dict[str, SourceFile] = {}
-    for file in files:
-        firsts.setdefault(_clip_of(file.path), file)
-    return [
-        dataclasses.replace(file, path=folder, of="", record="")
-        for folder, file in sorted(firsts.items(), key=lambda item: path_bytes(item[0]))
-        if folder
-    ]
-
-
 def holds_clips(paths: Iterable[str]) -> bool:
     """Whether all folders with images hold numbered frames, and lie in several folders of classes.
 
@@ -390,19 +376,3 @@ def _within(clip: list[FileRange], max_bytes: int) -> list[FileRange]:
         return clip
     problem = f"clip of more than {max_bytes:,} bytes"
     return [dataclasses.replace(clip[0], problem=clip[0].problem or problem)]
-
-
-def _chunks(clips: Iterable[list[FileRange]]) -> Iterator[list[FileRange]]:
-    """The files of clips to read together."""
-    chunk: list[FileRange] = []
-    num_clips = num_bytes = 0
-    for clip in clips:
-        size = sum(part.stop - part.start for part in clip)
-        if chunk and (num_clips == BATCH_FILES or num_bytes + size > BATCH_BYTES):
-            yield chunk
-            chunk, num_clips, num_bytes = [], 0, 0
-        chunk += clip
-        num_clips += 1
-        num_bytes += size
-    if chunk:
-        yield chunk

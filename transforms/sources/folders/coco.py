@@ -170,9 +170,7 @@ def read_instances(name: str, data: bytes) -> Instances:
     places = places[order]
     rectangles, wrong = _rectangles(annotations.field("bbox"))
     rectangles, wrong = rectangles[order], wrong[order]
-    labels, _ = _find(
-        category_ids, _filled(annotations.field("category_id"), missing=_NO_ID)[order]
-    )
+    labels = _find(category_ids, _filled(annotations.field("category_id"), missing=_NO_ID)[order])
     boxes, faults = _fractions(rectangles, np.maximum(sizes, 1)[places])
     faults = np.where(wrong, _NOT_A_BOX, faults)
     faults = np.where((faults == 0) & (labels < 0), _NO_CATEGORY, faults)
@@ -278,18 +276,18 @@ def _categories(name: str, categories: pa.StructArray) -> tuple[_Ints, tuple[str
     return ids[order], tuple(names[place] for place in order)
 
 
-def _find(ids: _Ints, wanted: _Ints) -> tuple[_Ints, _Ints]:
-    """The place of each wanted id, -1 if it is not there, and the order of ``ids``."""
-    order = np.argsort(ids, kind="stable")
+def _find(ids: _Ints, wanted: _Ints) -> _Ints:
+    """The place of each wanted id, -1 if it is not there."""
     if not len(ids):
-        return np.full(len(wanted), -1), order
+        return np.full(len(wanted), -1)
+    order = np.argsort(ids, kind="stable")
     at = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
-    return np.where(ids[at] == wanted, at, -1), order
+    return np.where(ids[at] == wanted, at, -1)
 
 
 def _places(image_ids: _Ints, wanted: _Ints) -> tuple[_Ints, _Ints]:
     """The image of each annotation, -1 if there is none, and the annotations by image."""
-    places, _ = _find(image_ids, wanted)
+    places = _find(image_ids, wanted)
     order = np.argsort(places, kind="stable")
     return places, order[np.count_nonzero(places < 0) :]
 

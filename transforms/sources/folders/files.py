@@ -5,8 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -17,16 +16,17 @@ from ....schemas.errors import Reject
 from ....schemas.features import Feature, Features
 from ....schemas.recipe import OpenSource
 from ...examples.encode import binary_array
-from ...rejects import with_bytes
+from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
+from ..table_files import select_where
 from .labels import FileLabels, LabelReader
 from .side_tables import UnlabelledError
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
-"""Maximum files and encoded bytes in a raw batch, which has at least one file."""
+"""Maximum records and encoded bytes in a raw batch, which has at least one record."""
 
 _SYSTEM_FILES = {
     name.lower(): name for name in ("Thumbs.db", "ehthumbs.db", "desktop.ini", "Icon\r")
@@ -96,19 +96,23 @@ class LabelledFolder(abc.ABC):
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files except hidden ones, system files and the table."""
         labels = self._labels
-        reasons = [
-            "label table" if labels.is_side_file(file.path) else _skip_reason(file.path)
-            for file in files
-        ]
-        kept = tuple(file for file, reason in zip(files, reasons, strict=True) if reason is None)
-        counts = Counter(reason for reason in reasons if reason is not None)
-        return Selection(files=kept, num_skipped={key: counts[key] for key in sorted(counts)})
+
+        def why_skipped(path: str) -> str:
+            if labels.is_side_file(path):
+                return "label table"
+            return _why_skipped(path) or self._why_unfit(path)
+
+        return select_where(files, why_skipped)
+
+    def _why_unfit(self, path: str) -> str:
+        """Why a file is skipped for its path; empty if it is not."""
+        del path
+        return ""
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """None: no file has several records."""
         return ()
 
-    @abc.abstractmethod
     def infer_labels(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
         """The features besides the files' content. Reads at most a table.
 
@@ -116,6 +120,24 @@ class LabelledFolder(abc.ABC):
             RecipeError: if class folders are named like splits, or the table has no such label.
             DataError: if no file has labels, or the table is not valid.
         """
+        return self._labels.infer(self._records(files), opened)
+
+    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
+        """The number of table rows without a record."""
+        return self._labels.num_unused_rows(self._records(files), opened)
+
+    def rows_digest(self, block: Block, *, features: Features, opened: OpenSource) -> str:
+        """Hash of what the table says of a block's records; empty if there is no table."""
+        records = [part.record_id for part in block.ranges if not part.of]
+        return self._labels.rows_digest(records, self._besides_files(features), opened)
+
+    def _records(self, files: Sequence[SourceFile]) -> list[SourceFile]:
+        """A file for each record, with the path by which it is labelled."""
+        return [file for file in files if not file.of]
+
+    def _besides_files(self, features: Features) -> Features:
+        """The features besides the content of a record's second file."""
+        return features
 
 
 class MediaFolder(LabelledFolder):
@@ -125,26 +147,7 @@ class MediaFolder(LabelledFolder):
     def _kind(self, features: Features) -> MediaKind[Any]:
         """The specifics of the media kind, for these features."""
 
-    def infer_labels(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
-        """The features besides the files' content. Reads at most a table.
-
-        Raises:
-            RecipeError: if class folders are named like splits, or the table has no such label.
-            DataError: if no file has labels, or the table is not valid.
-        """
-        return self._labels.infer([file for file in files if not file.of], opened)
-
-    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
-        """The number of table rows without a file."""
-        return self._labels.num_unused_rows([file for file in files if not file.of], opened)
-
-    def rows_digest(self, block: Block, *, features: Features, opened: OpenSource) -> str:
-        """Hash of what the table says of a block's files; empty if there is no table."""
-        paths = [part.path for part in block.ranges if not part.of]
-        return self._labels.rows_digest(paths, self._besides_files(features), opened)
-
     def _besides_files(self, features: Features) -> Features:
-        """The features besides the content of a record's second file."""
         partner = self._kind(features).partner
         return {n: f for n, f in features.items() if partner is None or n != partner.name}
 
@@ -166,7 +169,10 @@ class MediaFolder(LabelledFolder):
         partners = {part.of: _within(part, max_bytes) for part in block.ranges if part.of}
         kind = self._kind(features)
         labels = self._labels.reader(self._besides_files(features), opened)
-        chunks = (_with_partners(chunk, partners) for chunk in _chunks(parts))
+        chunks = (
+            [*chunk, *(partners[part.path] for part in chunk if part.path in partners)]
+            for chunk in grouped([part] for part in parts)
+        )
         with contextlib.closing(read_ahead(opened, chunks)) as contents:
             for chunk in contents:
                 yield from _read_chunk(kind, chunk, features=features, labels=labels)
@@ -180,8 +186,8 @@ def _within(part: FileRange, max_bytes: int) -> FileRange:
     return dataclasses.replace(part, problem=problem)
 
 
-def _skip_reason(path: str) -> str | None:
-    """Why a file is skipped; None if it is a record."""
+def _why_skipped(path: str) -> str:
+    """Why a file is skipped; empty if it is a record."""
     *folders, name = path.split("/")
     for folder in folders:
         if folder in _SYSTEM_FOLDERS:
@@ -194,7 +200,7 @@ def _skip_reason(path: str) -> str | None:
         return name
     if name.startswith("."):
         return "hidden file"
-    return _SYSTEM_FILES.get(name.lower())
+    return _SYSTEM_FILES.get(name.lower(), "")
 
 
 def _read_chunk(
@@ -214,26 +220,19 @@ def _read_chunk(
             pending.reject(path, part.problem, stage="inventory", reason=part.problem)
             continue
         if part.unpaired:
-            text = part.unpaired
-            pending.reject(
-                path, UnlabelledError(text, text), stage="validate", reason=text, data=data
-            )
+            unpaired = UnlabelledError(part.unpaired, part.unpaired)
+            pending.reject(path, unpaired, stage="validate", reason=unpaired.reason, data=data)
             continue
         try:
             label = labels.find(path)
-        except UnlabelledError as error:
-            pending.reject(path, error, stage="validate", reason=error.reason, data=data)
-            continue
-        try:
             content, header = kind.read(data)
-        except kind.unreadable as error:
-            reason: str = error.reason  # type: ignore[attr-defined]
-            pending.reject(path, error, stage="read", reason=reason, data=data)
-            continue
-        try:
             labels.check(label, header)
         except UnlabelledError as error:
             pending.reject(path, error, stage="validate", reason=error.reason, data=data)
+            continue
+        except kind.unreadable as error:
+            reason: str = error.reason  # type: ignore[attr-defined]
+            pending.reject(path, error, stage="read", reason=reason, data=data)
             continue
         partner: tuple[bytes, _H] | None = None
         if kind.partner is not None:
@@ -300,12 +299,12 @@ class _Pending(Generic[_H]):
         reason: str,
         data: bytes | None = None,
     ) -> None:
-        reject = Reject(
-            record_id=path,
+        reject = reject_at(
+            path,
+            None,
             stage=stage,
             reason=reason,
             message=str(error),
-            source=path,
             exception="OSError" if isinstance(error, str) else type(error).__name__,
         )
         self.rejects.append(reject if data is None else with_bytes(reject, data, start=0))
@@ -334,23 +333,17 @@ def contents_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
     return binary_array(ends, pa.py_buffer(b"".join(contents)))
 
 
-def _with_partners(
-    chunk: Sequence[FileRange], partners: Mapping[str, FileRange]
-) -> list[FileRange]:
-    """Files to read together, with the second files of their records."""
-    return [*chunk, *(partners[part.path] for part in chunk if part.path in partners)]
-
-
-def _chunks(parts: Sequence[FileRange]) -> Iterator[list[FileRange]]:
-    """Groups of files to read together."""
-    chunk: list[FileRange] = []
-    num_bytes = 0
-    for part in parts:
-        size = part.stop - part.start
-        if chunk and (len(chunk) == BATCH_FILES or num_bytes + size > BATCH_BYTES):
-            yield chunk
-            chunk, num_bytes = [], 0
-        chunk.append(part)
+def grouped(records: Iterable[list[FileRange]]) -> Iterator[list[FileRange]]:
+    """The files of records in groups to read together: as many records as are small."""
+    group: list[FileRange] = []
+    num_records = num_bytes = 0
+    for files in records:
+        size = sum(part.stop - part.start for part in files)
+        if group and (num_records == BATCH_FILES or num_bytes + size > BATCH_BYTES):
+            yield group
+            group, num_records, num_bytes = [], 0, 0
+        group += files
+        num_records += 1
         num_bytes += size
-    if chunk:
-        yield chunk
+    if group:
+        yield group

@@ -123,7 +123,13 @@ class ImageFolder(MediaFolder):
         selection = super().select(files)
         if self.masks is None:
             return selection
-        return pair_masks(selection, images=self.images, masks=self.masks)
+        files = pair_masks(selection.files, images=self.images, masks=self.masks)
+        return dataclasses.replace(selection, files=files)
+
+    def _why_unfit(self, path: str) -> str:
+        if self.masks is None or _role(path, self.images, self.masks) is not None:
+            return ""
+        return f"in neither {self.images!r} nor {self.masks!r}"
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records, as plain JSON, for the fingerprint."""
@@ -218,24 +224,22 @@ def _path_hash(file: SourceFile) -> bytes:
     return hashlib.blake2b(path_bytes(file.path), digest_size=16).digest()
 
 
-def pair_masks(selection: Selection, *, images: str, masks: str) -> Selection:
+def pair_masks(files: Sequence[SourceFile], *, images: str, masks: str) -> tuple[SourceFile, ...]:
     """Marks each mask as a part of its image's record, and files without one partner as unpaired.
 
-    Files in neither folder are skipped.
-
     Args:
-        selection: The files, with masks among them.
+        files: Files that are in one of the two folders.
         images: The name of the folder of the images, at any depth.
         masks: The name of the folder of the masks.
     """
     roles: dict[str, tuple[bool, _Key]] = {}
     sides: dict[bool, dict[_Key, list[str]]] = {False: {}, True: {}}
-    for file in selection.files:
+    for file in files:
         found = _role(file.path, images, masks)
-        if found is not None:
-            roles[file.path] = found
-            is_mask, key = found
-            sides[is_mask].setdefault(key, []).append(file.path)
+        assert found is not None
+        roles[file.path] = found
+        is_mask, key = found
+        sides[is_mask].setdefault(key, []).append(file.path)
 
     def paired(file: SourceFile) -> SourceFile:
         is_mask, key = roles[file.path]
@@ -255,11 +259,7 @@ def pair_masks(selection: Selection, *, images: str, masks: str) -> Selection:
             return dataclasses.replace(file, unpaired=unpaired)
         return dataclasses.replace(file, of=others[0]) if is_mask else file
 
-    kept = tuple(paired(file) for file in selection.files if file.path in roles)
-    skipped = Counter(selection.num_skipped)
-    if len(kept) < len(selection.files):
-        skipped[f"in neither {images!r} nor {masks!r}"] = len(selection.files) - len(kept)
-    return Selection(files=kept, num_skipped={key: skipped[key] for key in sorted(skipped)})
+    return tuple(map(paired, files))
 
 
 def holds_masks(paths: Iterable[str]) -> bool:

@@ -28,6 +28,7 @@ from ....schemas.errors import DataError, RecipeError, SchemaError
 from ....schemas.features import ClassLabel, Feature, Features, Scalar, Text, list_kind
 from ....schemas.recipe import OpenSource
 from ....schemas.splits import FOLDERS
+from ..arrow.values import shown_classes
 from ..python_values import Lists, wire_arrays, wire_lists
 from .side_tables import LabelTable, TableRows, UnlabelledError, is_table
 
@@ -448,10 +449,7 @@ def _number(text: str) -> int | float:
 
 def _expected(feature: Feature) -> str:
     if isinstance(feature, ClassLabel):
-        shown = ", ".join(map(repr, (feature.values or feature.names)[:5]))
-        return f"one of the {len(feature.names)} classes {shown}" + (
-            ", …" if len(feature.names) > 5 else ""
-        )
+        return shown_classes(feature)
     return str(getattr(feature, "dtype", feature))
 
 

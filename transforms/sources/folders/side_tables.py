@@ -181,15 +181,13 @@ class LabelTable:
             return _instances(self).features(self.image)
         data = self.load()
         if _suffix(self.name) == _JSON_LINES:
-            return infer_columns(
-                self.name, data, image=self.image, keys=KEY_COLUMNS, label=self.label
-            )
-        found = self._infer_csv(Csv(self.name, delimiter=_DELIMITERS[_suffix(self.name)]), data)
+            return infer_columns(self.name, data, image=self.image, label=self.label)
+        source = _csv_source(self.name)
+        found = self._infer_csv(source, data)
         name = self.label
         label = None if name is None else found.get(name)
         if name is not None and isinstance(label, Scalar) and label.dtype in ("string", "bool"):
-            delimiter = _DELIMITERS[_suffix(self.name)]
-            found = self._infer_csv(Csv(self.name, delimiter=delimiter, label=name), data)
+            found = self._infer_csv(dataclasses.replace(source, label=name), data)
             named = found[name]
             if label.optional and isinstance(named, ClassLabel):
                 found[name] = dataclasses.replace(named, optional=True)
@@ -327,7 +325,7 @@ def _read_coco(found: Instances, features: Features) -> TableRows:
 
 
 def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
-    source = Csv(name, delimiter=_DELIMITERS[_suffix(name)])
+    source = _csv_source(name)
     file = SourceFile(path=name, num_bytes=len(data), stamp="")
     header = list(source.infer([file], _Content(data)))
     key_column = _key_column(header)
@@ -352,15 +350,18 @@ def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
     )
 
 
+def _csv_source(name: str) -> Csv:
+    return Csv(name, delimiter=_DELIMITERS[_suffix(name)])
+
+
 def _read_json(name: str, data: bytes, features: Features) -> TableRows:
     rows, lost = parse_lines(name, data)
-    keys = [key_of(row, KEY_COLUMNS) for row in rows]
+    keys = [str(row[_key_column(list(row))]) for row in rows]
     columns, unfit = read_columns(rows, features)
     good = [number for number in range(len(rows)) if number not in unfit]
-    by_name = _rows_by_name([keys[number] for number in good])
     return TableRows(
         name=name,
-        keys=by_name,
+        keys=_rows_by_name([keys[number] for number in good]),
         columns=columns,
         unfit={_normal(keys[number]): message for number, message in unfit.items()},
         num_lost=len(lost),
@@ -460,14 +461,8 @@ def parse_lines(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[str]
     return rows, lost
 
 
-def key_of(row: Mapping[str, Any], columns: Many[str]) -> str:
-    """The file name in a row."""
-    column = next((column for column in columns if column in row), next(iter(row)))
-    return str(row[column])
-
-
 def infer_columns(
-    name: str, data: bytes, *, image: str | None, keys: Many[str], label: str | None = "label"
+    name: str, data: bytes, *, image: str | None, label: str | None
 ) -> dict[str, Feature]:
     """The features of a table's columns, except the one that names the file.
 
@@ -480,7 +475,7 @@ def infer_columns(
         raise SchemaError(f"The table {name} has no rows{why}.")
     values: dict[str, list[Any]] = {}
     for row in rows:
-        key = next((column for column in keys if column in row), next(iter(row)))
+        key = _key_column(list(row))
         for column, value in row.items():
             if column != key:
                 values.setdefault(column, []).append(value)

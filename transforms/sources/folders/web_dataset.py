@@ -36,7 +36,7 @@ import pydantic
 
 from ....schemas.blocks import Block, RawBatch, Selection, SourceFile
 from ....schemas.config import config_class
-from ....schemas.errors import RECORD_ERROR, DataError, Reject, SchemaError
+from ....schemas.errors import DataError, SchemaError
 from ....schemas.features import (
     Audio,
     ClassLabel,
@@ -45,22 +45,29 @@ from ....schemas.features import (
     Features,
     Image,
     Scalar,
-    Tensor,
     Text,
 )
-from ....schemas.features import Sequence as SequenceOf
 from ....schemas.limits import too_many_columns
 from ....schemas.recipe import OpenSource
 from ...media.image_header import MAX_PIXELS
-from ...rejects import with_values
+from ...rejects import reject_at, with_values
 from ...storage import is_chained
 from ...storage.decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
 from ...storage.opened_source import is_hidden, matches
 from ...storage.tar import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember, archive_scheme
-from ..arrow.media_rows import UnfitPartError, media_lists
 from ..blocks import cut_spacing
 from ..json.values import object_without_doubles
-from ..python_values import Lists, PendingRows, flat_record, value_feature, wire_lists
+from ..python_values import (
+    Lists,
+    PendingRows,
+    UnfitPartError,
+    array_feature,
+    flat_record,
+    media_lists,
+    value_feature,
+    wire_lists,
+)
+from ..table_files import select_where
 
 _EMPTY_BYTES = 20 * BLOCK_BYTES
 _END_BYTES = 1 << 20
@@ -354,25 +361,27 @@ class WebDataset:
         """
         wanted = _expand(self._tail) if "{" in self._tail else []
         globs = [tuple(name.split("/")) for name in wanted]
-        selected, skipped = [], Counter[str]()
         named = set(wanted)
-        for file in files:
-            parts = tuple(file.path.split("/"))
-            hidden = is_hidden(file.path)
-            if hidden or archive_scheme(file.path) != "tar":
-                skipped["hidden file" if hidden else "not a tar"] += 1
-            elif wanted and file.path not in named and not any(matches(parts, g) for g in globs):
-                skipped["not named by the braces"] += 1
-            else:
-                selected.append(file)
-        paths = {file.path for file in selected}
+
+        def why_skipped(path: str) -> str:
+            if is_hidden(path):
+                return "hidden file"
+            if archive_scheme(path) != "tar":
+                return "not a tar"
+            parts = tuple(path.split("/"))
+            if wanted and path not in named and not any(matches(parts, glob) for glob in globs):
+                return "not named by the braces"
+            return ""
+
+        selection = select_where(files, why_skipped)
+        paths = {file.path for file in selection.files}
         missing = [name for name in wanted if name not in paths and not re.search(r"[*?\[]", name)]
         if missing:
             raise DataError(
                 f"WebDataset: {self.shards} names {len(wanted):,} tars, but {len(missing):,} of "
                 f"them are missing (first: {missing[0]!r}). Add them, or correct the braces."
             )
-        return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
+        return selection
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """Offsets of samples at which to cut a large tar."""
@@ -430,24 +439,28 @@ class WebDataset:
             part = block.ranges[index]
             path, pending = part.path, PendingRows(features, part.path, max_rows=BATCH_SAMPLES)
             if part.problem:
-                reason = part.problem
                 pending.rejects.append(
-                    _reject(
-                        path, None, reason, stage="inventory", reason=reason, exception="OSError"
+                    reject_at(
+                        path,
+                        None,
+                        stage="inventory",
+                        reason=part.problem,
+                        message=part.problem,
+                        exception="OSError",
                     )
                 )
                 yield pending.batch()
                 continue
             for found in read_samples(opened, path, part.start, part.stop):
                 if isinstance(found, Damage):
-                    message = f"the tar is unreadable from byte {found.offset:,} on"
+                    where = f"the tar is unreadable from byte {found.offset:,} on"
                     pending.rejects.append(
-                        _reject(
+                        reject_at(
                             path,
                             found.offset,
-                            f"{message}: {found.message}",
                             stage="read",
                             reason="damaged archive",
+                            message=f"{where}: {found.message}",
                             exception="ReadError",
                         )
                     )
@@ -467,43 +480,23 @@ def _add_sample(
     where = f"{path}: sample {sample.key!r}"
     if sample.problem:
         message = f"{where}: {sample.problem}"
-        reject = _reject(path, sample.offset, message, stage="read", reason="unfit part")
+        reject = reject_at(path, sample.offset, stage="read", reason="unfit part", message=message)
         pending.rejects.append(with_values(reject, sample.parts))
         return
     try:
         row = read_parts(sample.parts, features, max_pixels=max_pixels)
     except UnfitPartError as error:
-        reject = _reject(
+        reject = reject_at(
             path,
             sample.offset,
-            f"{where}: {error}",
             stage=error.stage,
             reason=error.reason,
+            message=f"{where}: {error}",
             exception=type(error).__name__,
         )
         pending.rejects.append(with_values(reject, sample.parts))
         return
     pending.add(sample.offset, row, num_bytes=sum(map(len, sample.parts.values())))
-
-
-def _reject(
-    path: str,
-    position: int | None,
-    message: str,
-    *,
-    stage: str,
-    reason: str,
-    exception: str = RECORD_ERROR,
-) -> Reject:
-    return Reject(
-        record_id=path if position is None else f"{path}#{position}",
-        stage=stage,
-        reason=reason,
-        message=message,
-        source=path,
-        position=position,
-        exception=exception,
-    )
 
 
 def holds_samples(url: str, files: Sequence[SourceFile]) -> bool:
@@ -736,11 +729,4 @@ def _array_feature(name: str, values: list[_ArrayType], *, optional: bool) -> Fe
             f"{', '.join(map(str, ranks))} dimensions; expected one of each. Give the other arrays "
             "another suffix."
         )
-    if ranks == [0]:
-        return Scalar(dtypes[0], optional=optional)
-    sizes = [{value.shape[axis] for value in values} for axis in range(ranks[0])]
-    shape = tuple(min(size) if len(size) == 1 and min(size) else None for size in sizes)
-    if optional and None not in shape[1:]:
-        of = Tensor(dtypes[0], shape=shape[1:]) if shape[1:] else Scalar(dtypes[0])
-        return SequenceOf(of, optional=True)
-    return Tensor(dtypes[0], shape=shape)
+    return array_feature(dtypes[0], [value.shape for value in values], optional=optional)

@@ -23,14 +23,13 @@ from ....schemas.errors import Reject, SchemaError
 from ....schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, numpy_dtype
-from ...rejects import with_bytes
+from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
-from ...storage.decompress import DamagedError
 from ..arrow.rows import RowReader
 from ..arrow.types import extract, leaves_of
 from ..arrow.values import EXACT, item_of
-from ..bundles import small_windows
-from ..text_stream import Text
+from ..table_files import concat
+from ..text_stream import Rows, Text, join_rows, text_start
 from .values import UnfitError, find_value, fitted, parse_line, routes
 
 WINDOW_BYTES = 1 << 20
@@ -38,7 +37,7 @@ WINDOW_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 20
 """Maximum length of a line."""
 
-_MARK = b"\xef\xbb\xbf"
+_TOO_LONG = "line too long"
 _BLANKS = b" \t\r"
 _IS_BLANK = np.isin(np.arange(256), list(_BLANKS))
 
@@ -56,58 +55,14 @@ Tree = dict[str, Any]
 """Key -> (depth of lists under it, a Tree or the type of values)."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Lines:
-    """The lines of a window that are not blank."""
-
-    data: bytes
-    offset: int
-    """Where the window begins in the text, in bytes."""
-    starts: npt.NDArray[np.int64]
-    stops: npt.NDArray[np.int64]
-    """Where each line begins and ends in the window, without its line break and outer blanks."""
-    too_long: int = 0
-    """If set, this is only the beginning of a line that exceeds this maximum."""
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def text(self, line: int) -> bytes:
-        """One line."""
-        return self.data[self.starts[line] : self.stops[line]]
-
-    def part(self, start: int, stop: int) -> Lines:
-        """Lines [start, stop), unchanged."""
-        first, last = int(self.starts[start]), int(self.stops[stop - 1])
-        return Lines(
-            self.data[first:last],
-            self.offset + first,
-            self.starts[start:stop] - first,
-            self.stops[start:stop] - first,
-        )
-
-    def take(self, mask: npt.NDArray[np.bool_]) -> Lines:
-        """The lines where the mask is true, joined."""
-        texts = [self.text(line) + b"\n" for line in np.flatnonzero(mask).tolist()]
-        ends = np.cumsum([0, *map(len, texts)])
-        return Lines(b"".join(texts), self.offset, ends[:-1], ends[1:] - 1)
-
-    @property
-    def positions(self) -> npt.NDArray[np.int64]:
-        """Where each line begins in the text, in bytes."""
-        return self.starts + self.offset
-
-
-def find_lines(text: Text, start: int, stop: int) -> Iterator[Lines]:
+def find_lines(text: Text, start: int, stop: int) -> Iterator[Rows]:
     """The lines that begin in [start, stop) of a text, in windows. Skips a byte order mark.
 
     Raises:
         DamagedError: if the rest of a compressed file cannot be decompressed, after all complete
             lines before the damage have been yielded.
     """
-    offset, held = start, b""
-    if start == 0 and text.read(0, len(_MARK)) == _MARK:
-        offset = len(_MARK)
+    offset, held = start or text_start(text), b""
     max_bytes = MAX_LINE_BYTES if text.max_row_bytes is None else text.max_row_bytes
     skipping = False
     while True:
@@ -124,14 +79,20 @@ def find_lines(text: Text, start: int, stop: int) -> Iterator[Lines]:
             yield _split(held[:cut], offset)
             offset, held = offset + cut, held[cut:]
         elif len(held) > max_bytes:
-            whole = np.array([0]), np.array([len(held)])
-            yield Lines(held, offset, *whole, too_long=max_bytes)
+            yield Rows(
+                data=held,
+                offset=offset,
+                starts=np.array([0]),
+                stops=np.array([len(held)]),
+                problem=_TOO_LONG,
+                max_row_bytes=max_bytes,
+            )
             offset, held, skipping = offset + len(held), b"", True
         if ended:
             return
 
 
-def _split(data: bytes, offset: int) -> Lines:
+def _split(data: bytes, offset: int) -> Rows:
     array = np.frombuffer(data, np.uint8)
     breaks = np.flatnonzero(array == ord("\n"))
     starts = np.concatenate(([0], breaks + 1))
@@ -147,42 +108,24 @@ def _split(data: bytes, offset: int) -> Lines:
         begin += data[begin:end].find(stripped) if stripped else 0
         starts[line], stops[line] = begin, begin + len(stripped)
     full = stops > starts
-    return Lines(data, offset, starts[full].astype(np.int64), stops[full].astype(np.int64))
+    return Rows(data=data, offset=offset, starts=starts[full], stops=stops[full])
 
 
 class FileLines(NamedTuple):
     """The lines of a small file, which are parsed together with those of others."""
 
     path: str
-    windows: Sequence[Lines]
+    windows: Sequence[Rows]
 
 
-def small_lines(path: str, text: Text, start: int, stop: int) -> FileLines | None:
-    """The lines of a file; None if it is large, or damaged."""
-    try:
-        windows = small_windows(find_lines(text, start, stop))
-    except DamagedError:
-        return None
-    if windows is None or any(lines.too_long for lines in windows):
-        return None
-    return FileLines(path, windows)
-
-
-def join_lines(files: Sequence[FileLines]) -> Lines:
-    """The lines of several files. Their positions are meaningless."""
-    windows = [lines for file in files for lines in file.windows]
-    data = b"".join(part for lines in windows for part in (lines.data, b"\n"))
-    begins = np.cumsum([0, *(len(lines.data) + 1 for lines in windows)])[:-1].tolist()
-    none = np.zeros(0, np.int64)
-    placed = list(zip(windows, begins, strict=True))
-    starts = np.concatenate([none, *(lines.starts + begin for lines, begin in placed)])
-    stops = np.concatenate([none, *(lines.stops + begin for lines, begin in placed)])
-    return Lines(data, 0, starts, stops)
+def join_files(files: Sequence[FileLines]) -> Rows:
+    """The lines of several files, whose ``offset`` is meaningless."""
+    return join_rows([lines for file in files for lines in file.windows])
 
 
 def read_together(files: Sequence[FileLines], features: Features) -> RawBatch | None:
     """The records of several files; None if there may be rejects."""
-    lines = join_lines(files)
+    lines = join_files(files)
     reader = JsonReader(files[0].path, features)
     try:
         batch = reader.read_valid(lines)
@@ -213,11 +156,11 @@ class JsonReader:
         forms = {name: tensor_form(feature) for name, feature in features.items()}
         self._dtypes = {name: form.dtype if form else "" for name, form in forms.items()}
 
-    def read(self, lines: Lines) -> RawBatch:
+    def read(self, lines: Rows) -> RawBatch:
         """The records of a window."""
-        if lines.too_long:
-            problem = f"the line does not end within {lines.too_long:,} bytes"
-            reject = self._reject(lines, 0, UnfitError("line too long", problem))
+        if lines.problem:
+            why = f"the line does not end within {lines.max_row_bytes:,} bytes"
+            reject = self._reject(lines, 0, UnfitError(lines.problem, why))
             return RawBatch(ids=[], columns=self._nothing(), rejects=(reject,))
         if not self._types:
             self.find_routes(lines)
@@ -228,15 +171,9 @@ class JsonReader:
         for start in range(0, len(lines), _CHUNK_LINES):
             part = lines.part(start, min(start + _CHUNK_LINES, len(lines)))
             found.append(self._read_fast(part) or self._read_singly(part))
-        return RawBatch(
-            ids=[record_id for batch in found for record_id in batch.ids],
-            columns=pa.concat_batches([batch.columns for batch in found])
-            if found
-            else self._nothing(),
-            rejects=tuple(reject for batch in found for reject in batch.rejects),
-        )
+        return concat(found) if found else RawBatch(ids=[], columns=self._nothing())
 
-    def read_valid(self, lines: Lines) -> RawBatch | None:
+    def read_valid(self, lines: Rows) -> RawBatch | None:
         """The records of a window; None if pyarrow cannot parse all of it."""
         self.find_routes(lines)
         return self._read_fast(lines)
@@ -244,7 +181,7 @@ class JsonReader:
     def _nothing(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._wire)
 
-    def find_routes(self, lines: Lines) -> None:
+    def find_routes(self, lines: Rows) -> None:
         """Finds the paths of the features in the objects, from the first lines that have them."""
         tree: Tree | None = {}
         left = dict(self._parts)
@@ -290,7 +227,7 @@ class JsonReader:
                 reader=RowReader(schema, self._features, path=self._path, unit="byte"),
             )
 
-    def _read_fast(self, lines: Lines) -> RawBatch | None:
+    def _read_fast(self, lines: Rows) -> RawBatch | None:
         """The records of lines, if pyarrow can parse them all; else None."""
         fast = self.fast
         if fast is None or not len(lines) or fast.may_differ(lines.data):
@@ -322,7 +259,7 @@ class JsonReader:
                 found[cells.rows_of_values()[large & whole & ~same]] = True
         return found
 
-    def _read_singly(self, lines: Lines) -> RawBatch:
+    def _read_singly(self, lines: Rows) -> RawBatch:
         rejects: list[Reject] = []
         rows: list[int] = []
         columns: dict[str, list[Any]] = {name: [] for name in self._features}
@@ -363,17 +300,16 @@ class JsonReader:
                 raise UnfitError(error.reason, f"{name!r} {error}") from None
         return values
 
-    def _reject(self, lines: Lines, line: int, error: UnfitError) -> Reject:
+    def _reject(self, lines: Rows, line: int, error: UnfitError) -> Reject:
         position = int(lines.positions[line])
-        reject = Reject(
-            record_id=f"{self._path}#{position}",
+        reject = reject_at(
+            self._path,
+            position,
             stage="read",
             reason=error.reason,
-            exception=type(error).__name__,
             message=f"{self._path} byte {position}: {error}. Fix the line, or raise max_rejects "
             "to quarantine such lines.",
-            source=self._path,
-            position=position,
+            exception=type(error).__name__,
         )
         return with_bytes(reject, lines.text(line))
 
@@ -446,7 +382,7 @@ class _OtherKeys:
         return bool(found.any())
 
 
-def parse(lines: Lines, schema: pa.Schema | None) -> pa.Table | None:
+def parse(lines: Rows, schema: pa.Schema | None) -> pa.Table | None:
     """Parses lines with pyarrow, one row each; None if it cannot.
 
     Args:

@@ -19,7 +19,7 @@ from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
 from ..blocks import cut_spacing
-from ..bundles import bundles, content_of, read_bundle, remembered
+from ..bundles import bundles, content_of, read_bundle, remembered, small_windows
 from ..table_files import (
     COPY_AGAIN,
     INFER_ALL_BYTES,
@@ -34,8 +34,8 @@ from ..table_files import (
     with_class,
     with_types,
 )
-from ..text_stream import Text, open_text
-from .rows import FileLines, JsonReader, Lines, find_lines, read_together, small_lines
+from ..text_stream import Rows, Text, open_text, undamaged
+from .rows import FileLines, JsonReader, find_lines, read_together
 from .types import JsonTypes
 from .values import UnfitError, parse_line
 
@@ -93,7 +93,7 @@ class JsonLines:
         if file.problem or file.num_bytes <= every + every // 2:
             return ()
         text = _open(opened, file.path, file.num_bytes)
-        if not getattr(text, "plain", False):
+        if not text.plain:
             return ()
         found = (
             _line_start(text, place, file.num_bytes)
@@ -133,10 +133,9 @@ class JsonLines:
             features,
             label=self.label,
             types=self.types,
-            files=readable,
-            opened=opened,
-            texts_of=lambda bundle, label: _texts_of(bundle, opened, label, features[label]),
-            bundled=True,
+            texts_of=lambda label: (
+                _texts_of(bundle, opened, label, features[label]) for bundle in bundles(readable)
+            ),
         )
 
     def read(
@@ -190,16 +189,16 @@ class JsonLines:
         for value in remembered(opened, content_of(bundle), f"types {sample}", look):
             yield JsonTypes.from_json(bundle[0].path, value)
 
-    def _windows(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> Iterator[Lines]:
+    def _windows(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> Iterator[Rows]:
         """The lines of a file, or of evenly spaced windows of it."""
-        text = _open(opened, file.path, file.num_bytes)
         if not sample:
-            yield from _undamaged(find_lines(text, 0, text.stop))
+            yield from _lines(file, opened)
             return
+        text = _open(opened, file.path, file.num_bytes)
         starts = (0, *self.cuts(file, opened))
         limit = _STREAM_WINDOWS if len(starts) == 1 else 1
         for start in starts[:: -(-len(starts) // MAX_SAMPLES)]:
-            windows = _undamaged(find_lines(text, start, text.stop))
+            windows = undamaged(find_lines(text, start, text.stop))
             for lines, _ in zip(windows, range(limit), strict=False):
                 yield lines
 
@@ -208,11 +207,18 @@ def _open(opened: OpenSource, path: str, num_bytes: int) -> Text:
     return open_text(opened, path, num_bytes=num_bytes, encoding="utf-8")
 
 
+def _lines(file: SourceFile, opened: OpenSource) -> Iterator[Rows]:
+    """The lines of a file, up to any damage."""
+    text = _open(opened, file.path, file.num_bytes)
+    return undamaged(find_lines(text, 0, text.stop))
+
+
 def _small(part: SourceFile | FileRange, opened: OpenSource) -> FileLines | None:
     """The lines of a small file, or of a small range of one."""
     start, stop = (part.start, part.stop) if isinstance(part, FileRange) else (0, part.num_bytes)
     text = _open(opened, part.path, stop)
-    return small_lines(part.path, text, start, text.stop)
+    windows = small_windows(find_lines(text, start, text.stop))
+    return None if windows is None else FileLines(part.path, windows)
 
 
 def _texts_of(
@@ -223,26 +229,26 @@ def _texts_of(
     wanted: Features = {label: Scalar("bool" if is_bool else "string", optional=True)}
 
     def alone(file: SourceFile, read: FileLines | None) -> Iterator[RawBatch]:
-        return map(JsonReader(file.path, wanted).read, read.windows if read else windows(file))
+        windows = read.windows if read else _lines(file, opened)
+        return map(JsonReader(file.path, wanted).read, windows)
 
-    def windows(file: SourceFile) -> Iterator[Lines]:
-        text = _open(opened, file.path, file.num_bytes)
-        return _undamaged(find_lines(text, 0, text.stop))
+    def look() -> list[str] | None:
+        found = set[Any]()
+        for batch in read_bundle(
+            bundle,
+            small=lambda file: _small(file, opened),
+            together=lambda files: read_together(files, wanted),
+            alone=alone,
+        ):
+            found.update(batch.columns.column(label).unique().to_pylist())
+            if len(found) > MAX_LABELS + 1:
+                return None
+        found.discard(None)
+        if is_bool:
+            return sorted("true" if value else "false" for value in found)
+        return sorted(value.decode() for value in found)
 
-    found = set[Any]()
-    for batch in read_bundle(
-        bundle,
-        small=lambda file: _small(file, opened),
-        together=lambda files: read_together(files, wanted),
-        alone=alone,
-    ):
-        found.update(batch.columns.column(label).unique().to_pylist())
-        if len(found) > MAX_LABELS + 1:
-            return None
-    found.discard(None)
-    if is_bool:
-        return sorted("true" if value else "false" for value in found)
-    return sorted(value.decode() for value in found)
+    return remembered(opened, content_of(bundle), "classes", look)
 
 
 def _read_range(part: FileRange, features: Features, opened: OpenSource) -> Iterator[RawBatch]:
@@ -254,14 +260,6 @@ def _read_range(part: FileRange, features: Features, opened: OpenSource) -> Iter
             done = lines.offset + len(lines.data)
     except DamagedError as error:
         yield no_rows(features, damaged_text(part, error, done, records="lines"))
-
-
-def _undamaged(windows: Iterator[Lines]) -> Iterator[Lines]:
-    """Windows up to the damage of a file. The read of its block reports the damage."""
-    try:
-        yield from windows
-    except DamagedError:
-        return
 
 
 def _line_start(text: Text, place: int, num_bytes: int) -> int:
@@ -295,8 +293,7 @@ def _why_no_rows(
         what = f"{files[0].path} has" if len(files) == 1 else f"{len(files):,} files have"
         return f"{what} no readable line, expected JSON objects, one per line."
     path, why = readable[0].path, ""
-    text = _open(opened, path, readable[0].num_bytes)
-    for lines in _undamaged(find_lines(text, 0, text.stop)):
+    for lines in _lines(readable[0], opened):
         if len(lines) and lines.text(0).startswith(b"["):
             return (
                 f"{path} begins with a list, expected JSON objects, one per line. Convert it, for "

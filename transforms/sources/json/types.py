@@ -39,7 +39,8 @@ from ....schemas.wire import Dtype
 from ...examples.dtypes import holds_exactly, is_exact
 from ..arrow.types import MAX_DEPTH, Leaf, extract, leaves_of, nulls
 from ..arrow.values import EXACT
-from .rows import FileLines, Lines, join_lines, parse
+from ..text_stream import Rows
+from .rows import FileLines, join_files, parse
 from .values import UnfitError, parse_line
 
 Kind = Literal["null", "bool", "natural", "int", "uint64", "wide", "float", "string"]
@@ -98,7 +99,7 @@ class JsonTypes:
         The types are the same wherever windows begin. What may differ is the order of names: if
         lines have other forms, or lack what is inside an object.
         """
-        lines, found = join_lines(files), cls(files[0].path)
+        lines, found = join_files(files), cls(files[0].path)
         if not len(lines):
             return found
         if _odd_lines(lines).any():
@@ -106,12 +107,12 @@ class JsonTypes:
         inferred, _ = found._of_lines(lines, complete=True)
         return None if inferred is None or len(inferred.seen) > max_columns else inferred
 
-    def add(self, lines: Lines) -> None:
+    def add(self, lines: Rows) -> None:
         """Adds some lines. Lines that are not objects are ignored."""
-        if lines.too_long or not len(lines):
+        if lines.problem or not len(lines):
             return
         odd = _odd_lines(lines)
-        plain = lines.take(~odd) if odd.any() else lines
+        plain = lines.take(np.flatnonzero(~odd)) if odd.any() else lines
         for part in self._parsed(plain):
             self.merge(part)
         for line in np.flatnonzero(odd).tolist():
@@ -157,15 +158,15 @@ class JsonTypes:
         above = (seen.get(keys[:n]) for n in range(1, len(keys)))
         return any(one is not None and one.empty and not one.missing for one in above)
 
-    def _parsed(self, lines: Lines) -> Iterator[JsonTypes]:
+    def _parsed(self, lines: Rows) -> Iterator[JsonTypes]:
         """The types that pyarrow finds, by halving lines that it cannot parse."""
         pending = [lines] if len(lines) else []
         while pending:
             part = pending.pop()
             found, unclear = self._of_lines(part)
             if unclear.any():
-                yield self._by_line(part.take(unclear))
-                pending.append(part.take(~unclear))
+                yield self._by_line(part.take(np.flatnonzero(unclear)))
+                pending.append(part.take(np.flatnonzero(~unclear)))
             elif found is not None:
                 yield found
             elif len(part) <= 32:
@@ -174,14 +175,14 @@ class JsonTypes:
                 middle = len(part) // 2
                 pending += [part.part(middle, len(part)), part.part(0, middle)]
 
-    def _by_line(self, lines: Lines) -> JsonTypes:
+    def _by_line(self, lines: Rows) -> JsonTypes:
         one = JsonTypes(self.path)
         for line in range(len(lines)):
             one._add_line(lines, line)
         return one
 
     def _of_lines(
-        self, lines: Lines, *, complete: bool = False
+        self, lines: Rows, *, complete: bool = False
     ) -> tuple[JsonTypes | None, npt.NDArray[np.bool_]]:
         """The types that pyarrow finds, or the lines it may read inexactly; neither if it fails.
 
@@ -213,7 +214,7 @@ class JsonTypes:
                 )
         return found
 
-    def _add_line(self, lines: Lines, line: int) -> None:
+    def _add_line(self, lines: Rows, line: int) -> None:
         try:
             found = parse_line(lines.text(line))
             seen_values = list(_of_value(found, (), 0))
@@ -248,7 +249,7 @@ def _keys(leaf: Leaf, schema: pa.Schema) -> Keys:
     return tuple(keys)
 
 
-def _odd_lines(lines: Lines) -> npt.NDArray[np.bool_]:
+def _odd_lines(lines: Rows) -> npt.NDArray[np.bool_]:
     """Which lines pyarrow would misread, or that are nested too deeply for it."""
     odd = np.zeros(len(lines), bool)
     data = np.frombuffer(lines.data, np.uint8)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -225,15 +225,6 @@ def object_without_doubles(content: bytes) -> Any:
     if (twice := _first_twice(found)) is not None:
         raise ValueError(f"the key {twice!r} occurs twice in one object")
     return found
-
-
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of an object by dotted names. Lists are not searched for objects."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves(item, f"{name}.{key}" if name else key)
-    else:
-        yield name, value
 
 
 def shown(value: Any) -> str:

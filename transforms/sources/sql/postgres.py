@@ -13,7 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from ....schemas.errors import DataError, RecipeError
-from ..extracted import extract_batches, numbered_rows, plain_batch, plain_schema
+from ..extracted import (
+    extract_batches,
+    numbered_rows,
+    plain_batch,
+    plain_schema,
+    range_step,
+)
 from .rows import (
     ExtractedRows,
     check_key,
@@ -22,7 +28,6 @@ from .rows import (
     import_driver,
     keyed,
     quoted,
-    range_step,
 )
 
 NUM_CONNECTIONS = 4

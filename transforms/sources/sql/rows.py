@@ -1,12 +1,10 @@
-"""Shared by the SQL databases: errors, key ranges, and writing rows to files."""
+"""Shared by the SQL databases: errors, drivers, and the checks of keys."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import importlib
-import itertools
-import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,12 +14,8 @@ import pyarrow as pa
 from ....schemas.errors import DataError, RecipeError, StorageError
 from ...activity import waiting_to
 from ...storage import redact, redact_repeated
-from ..extracted import extract_batches, with_positions
+from ..extracted import with_positions
 
-RANGE_ROWS = 1 << 17
-"""Approximate rows in a key range; at most twice as many if keys are evenly spaced."""
-
-_MAX_STEP = 1 << 62
 # Classes of SQLSTATE caused by the query, the address or the password.
 _QUERYS_FAULT = ("22", "28", "42", "0A", "2F", "3D", "3F", "25")
 
@@ -109,22 +103,6 @@ def check_num_keys(key: str, *, num_rows: int, num_keys: int) -> None:
         )
 
 
-def range_step(num_rows: int, low: int, high: int) -> int:
-    """The width of key ranges: a power of two that depends on the density of keys.
-
-    This keeps the ranges unchanged when rows are appended.
-
-    >>> range_step(1_000_000, 1, 1_000_000)
-    131072
-    >>> range_step(2_000_000, 1, 2_000_000)
-    131072
-    """
-    step = 1
-    while step < _MAX_STEP and step * num_rows < RANGE_ROWS * (high - low + 1):
-        step *= 2
-    return step
-
-
 def keyed(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[pa.RecordBatch]:
     """Batches in the order of the key, with the keys as positions.
 
@@ -154,27 +132,6 @@ def keyed(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[pa.RecordBatc
             )
         last = int(values[-1])
         yield with_positions(batch, keys)
-
-
-def write_ranges(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, step: int, folder: str
-) -> tuple[str, ...]:
-    """Writes batches with ascending positions, each range of positions to separate files.
-
-    Returns the names of the files.
-    """
-    names: list[str] = []
-    for _, parts in itertools.groupby(_cut(batches, step), key=operator.itemgetter(0)):
-        names += extract_batches((batch for _, batch in parts), schema, folder)
-    return tuple(names)
-
-
-def _cut(batches: Iterable[pa.RecordBatch], step: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    for batch in batches:
-        ranges = batch.column(batch.num_columns - 1).to_numpy() // step
-        ends = (np.flatnonzero(ranges[1:] != ranges[:-1]) + 1).tolist()
-        for start, stop in itertools.pairwise([0, *ends, len(batch)]):
-            yield int(ranges[start]), batch.slice(start, stop - start)
 
 
 def _words(error: BaseException, url: str) -> str:

@@ -20,7 +20,14 @@ from ....schemas.errors import DataError, RecipeError
 from ...examples.dtypes import PRECISION
 from ...storage.opened_source import kind_of
 from ...storage.redaction import redact
-from ..extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
+from ..extracted import (
+    PROBLEM,
+    extract_batches,
+    numbered_rows,
+    plain_schema,
+    range_step,
+    write_ranges,
+)
 from .rows import (
     ExtractedRows,
     check_key,
@@ -29,8 +36,6 @@ from .rows import (
     import_driver,
     keyed,
     quoted,
-    range_step,
-    write_ranges,
 )
 
 _CLASSES = ("integer", "real", "text", "blob")
@@ -103,7 +108,7 @@ def extract_sqlite(
         )
         step = range_step(counts[key].num_rows, *bounds)
         batches = keyed(_rows(database, query, columns, order=f"ORDER BY {quoted(key)}"), key)
-        files = write_ranges(batches, _schema(columns), step=step, folder=folder)
+        files = write_ranges(batches, _schema(columns), folder, step=step)
         return ExtractedRows(files, names)
 
 

@@ -36,6 +36,8 @@ from ...examples.encode import offsets_of
 from ...examples.varint import varint
 from ...media.image_header import UnreadableImageError
 from ...media.tiff import readable_image
+from ..arrow.rows import with_converted
+from ..arrow.types import is_list_type
 
 TENSOR = "tensor"
 """The feature name of a record that is a serialized tensor."""
@@ -276,7 +278,7 @@ def _chosen(
 
 
 def _kind_of(type_: pa.DataType) -> str:
-    while pa.types.is_large_list(type_) or pa.types.is_list(type_):
+    while is_list_type(type_):
         type_ = type_.value_type
     return _DTYPES.get(str(type_), "")
 
@@ -286,7 +288,7 @@ def _shape_of(column: pa.Array) -> ColumnShape:
     present = len(column) - column.null_count
     if pa.types.is_null(column.type) or not present:
         return ColumnShape(kind=kind)
-    framed = _is_list(column.type.value_type)
+    framed = is_list_type(column.type.value_type)
     inner = column.flatten() if framed else column
     counts = pc.list_value_length(inner).drop_null()
     lengths = (pc.min(counts).as_py(), pc.max(counts).as_py()) if len(counts) else None
@@ -323,10 +325,6 @@ def _common(
     return dtype, shape
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_large_list(type_) or pa.types.is_list(type_))
-
-
 def adapted(
     column: pa.Array, feature: Feature, *, kinds: Sequence[str]
 ) -> tuple[pa.Array, np.ndarray[Any, Any]]:
@@ -351,10 +349,10 @@ def adapted(
     if _kind_of(column.type) == "string" and not isinstance(feature, ClassLabel):
         if form.dtype != "string":
             return _unpacked(column, form)
-        may_hold = not _is_list(column.type.value_type) and _may_hold_tensors(column, form)
+        may_hold = not is_list_type(column.type.value_type) and _may_hold_tensors(column, form)
         if form.shape and may_hold:
             return _unpacked(column, form)
-    if _is_list(column.type.value_type):
+    if is_list_type(column.type.value_type):
         bad = np.zeros(len(column), bool)
         if len(form.shape) == 2:
             return column, bad
@@ -388,7 +386,7 @@ def _emptied(column: pa.Array, form: TensorForm, kind: str) -> pa.Array:
 
 def _may_hold_tensors(column: pa.Array, form: TensorForm) -> bool:
     """Whether a value begins like a serialized tensor of strings, or of pixels."""
-    if _kind_of(column.type) != "string" or _is_list(column.type.value_type):
+    if _kind_of(column.type) != "string" or is_list_type(column.type.value_type):
         return False
     values = column.flatten()
     if form.dtype == "string":
@@ -494,8 +492,6 @@ def image_columns(name: str, contents: pa.Array) -> tuple[dict[str, pa.Array], d
         sides[:, row] = [getattr(header, side) for side in _SIDES]
         if readable is not content:
             converted[row] = readable
-    if converted:
-        rows = enumerate(contents.to_pylist())
-        contents = pa.array([converted.get(row, one) for row, one in rows], pa.large_binary())
+    contents = with_converted(contents, converted)
     columns = {f"{name}/{side}": pa.array(sides[i]) for i, side in enumerate(_SIDES)}
     return {name: contents.fill_null(b""), **columns}, problems

@@ -7,6 +7,8 @@ give its location. The compression is detected from the content: GZIP, ZLIB or n
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -23,7 +25,7 @@ from ....schemas.limits import Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...examples.tfrecord import FRAME_BYTES, HEAD, HEAD_BYTES, masked
-from ...rejects import with_bytes
+from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ...storage.decompress import DamagedError, compression_of, decompressed
 from ..arrow.rows import RowReader
@@ -33,6 +35,7 @@ from ..table_files import (
     INFER_ALL_BYTES,
     check_columns,
     check_types,
+    concat,
     no_rows,
     read_ranges,
     select_files,
@@ -131,12 +134,8 @@ class TFRecords:
         shapes = _Shapes()
         num_records = 0
         for file in readable:
-            found = remembered(
-                opened,
-                file.sha256,
-                f"columns {limit}",
-                lambda file=file: self._look(file, opened, limit),  # type: ignore[misc]
-            )
+            look = functools.partial(self._look, file, opened, limit)
+            found = remembered(opened, file.sha256, f"columns {limit}", look)
             num_records += found["num_records"]
             for name, value in found["columns"].items():
                 shapes.add(name, ColumnShape.from_json(value), path=file.path)
@@ -153,9 +152,7 @@ class TFRecords:
             with_types(inferred, rest) | images,
             label=self.label,
             types=self.types,
-            files=readable,
-            opened=opened,
-            texts_of=lambda files, label: _texts_of(opened, files[0], label),
+            texts_of=lambda label: (_texts_of(opened, file, label) for file in readable),
         )
 
     def read(
@@ -206,18 +203,16 @@ def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Itera
         for frames in _batches(read_frames(opened, part.path, part.start, part.stop)):
             yield reader.read(frames)
     except ValueError as error:
-        yield no_rows(
-            features,
-            Reject(
-                record_id=part.path,
-                stage="read",
-                reason="not a TFRecord file",
-                message=f"{part.path}: {error}, expected TFRecord. Copy or create it again, or "
-                "remove it from the source.",
-                source=part.path,
-                exception=type(error).__name__,
-            ),
+        reject = reject_at(
+            part.path,
+            None,
+            stage="read",
+            reason="not a TFRecord file",
+            message=f"{part.path}: {error}, expected TFRecord. Copy or create it again, or "
+            "remove it from the source.",
+            exception=type(error).__name__,
         )
+        yield no_rows(features, reject)
 
 
 class _ExampleReader:
@@ -235,32 +230,14 @@ class _ExampleReader:
         rejects = [self._damaged(frame) for frame in frames if frame.problem]
         good = [frame for frame in frames if not frame.problem]
         empty = pa.RecordBatch.from_pylist([], schema=self._wire)
-        parts = [
-            RawBatch(ids=[], columns=empty),
-            *(self._convert(some, batch, rejects) for some, batch in self._decoded(good, rejects)),
-        ]
-        return RawBatch(
-            ids=[record_id for part in parts for record_id in part.ids],
-            columns=pa.concat_batches([part.columns for part in parts]),
-            rejects=tuple(rejects),
-        )
-
-    def _decoded(
-        self, frames: Sequence[Frame], rejects: list[Reject]
-    ) -> Iterator[tuple[Sequence[Frame], pa.RecordBatch]]:
-        """Decodes records in batches. If that fails, finds the culprits by bisection."""
-        if not frames:
-            return
-        try:
-            yield frames, decode([frame.content for frame in frames], self._kinds)
-        except (RuntimeError, pa.ArrowException) as error:
-            if len(frames) == 1:
-                why = f"not a tf.train.Example, SequenceExample or tensor ({error})"
-                rejects.append(self._unfit(frames[0], why, exception=type(error).__name__))
-                return
-            middle = len(frames) // 2
-            yield from self._decoded(frames[:middle], rejects)
-            yield from self._decoded(frames[middle:], rejects)
+        parts = [RawBatch(ids=[], columns=empty)]
+        for some, decoded in _decode_frames(good, self._kinds):
+            if isinstance(decoded, pa.RecordBatch):
+                parts.append(self._convert(some, decoded, rejects))
+            else:
+                why = f"not a tf.train.Example, SequenceExample or tensor ({decoded})"
+                rejects.append(self._unfit(some[0], why, exception=type(decoded).__name__))
+        return dataclasses.replace(concat(parts), rejects=tuple(rejects))
 
     def _convert(
         self, frames: Sequence[Frame], batch: pa.RecordBatch, rejects: list[Reject]
@@ -305,27 +282,25 @@ class _ExampleReader:
 
     def _damaged(self, frame: Frame) -> Reject:
         lost = " Nothing after it can be read." if frame.last else ""
-        reject = Reject(
-            record_id=f"{self._path}#{frame.offset}",
+        reject = reject_at(
+            self._path,
+            frame.offset,
             stage="read",
             reason="damaged file" if frame.last else "damaged record",
             message=f"{self._path} byte {frame.offset}: {frame.problem}.{lost} Copy or create "
             "the file again, or raise max_rejects to do without what is lost.",
-            source=self._path,
-            position=frame.offset,
             exception="DamagedError",
         )
         return with_bytes(reject, frame.content) if frame.content else reject
 
     def _unfit(self, frame: Frame, why: str, *, exception: str = RECORD_ERROR) -> Reject:
-        reject = Reject(
-            record_id=f"{self._path}#{frame.offset}",
+        reject = reject_at(
+            self._path,
+            frame.offset,
             stage="validate",
             reason="not such a record",
             message=f"{self._path} byte {frame.offset}: {why}. Fix the record, declare another "
             "type, or raise max_rejects to quarantine it.",
-            source=self._path,
-            position=frame.offset,
             exception=exception,
         )
         return with_bytes(reject, frame.content)
@@ -349,45 +324,59 @@ def _batches(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
         yield held
 
 
+def _decode_frames(
+    frames: Sequence[Frame], kinds: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[tuple[Sequence[Frame], pa.RecordBatch | Exception]]:
+    """Decodes intact records together, if that fails in halves; the error of a single one."""
+    if not frames:
+        return
+    try:
+        found = decode([frame.content for frame in frames], kinds)
+    except (RuntimeError, pa.ArrowException) as error:
+        if len(frames) == 1:
+            yield frames, error
+            return
+        middle = len(frames) // 2
+        yield from _decode_frames(frames[:middle], kinds)
+        yield from _decode_frames(frames[middle:], kinds)
+    else:
+        yield frames, found
+
+
 def _decoded(
     opened: OpenSource, file: SourceFile, limit: int | None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The number of records and the decoded records of a file, except damaged ones."""
+    """The decoded records of a file, except damaged ones, and their number in each batch.
+
+    A batch without columns has no length.
+    """
     num_records = 0
     try:
         for frames in _batches(read_frames(opened, file.path, 0, file.num_bytes)):
-            records = [frame.content for frame in frames if not frame.problem]
-            for num, batch in _whole(records):
-                num_records += num
-                yield num, batch
+            intact = [frame for frame in frames if not frame.problem]
+            for some, found in _decode_frames(intact):
+                if isinstance(found, pa.RecordBatch):
+                    num_records += len(some)
+                    yield len(some), found
             if limit is not None and num_records >= limit:
                 return
     except ValueError:
         return
 
 
-def _whole(records: Sequence[bytes]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The number of decodable records, since a batch without columns has no length, and these."""
-    if not records:
-        return
-    try:
-        yield len(records), decode(records)
-    except (RuntimeError, pa.ArrowException):
-        if len(records) > 1:
-            middle = len(records) // 2
-            yield from _whole(records[:middle])
-            yield from _whole(records[middle:])
-
-
 def _texts_of(opened: OpenSource, file: SourceFile, label: str) -> list[str] | None:
     """The distinct texts of a label; None if too many for a class."""
-    found: set[bytes] = set()
-    for _, batch in _decoded(opened, file, None):
-        if label in batch.schema.names:
-            found.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
-        if len(found) > MAX_LABELS:
-            return None
-    return utf8_texts(found)
+
+    def look() -> list[str] | None:
+        found: set[bytes] = set()
+        for _, batch in _decoded(opened, file, None):
+            if label in batch.schema.names:
+                found.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
+            if len(found) > MAX_LABELS:
+                return None
+        return utf8_texts(found)
+
+    return remembered(opened, file.sha256, "classes", look)
 
 
 class Frame(NamedTuple):
