@@ -187,8 +187,8 @@ class Splits:
 
         Args:
             feature: Name of a class, string, integer or bool feature of the prepared records.
-            values: One or more values of each split, as text. By default the names that
-                :meth:`by_folder` knows.
+            values: One or more values of each split, as text: those of a class are its names,
+                those of a bool true and false. By default the names that :meth:`by_folder` knows.
 
         Raises:
             RecipeError: if a value belongs to two splits, or a split name is invalid.

@@ -376,10 +376,43 @@ def test_rows_without_keys_are_read_rows(tmp_path: Path) -> None:
         serve([{"other": 1}])
 
 
+INEXACT: list[tuple[str, str, list[Any]]] = [
+    ("n", "int64", [1.5, np.float64(1.5), "3", 2**63]),
+    ("small", "uint8", [300, -1, 1.5, np.int64(300), np.float32(2.5)]),
+    ("sure", "bool", [2, np.int64(2), np.float64(0.5), "yes"]),
+    ("single", "float32", [2**24 + 1, np.int64(2**24 + 1), 1e39, np.float64(-1e39), "1.5"]),
+    ("double", "float64", [2**53 + 1, np.int64(2**53 + 1), np.uint64(2**63 + 1), b"x"]),
+    ("half", "float16", [2049, np.int32(2049), 65_536.0, np.float32(65_536)]),
+    ("kind", "int64", [0.5, np.float64(0.5)]),
+    ("text", "string", [3, 1.5]),
+]
+
+
 @pytest.mark.slow  # exports a model
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    rows = [{"n": i, "small": i, "text": f"t{i}"} for i in range(8)]
-    features = {"n": ss.Scalar("int64"), "small": ss.Scalar("uint8"), "text": ss.Text()}
+    rows = [
+        {
+            "n": i,
+            "small": i,
+            "sure": i % 2 > 0,
+            "single": i / 2,
+            "double": i / 3,
+            "half": i / 4,
+            "kind": "ab"[i % 2],
+            "text": f"t{i}",
+        }
+        for i in range(8)
+    ]
+    features = {
+        "n": ss.Scalar("int64"),
+        "small": ss.Scalar("uint8"),
+        "sure": ss.Scalar("bool"),
+        "single": ss.Scalar("float32"),
+        "double": ss.Scalar("float64"),
+        "half": ss.Scalar("float16"),
+        "kind": ss.ClassLabel(("a", "b")),
+        "text": ss.Text(),
+    }
     recipe = ss.Recipe(
         name="x",
         source=ss.Table(pa.table({name: [row[name] for row in rows] for name in rows[0]})),
@@ -388,13 +421,34 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         prepare=[ss.tables.clip("n", max=200)],
     )
     serve = ss.build(recipe, tmp_path / "out").reader().preprocess()
-    assert serve(rows)["small"].numpy().tolist() == list(range(8))
+    rows = [row | {"kind": i % 2} for i, row in enumerate(rows)]
+    held = serve(rows)
+    assert held["small"].numpy().tolist() == list(range(8))
+    assert held["double"].numpy().tolist() == [i / 3 for i in range(8)]
+    assert held["half"].numpy().tolist() == [i / 4 for i in range(8)]
     assert serve([])["small"].numpy().tolist() == []
-    for found in (300, -1, 1.5):
-        with pytest.raises((ValueError, TypeError), match=r"small|uint8|cast"):
-            serve([rows[0] | {"small": found}])
-        with pytest.raises((ValueError, TypeError), match=r"small|uint8|cast"):
-            serve(n=[1], small=[found], text=["a"])
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    for name, dtype, values in INEXACT:
+        for found in values:
+            batch = [found] * 8
+            for given in (
+                [[rows[0] | {name: found}]],
+                columns | {name: batch},
+                columns | {name: np.array(batch)},
+            ):
+                with pytest.raises(ValueError, match=rf"(?s)^{name}=.* is not {dtype}\("):
+                    serve(*given) if isinstance(given, list) else serve(**given)
+    with pytest.raises(ValueError, match=r"^kind='b' is not int64\(\)\. A class is passed as its"):
+        serve([rows[0] | {"kind": "b"}])
+    exact = {
+        "sure": np.int64(1),
+        "single": 2**24,
+        "double": np.int64(2**53),
+        "half": np.inf,
+        "small": np.float64(255),
+    }
+    served = serve([rows[0] | exact | {"n": np.float64(7.0)}])
+    assert {name: served[name].numpy().item() for name in exact} == exact
     for row in ({}, {"n": None, "small": None}):
         with pytest.raises(ValueError, match="A row has none of the inputs"):
             serve([rows[0], row])

@@ -244,6 +244,37 @@ class TestGoingOn:
             assert rest == whole[NUM * epochs + 16 * more :]
 
     @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"augment": lambda one, seed: one | {"drawn": seed[1]}},
+            {"augment_batch": lambda batch, seeds: batch | {"drawn": seeds[:, 1]}},
+            {"augment": lambda one, seed: one | {"drawn": seed[1]}, "drop_remainder": True},
+            {"equal_steps": True, "shard": (1, 7)},
+            {"equal_steps": True, "shard": (6, 7), "drop_remainder": True},
+            {"columns": ["id", "name"], "pad": True},
+        ],
+        ids=lambda options: "-".join(options),
+    )
+    def test_with_every_stage(self, reader: types.ModuleType, options: dict[str, Any]) -> None:
+        """The rest of an epoch passes through the same stages as other epochs."""
+        options = {"balance": "uniform", "seed": 5, "epochs": 2} | options
+
+        def read(start: int) -> list[Any]:
+            data = reader.dataset("train", 16, start_step=start, **options)
+            return [{k: v.numpy().tolist() for k, v in batch.items()} for batch in data]
+
+        whole, per_epoch = read(0), reader.steps("train", 16, **options)
+        assert len(whole) == 2 * per_epoch
+        for steps in (1, per_epoch - 1, per_epoch, per_epoch + 1):
+            assert read(steps) == whole[steps:]
+
+    def test_not_with_buckets(self, reader: types.ModuleType) -> None:
+        """Which records were read depends on lengths that are not read again."""
+        with pytest.raises(ValueError, match="balance=, bucket= and start_step= exclude each"):
+            reader.dataset("train", 8, balance="uniform", bucket=True, seed=1, start_step=1)
+
+    @pytest.mark.slow
     def test_with_other_workers(self, reader: types.ModuleType) -> None:
         options = {"balance": "uniform", "seed": 5}
         whole = ids(reader.dataset("train", 16, **options))

@@ -15,6 +15,7 @@ import snapshard as ss
 from snapshard import Splits
 from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.errors import RecipeError, StorageError
+from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.runs.keys import NO_PARTITION, assign_partitions, text_keys
 from snapshard.transforms.runs.partitions import (
     GroupSplits,
@@ -138,6 +139,7 @@ def partitions_of(
     splits: Splits, name: str, values: pa.Array, *, ends: Any = None
 ) -> tuple[list[int], str]:
     """The partitions of records with these values of a feature, and why one has none."""
+    assert values.type == wire_schema({name: FEATURES[name]}).field(name).type
     found, why = partition_records(
         [f"{row}.csv" for row in range(len(values))],
         pa.record_batch({"other": pa.nulls(len(values)), name: values}),
@@ -161,11 +163,12 @@ def partitions_of(
             str(2**64 - 1),
             "3",
         ),
-        ("flag", pa.array([True, False, True]), "true", "false"),
-        ("word", pa.array([b"\xff", b"b", b"\xff"]), r"\xff", "b"),
+        ("flag", pa.array([1, 0, 1]), "true", "FALSE"),
+        ("flag", pa.array([1, 0, 1]), "1", "0"),
+        ("word", pa.array([b"\xff", b"b", b"\xff"], pa.large_binary()), r"\xff", "b"),
         ("time", pa.array([0, 60, 0]), "0", "60"),
     ],
-    ids=["class", "integer", "uint64", "bool", "string", "time"],
+    ids=["class", "integer", "uint64", "bool", "bool as stored", "string", "time"],
 )
 def test_a_value_names_the_split(name: str, values: pa.Array, train: str, test: str) -> None:
     splits = Splits.by_column(name, train=train, test=(test, "another"))
@@ -206,7 +209,7 @@ def test_the_text_of_a_group_decides_its_split() -> None:
 
 def test_balanced_groups_wait_for_all_records() -> None:
     splits = Splits(train=0.5, test=0.5, group_by="word", assign="balanced")
-    words = pa.array([b"a", b"b", b"a", None, b"c"])
+    words = pa.array([b"a", b"b", b"a", None, b"c"], pa.large_binary())
     assert partitions_of(splits, "word", words) == ([0] * 5, "")
     key_a, key_b = text_keys([b"a", b"b"], 5)
     known = GroupSplits.of(np.sort(np.array([key_a, key_b])), [1, 0] if key_a < key_b else [0, 1])
@@ -282,6 +285,12 @@ def test_the_end_of_a_split_is_the_first_time_of_the_unit_not_before_it(
             )
             for name in ("label", "large", "flag", "word", "ratio", "row", "image")
         ),
+        (
+            Splits.by_column("flag", train="true", test="no"),
+            "'flag' is a bool, but test='no' is neither \"true\" nor",
+        ),
+        (Splits.by_column("flag"), "'flag' is a bool, but train='train' is neither"),
+        (Splits.by_column("flag", train="True", test="1"), "'1' belongs to both train and test"),
         (Splits.by_time("time", train=5, test=None), "'time' is a Timestamp, but 5 is not a date"),
         (
             Splits.by_time("number", train="2020-01-01", test=None),
@@ -308,8 +317,9 @@ def test_a_time_of_uint64_is_refused() -> None:
         Splits.by_folder(),
         *(
             Splits.by_column(name, train="a")
-            for name in ("label", "number", "large", "flag", "word", "time")
+            for name in ("label", "number", "large", "word", "time")
         ),
+        Splits.by_column("flag", train=("True", "1"), test="false"),
         *(Splits.by_time(name, train=0.5, test=0.5) for name in ("number", "time")),
     ],
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -101,6 +101,20 @@ def check_rule(splits: Splits, features: Features) -> None:
             f"Splits.by_column: {rule.feature!r} is {feature}, expected a class, an integer, a "
             "bool, a time or a string."
         )
+    if rule.by == "column" and _is_bool(feature):
+        owner: dict[str, str] = {}
+        for name, values in rule.values:
+            for text in values:
+                if text.casefold() not in (*_BOOLS, *_BOOLS.values()):
+                    raise RecipeError(
+                        f"Splits.by_column: {rule.feature!r} is a bool, but {name}={text!r} is "
+                        'neither "true" nor "false".'
+                    )
+                if owner.setdefault(_stored_bool(text), name) != name:
+                    raise RecipeError(
+                        f"Splits.by_column: {text!r} belongs to both {owner[_stored_bool(text)]} "
+                        f"and {name}."
+                    )
     if rule.by == "time" and not is_time(feature):
         raise RecipeError(
             f"Splits.by_time: {rule.feature!r} is {written(feature)}, expected a time or an "
@@ -151,7 +165,9 @@ def partition_records(
     column, feature = columns.column(rule.feature), features[rule.feature]
     if rule.by == "column":
         texts = label_texts(column, feature).dictionary_encode(null_encoding="encode")
-        of_text = _named(texts.dictionary.to_pylist(), rule)
+        of_text = _named(
+            texts.dictionary.to_pylist(), rule, _stored_bool if _is_bool(feature) else str
+        )
         return of_text[texts.indices.to_numpy()], (
             f"feature {rule.feature!r} names none of the splits: {_words(rule)}"
         )
@@ -162,10 +178,25 @@ def partition_records(
     return found, f"feature {rule.feature!r} is missing; splits by time need it"
 
 
-def _named(texts: Sequence[str | None], rule: SplitRule) -> Partitions:
+_BOOLS = {"true": "1", "false": "0"}
+"""The texts of a bool in a recipe, and those of what is stored."""
+
+
+def _is_bool(feature: Feature) -> bool:
+    form = tensor_form(feature)
+    return form is not None and form.dtype == "bool"
+
+
+def _stored_bool(text: str) -> str:
+    return _BOOLS.get(text.casefold(), text)
+
+
+def _named(
+    texts: Sequence[str | None], rule: SplitRule, stored: Callable[[str], str] = str
+) -> Partitions:
     """The split that each text names; names of folders may be other than UTF-8."""
     codes: dict[str | None, int] = {
-        text: index for index, (_, values) in enumerate(rule.values) for text in values
+        stored(text): index for index, (_, values) in enumerate(rule.values) for text in values
     }
     return np.array([codes.get(text, NO_PARTITION) for text in texts], np.int16)
 

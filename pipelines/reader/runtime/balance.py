@@ -74,10 +74,10 @@ def balance_classes(plan: Plan) -> Plan:
     _check_window(options, stored_bytes(plan.shards))
     held, num, kept = _WeakRecords(records, make), records.draw.num, _Kept(records)
 
-    def rest(plan: Plan, epoch_seed: Any, first: int = 0) -> tf.data.Dataset:
+    def rest(plan: Plan, epoch_seed: Any) -> tf.data.Dataset:
         """The batches of a worker from a place in the epoch on."""
         assert kept, "TensorFlow keeps this function, and with it the records, with the dataset"
-        options = plan.options
+        options, first = plan.options, plan.first
         size, (index, count) = options.batch_size, part
         full, start, num_rest = share(options, num - first, size, part)
         more = max(1, _AT_ONCE // size)
@@ -109,11 +109,10 @@ def balance_classes(plan: Plan) -> Plan:
         # In order even without a seed: the one short batch must stay last.
         return found.map(read, num_parallel_calls=options.num_parallel_calls, deterministic=True)
 
-    def rest_of_epoch(stages: Stages) -> Any:
-        """The number of finished epochs; the rest of the next one; its number of batches."""
+    def rest_of_epoch(stages: Stages) -> tuple[int, int, int]:
+        """The number of finished epochs; the place to begin in the next; its number of batches."""
         over, first = went(options, num, stages)
-        left = num_batches(options, num - first, options.batch_size, part)
-        return over, functools.partial(rest, plan, first=first), left
+        return over, first, num_batches(options, num - first, options.batch_size, part)
 
     return dataclasses.replace(
         plan,

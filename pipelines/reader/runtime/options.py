@@ -340,6 +340,11 @@ def _check_together(options: Options) -> None:
         raise ValueError("balance= always shuffles: leave out shuffle=False.")
     if "start_step" in given and options.seed is None and (options.shuffles or options.balance):
         raise ValueError("start_step= resumes the order of a seed: pass the same seed= as before.")
+    if options.balance is not None and options.bucket and "start_step" in given:
+        raise ValueError(
+            "balance=, bucket= and start_step= exclude each other (which records have come depends "
+            "on their lengths, and balance= does not read them again): leave one out."
+        )
     if options.balance is not None and options.seed is None and options.part[1] > 1:
         raise ValueError(
             "balance= with several workers needs seed=: without one, each worker draws its own "

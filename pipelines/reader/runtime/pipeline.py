@@ -46,8 +46,10 @@ class Plan:
     """From the path of a shard to the path of the file to read."""
     is_numbered: bool = False
     """Whether each record is paired with its position in the stored order."""
-    rest_of_epoch: Callable[[Stages], tuple[int, Any, int]] | None = None
-    """The rest of an interrupted epoch, if the stage that reads epochs computes it."""
+    first: int = 0
+    """The place in an epoch at which to begin, if the stage that reads epochs computes it."""
+    rest_of_epoch: Callable[[Stages], tuple[int, int, int]] | None = None
+    """Computes the number of finished epochs, ``first`` of the next one, and its batches."""
 
     @functools.cached_property
     def pieces(self) -> tuple[Any, Any]:

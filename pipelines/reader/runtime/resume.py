@@ -63,14 +63,15 @@ def resume(plan: Plan) -> Plan:
         ValueError: if there were too many epochs before to draw their seeds again.
     """
     if plan.rest_of_epoch is not None:
-        number, rest, num_batches = plan.rest_of_epoch(plan.options.stages)
+        number, first, num_batches = plan.rest_of_epoch(plan.options.stages)
+        rest_plan = dataclasses.replace(plan, first=first)
     else:
         progress = _progress(plan)
         number = progress.number
         rest_plan, num_batches = _rest(plan, progress)
 
-        def rest(seed: Any) -> tf.data.Dataset:
-            return plan.read_epoch(rest_plan, seed)
+    def rest(seed: Any) -> tf.data.Dataset:  # through all stages, as other epochs
+        return plan.read_epoch(rest_plan, seed)
 
     def read_epochs(plan: Plan) -> tf.data.Dataset:
         return _resumed(plan, number, rest, num_batches)

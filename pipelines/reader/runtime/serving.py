@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
@@ -71,17 +72,35 @@ def _input(name: str, value: Any, specs: dict[str, Any], of_rows: int = 1) -> tf
     if name not in specs:
         raise ValueError(f"There is no input {name!r}, only {', '.join(specs)}.")
     dtype, shape = specs[name].dtype, specs[name].shape[1 - of_rows :]
-    made = tf.convert_to_tensor(value, dtype)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below
+            made = tf.convert_to_tensor(value, dtype)
+    except (TypeError, ValueError) as error:
+        texts = (isinstance(x, str | bytes) for x in np.ravel(np.asarray(value, object)))
+        hint = " A class is passed as its index." if dtype.is_integer and any(texts) else ""
+        raise ValueError(f"{name}={value!r} is not {dtype.name}{shape}.{hint}") from error
     if 0 in made.shape and made.shape.rank < shape.rank:  # an empty list has no inner dimensions
         made = tf.zeros([*made.shape[:of_rows], *(n or 0 for n in shape[of_rows:])], dtype)
     fits = shape.is_compatible_with(made.shape)
-    if (
-        fits and dtype.is_integer and not tf.is_tensor(value)
-    ):  # TensorFlow truncates integers that are too large
-        fits = (tf.get_static_value(made) == value).all()
-    if not fits:
+    if not fits or not (tf.is_tensor(value) or dtype == tf.string or _is_exact(made, value)):
         raise ValueError(f"{name}={value!r} is not {dtype.name}{shape}.")
     return made
+
+
+def _is_exact(made: tf.Tensor, value: Any) -> bool:
+    """Whether a conversion kept all values: TensorFlow truncates those that are too large.
+
+    Fractions may be rounded to the nearest float, as in a build; integers must be exact.
+    """
+    given, held = np.asarray(value), tf.get_static_value(made)
+    if held is None or not given.size:
+        return True
+    if made.dtype.is_floating:
+        held = np.asarray(held, np.float64)
+        if given.dtype.kind == "f":
+            return bool((np.isfinite(held) == np.isfinite(given)).all())
+        given, held = given.astype(object), held.astype(object)  # Python compares exactly
+    return bool(np.all(held == given))
 
 
 def _is_missing(value: Any, spec: Any) -> bool:
