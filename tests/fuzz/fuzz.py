@@ -25,7 +25,6 @@ from random import Random
 
 # The libraries' threads stay few, since children are forked.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import commands
 import decoding

@@ -12,6 +12,7 @@ import random
 import resource
 import select
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -94,11 +95,23 @@ def attempt(target: Target, kind: str, seed: int) -> tuple[str, str]:
 
 def run_kind(kind: Kind, seeds: Sequence[int], tally: Tally) -> None:
     """Tries mutations in children that are forked from here, one after the other."""
-    if kind.loads:
-        importlib.import_module(kind.loads)
+    if kind.loads not in ("", *sys.modules):
+        _load(kind.loads)
     done = 0
     while done < len(seeds):
         done += _run_batch(kind, seeds[done : done + _BATCH], tally)
+
+
+def _load(name: str) -> None:
+    """Imports a library; what its C++ code says meanwhile, which no setting silences, is lost."""
+    errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        importlib.import_module(name)
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
+        os.close(nowhere)
 
 
 def _run_batch(kind: Kind, seeds: Sequence[int], tally: Tally) -> int:
