@@ -143,6 +143,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.rows, arguments.large, arguments.runs, arguments.others = 2_000, 200, 1, 1
+    tries = 1 if arguments.smoke else 3
     time = {"warm": 0.02, "seconds": 0.02} if arguments.smoke else {"warm": 0.5, "seconds": 1.0}
     rows, images, size = arguments.rows, arguments.large, arguments.batch_size
     kinds: dict[str, dict[str, Any]] = {
@@ -176,7 +177,7 @@ def main() -> None:
                     measure(make, places, ends, batch_size=size, seed=seed) for seed in runs
                 ]
                 window = {"num_examples": ends[-1], "batch_size": size} | time
-                costs = [rate(make(size, None, 1), **window)[1] for _ in range(3)]
+                costs = [rate(make(size, None, 1), **window)[1] for _ in range(tries)]
                 print(row(name, measured, costs), flush=True)
 
 

@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -203,14 +204,9 @@ Came = dict[str, dict[str, np.ndarray[Any, Any]]]
 
 
 @pytest.fixture(scope="module")
-def came(
-    folders: dict[str, str],
-    old_python: Path,
-    version: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Came, Came]:
-    """By case, what came with this TensorFlow and what came with the older one."""
-    folder = tmp_path_factory.mktemp("came")
+def cases(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of all cases, for every TensorFlow."""
+    folder = tmp_path_factory.mktemp("cases")
     image = folder / "raw.jpg"
     image.write_bytes(encoded("JPEG", number=1000))
     cases = cases_of(folders) | {
@@ -218,32 +214,53 @@ def came(
         SERVED: {"folder": folders["pixels"], "options": {"service": True}},
         SERVING: {"folder": folders["pixels"], "options": {}, "file": str(image)},
     }
-    (folder / "cases.json").write_text(json.dumps(cases))
+    path = folder / "cases.json"
+    path.write_text(json.dumps(cases))
+    return path
 
-    def read(python: str | Path, begins: str) -> Came:
-        work = folder / begins
-        work.mkdir()  # each keeps caches and copies of its own
-        done = subprocess.run(
-            [python, SCRIPT, folder / "cases.json", work / "came.npz"],
-            cwd=work,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=500,
+
+def read(python: str | Path, begins: str, *, cases: Path, work: Path) -> Came:
+    """By case, what comes with the TensorFlow whose version begins so."""
+    # Each works in a folder of its own, where it keeps caches and copies.
+    done = subprocess.run(
+        [python, SCRIPT, cases, work / "came.npz"],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    found: Came = {}
+    for key, value in np.load(work / "came.npz").items():
+        case, _, part = key.partition("|")
+        found.setdefault(case, {})[part] = value
+    assert str(found.pop("tensorflow")[""]).startswith(begins)
+    return found
+
+
+@pytest.fixture(scope="module")
+def newest(cases: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[Came]]:
+    """What comes with this TensorFlow: read once, while the first of the older ones reads."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(
+            read, sys.executable, "2.", cases=cases, work=tmp_path_factory.mktemp("2")
         )
-        assert done.returncode == 0, done.stderr
-        print(done.stdout)
-        found: Came = {}
-        for key, value in np.load(work / "came.npz").items():
-            case, _, part = key.partition("|")
-            found.setdefault(case, {})[part] = value
-        assert str(found.pop("tensorflow")[""]).startswith(begins)
-        return found
 
-    with ThreadPoolExecutor(2) as pool:
-        new = pool.submit(read, sys.executable, "2.")
-        old = pool.submit(read, old_python, f"{version}.")
-        return new.result(), old.result()
+
+@pytest.fixture(scope="module")
+def came(
+    newest: Future[Came],
+    cases: Path,
+    old_python: Path,
+    version: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Came, Came]:
+    """By case, what came with this TensorFlow and what came with the older one."""
+    work = tmp_path_factory.mktemp(version)
+    old = read(old_python, f"{version}.", cases=cases, work=work)
+    return newest.result(), old
 
 
 @pytest.mark.parametrize("name", cases_of(dict.fromkeys(KINDS, "")))

@@ -7,8 +7,6 @@ import contextlib
 import dataclasses
 import json
 import signal
-import subprocess
-import sys
 import time
 import types
 from collections import Counter
@@ -22,8 +20,9 @@ import snapshard as ss
 from snapshard.runners.job_server import free_port
 
 from ..pipelines.conftest import write_snapshot
+from ..preloaded import Preloaded, Process
 
-# Three or four processes that load TensorFlow.
+# Three or four processes that use TensorFlow, and wait for each other.
 pytestmark = pytest.mark.slow
 
 SHARDS, SIZE, BATCH = 16, 503, 8
@@ -114,21 +113,28 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> types.ModuleType:
     return write_snapshot(folder, {"id": ss.Scalar("int64")}, {"train": shards}, label=None)
 
 
-@pytest.fixture
-def started() -> Iterator[contextlib.ExitStack]:
+class Started(contextlib.ExitStack):
     """Ends all processes of a test."""
-    with contextlib.ExitStack() as stack:
+
+    def __init__(self, preloaded: Preloaded) -> None:
+        super().__init__()
+        self.preloaded = preloaded
+
+
+@pytest.fixture(scope="module")
+def preloaded() -> Iterator[Preloaded]:
+    with Preloaded() as made:
+        yield made
+
+
+@pytest.fixture
+def started(preloaded: Preloaded) -> Iterator[Started]:
+    with Started(preloaded) as stack:
         yield stack
 
 
-def run(stack: contextlib.ExitStack, *command: Any) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+def run(stack: Started, *command: Any) -> Process:
+    process = stack.preloaded.start(*command)
 
     def end() -> None:
         process.kill()  # also what is stopped
@@ -142,14 +148,13 @@ def run(stack: contextlib.ExitStack, *command: Any) -> subprocess.Popen[str]:
 class Server:
     """A process of ``serve``."""
 
-    process: subprocess.Popen[str]
+    process: Process
     address: str
     ports: list[int]
 
 
-def serve(stack: contextlib.ExitStack, reader: types.ModuleType, *arguments: Any) -> Server:
+def serve(stack: Started, reader: types.ModuleType, *arguments: Any) -> Server:
     process = run(stack, Path(str(reader.__file__)).parent, "serve", "--json", *map(str, arguments))
-    assert process.stdout is not None
     facts = json.loads(process.stdout.readline())
     return Server(process, facts["address"], facts["ports"])
 
@@ -159,7 +164,7 @@ class Trainer:
 
     def __init__(
         self,
-        stack: contextlib.ExitStack,
+        stack: Started,
         reader: types.ModuleType,
         address: str,
         way: str = "loop",
@@ -190,7 +195,6 @@ class Trainer:
         workers = workers if at else 0
         arguments = [folder, address, way, lost_s, at, workers, slow_s, service or {}, epochs]
         self.process = run(stack, "-c", TRAINER, json.dumps(arguments))
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == "paused\n"
 
     def go_on(self, timeout: float = LOST_S + ENDS_S) -> tuple[list[int], str | None]:
@@ -216,7 +220,7 @@ class TestLostWorker:
     def test_ends_a_loop(
         self,
         reader: types.ModuleType,
-        started: contextlib.ExitStack,
+        started: Started,
         ending: signal.Signals,
         at: int,
     ) -> None:
@@ -232,7 +236,7 @@ class TestLostWorker:
         assert_none_twice(ids, epochs=3)
 
     def test_ends_fit(
-        self, reader: types.ModuleType, started: contextlib.ExitStack, ending: signal.Signals
+        self, reader: types.ModuleType, started: Started, ending: signal.Signals
     ) -> None:
         first = serve(started, reader)
         second = serve(started, reader, "--join", first.address)
@@ -248,7 +252,7 @@ class TestRestartedWorker:
     """What it had read is lost, and the records that it had not read come."""
 
     def test_is_an_error_at_the_end_of_the_epoch(
-        self, reader: types.ModuleType, started: contextlib.ExitStack
+        self, reader: types.ModuleType, started: Started
     ) -> None:
         first = serve(started, reader)
         second = serve(started, reader, "--join", first.address)
@@ -262,7 +266,7 @@ class TestRestartedWorker:
         assert_none_twice(ids)
 
     def test_is_an_error_at_once_where_nobody_counts(
-        self, reader: types.ModuleType, started: contextlib.ExitStack
+        self, reader: types.ModuleType, started: Started
     ) -> None:
         first = serve(started, reader)
         second = serve(started, reader, "--join", first.address)
@@ -277,7 +281,7 @@ class TestRestartedWorker:
         assert len(ids) < 2 * TOTAL
 
     def test_that_was_stopped_for_a_while_loses_nothing(
-        self, reader: types.ModuleType, started: contextlib.ExitStack
+        self, reader: types.ModuleType, started: Started
     ) -> None:
         first = serve(started, reader)
         second = serve(started, reader, "--join", first.address)
@@ -293,7 +297,7 @@ class TestRestartedWorker:
 class TestDispatcher:
     @pytest.mark.parametrize("at", [20, STEPS + 20], ids=["epoch 1", "epoch 2"])
     def test_killed_and_restarted_with_its_state_loses_nothing(
-        self, reader: types.ModuleType, started: contextlib.ExitStack, tmp_path: Path, at: int
+        self, reader: types.ModuleType, started: Started, tmp_path: Path, at: int
     ) -> None:
         place = ("--port", free_port(), "--work-dir", tmp_path / "state")
         first = serve(started, reader, "--workers", 0, *place)
@@ -308,7 +312,7 @@ class TestDispatcher:
         assert [sorted(epoch) for epoch in cut(ids)] == [[*range(TOTAL)]] * 3
 
     def test_restarted_without_its_state_is_an_error(
-        self, reader: types.ModuleType, started: contextlib.ExitStack
+        self, reader: types.ModuleType, started: Started
     ) -> None:
         port = free_port()
         first = serve(started, reader, "--workers", 0, "--port", port)
@@ -329,7 +333,7 @@ class TestDispatcher:
     def test_lost_is_an_error(
         self,
         reader: types.ModuleType,
-        started: contextlib.ExitStack,
+        started: Started,
         ending: signal.Signals,
         at: int,
     ) -> None:
@@ -363,7 +367,7 @@ print("ends", flush=True)
 
 
 def test_leaving_a_loop_early_lets_the_process_end(
-    reader: types.ModuleType, started: contextlib.ExitStack
+    reader: types.ModuleType, started: Started
 ) -> None:
     first = serve(started, reader)
     folder = Path(str(reader.__file__)).parent.parent

@@ -1,11 +1,19 @@
 """What is remembered of a DoFn is what Beam finds by looking; all our jobs have the hooks."""
 
+import pickle
 import types
+import weakref
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    StandardOptions,
+    TypeOptions,
+)
 from apache_beam.runners.worker import statesampler
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import CombiningValueStateSpec, TimerSpec, on_timer
@@ -60,6 +68,38 @@ def test_beam_uses_it() -> None:
     assert userstate.is_stateful_dofn(Stateful())
     assert not userstate.is_stateful_dofn(Plain())
     assert userstate.get_dofn_specs is beam_hooks.get_dofn_specs
+
+
+def test_views_of_options_are_those_that_beam_parses() -> None:
+    flags = ["--runner=Direct", "--no_pipeline_type_check", "--labels=a=1"]
+    ours, own = (PipelineOptions(flags, job_name="j") for _ in range(2))
+    for kind in (TypeOptions, StandardOptions, GoogleCloudOptions):
+        view = ours.view_as(kind)
+        assert ours.view_as(kind) is view
+        assert type(view) is kind
+        assert view.get_all_options() == beam_hooks.parse_view(own, kind).get_all_options()
+    assert not ours.view_as(TypeOptions).pipeline_type_check
+
+
+def test_what_is_set_through_one_view_is_seen_through_all() -> None:
+    options = PipelineOptions([], job_name="j")
+    before = options.view_as(StandardOptions)
+    options.view_as(StandardOptions).streaming = True
+    options.view_as(GoogleCloudOptions).labels = ["a=1"]
+    assert before.streaming
+    assert options.view_as(TypeOptions).view_as(GoogleCloudOptions).labels == ["a=1"]
+    assert options.get_all_options()["streaming"]
+    copied = pickle.loads(pickle.dumps(options))
+    copied.view_as(StandardOptions).streaming = False
+    assert before.streaming, "a copy has views and values of its own"
+
+
+def test_views_live_no_longer_than_the_options() -> None:
+    options = PipelineOptions([])
+    options.view_as(TypeOptions)
+    gone = weakref.ref(options)
+    del options
+    assert gone() is None
 
 
 def test_all_that_runs_beam_has_the_hooks() -> None:

@@ -110,7 +110,7 @@ def analyze(
         batch_rows=batch_rows,
     )
     try:
-        options = _Options(
+        options = PipelineOptions(
             ["--direct_num_workers=1", "--direct_running_mode=in_memory"], save_main_session=False
         )
         with (
@@ -278,17 +278,6 @@ def rebatch(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.Rec
             num_held += batch.num_rows - start
     if held:
         yield pa.concat_batches(held)
-
-
-class _Options(PipelineOptions):
-    """Options that parse each view once: Beam requests a view at every step of a job."""
-
-    def view_as(self, cls: type[PipelineOptions]) -> Any:
-        """Returns the view of this class, parsed at most once."""
-        views = self.__dict__.setdefault("_views", {})
-        if cls not in views:
-            views[cls] = super().view_as(cls)
-        return views[cls]
 
 
 class _NoRecordsError(Exception):
