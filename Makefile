@@ -20,9 +20,8 @@ test: $(VENV)/.dev ## Runs the tests that are quick and need only Python
 	$(PY) -m pytest -m "not slow and not engine and not peers" --numprocesses 2 --dist loadfile
 
 .PHONY: test-all
-# Slow tests wait for a fifth of their time: three processes keep two cores busy.
 test-all: test engines ## Runs the quick tests, then the slow ones and those on real engines
-	$(PY) -m pytest -m "slow or engine or peers" --numprocesses 3 --dist loadfile --durations=25 || test $$? -eq 5 # 5: no test bears either mark
+	$(PY) -m pytest -m "slow or engine or peers" --numprocesses 2 --dist loadfile --durations=25 || test $$? -eq 5 # 5: no test bears either mark
 
 PEERS := .venv-peers
 

@@ -3,11 +3,13 @@
 import functools
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -160,6 +162,15 @@ def test_an_error_of_the_user_names_the_line(tmp_path: Path, modules: Path) -> N
     assert not (tmp_path / "graph").exists()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Even where a shell started the tests in the background, and so ignores SIGINT for them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("in_main", [True, False])
 def test_an_error_without_data_ends_the_preparing_of_records(
     tmp_path: Path, modules: Path, in_main: bool
