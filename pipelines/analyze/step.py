@@ -71,11 +71,11 @@ def check_function(survey: Survey) -> tuple[str, ...]:
     Raises:
         RecipeError: if it fails, or returns something that cannot be stored.
     """
-    from ...transforms.analysis.analyze import trace
-
     function = survey.recipe.preprocessing_fn
     if function is None or survey.graph is not None:
         return ()
+    from ...transforms.analysis.analyze import trace
+
     with _explaining(survey):
         return tuple(trace(function, survey.features.prepared).outputs)
 

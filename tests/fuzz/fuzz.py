@@ -66,8 +66,8 @@ def run(names: list[str], num: int, *, first: int, ways: bool, jobs: int) -> int
     shares = sum(KINDS[name].share for name in names)
     started = time.monotonic()
     tallies: dict[str, Tally] = {}
-    # What takes long to load first, then what there is most of.
-    order = sorted(names, key=lambda name: (not KINDS[name].loads, -KINDS[name].share))
+    # What there is most of first; last what loads a library, which a process does once.
+    order = sorted(names, key=lambda name: (bool(KINDS[name].loads), -KINDS[name].share))
     context = multiprocessing.get_context("fork")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
         pending = {}

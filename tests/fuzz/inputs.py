@@ -38,6 +38,7 @@ from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import SnapshardError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
+from snapshard.transforms.prepare.engine import program
 from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.storage.opened_source import open_source
 
@@ -58,6 +59,21 @@ class Read:
 
     def of(self, name: str) -> dict[str, Any]:
         return {key: row for key, row in self.rows.items() if key.partition("#")[0] == name}
+
+
+_compile_programs = program.compile_programs
+_programs: dict[str, Any] = {}
+
+
+def compiled_once(*given: Any) -> Any:
+    """What the steps are compiled to, the same for each mutation that leaves the features alone."""
+    key = repr(given)
+    if key not in _programs:
+        _programs[key] = _compile_programs(*given)
+    return _programs[key]
+
+
+program.compile_programs = compiled_once
 
 
 def take(source: Any, folder: Path) -> tuple[Any, Inventory]:
