@@ -496,7 +496,7 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     listed = opened.list()
     if not listed:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
-    _refuse_snapshots(url, {file.path for file in listed})
+    _refuse_snapshots(opened.shown, {file.path for file in listed})
     source: Source
     steps: Sequence[PrepareStep] = ()
     splits = _USUAL
