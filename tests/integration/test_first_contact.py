@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import subprocess
+import sys
 import wave
 import zipfile
 from collections.abc import Callable
@@ -561,3 +563,16 @@ def test_credentials_are_left_out_of_the_place_of_a_table() -> None:
     assert "pass9" not in text
     assert "labels.csv" in text
     assert "Credentials are left out" in text
+
+
+def test_a_plan_loads_beam_only_for_a_preprocessing_fn(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x\n" + "1\n" * 60)
+    code = """
+import sys
+import snapshard as ss
+from snapshard.pipelines.inspect.forecast import forecast
+from snapshard.schemas.progress import Silent
+forecast(ss.Recipe(name="t", source=ss.Csv("t.csv")), progress=Silent())
+assert not {"apache_beam", "tensorflow_transform"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
