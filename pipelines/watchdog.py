@@ -43,7 +43,7 @@ from ..transforms.guard import (
     read_activities,
 )
 from ..transforms.storage.failures import telling_os_errors
-from .endings import END_S, end_now, fail, seconds_to_end, signals_fd
+from .endings import END_S, end_now, fail, is_interruptible, seconds_to_end, signals_fd
 from .engines import runs_here
 
 WARN_S = 60.0
@@ -191,7 +191,7 @@ class _Watchdog:
         self._seen: dict[tuple[int, int, int], _Seen] = {}
         self._ended = threading.Event()
         self._guard: subprocess.Popen[bytes] | None = None
-        self._in_main = threading.current_thread() is threading.main_thread()
+        self._interruptible = is_interruptible()
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -316,7 +316,7 @@ class _Watchdog:
             _kill(stalled.pid)
             if self._ends_within(END_S):
                 return
-        if self._in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if self._interruptible:
             fail()
         if not self._ends_within(END_S):
             end_now(str(self.failure), code=self.failure.exit_code)

@@ -199,7 +199,7 @@ class AnalysisProcess:
         try:
             try:
                 yield
-            finally:
+            finally:  # the interrupt may come this late
                 ended.set()
                 thread.join()
         except KeyboardInterrupt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
@@ -94,7 +93,7 @@ def failing_early(survey: Survey, process: AnalysisProcess | None) -> Iterator[N
         yield
 
 
-def _explaining(survey: Survey) -> AbstractContextManager[None]:
+def _explaining(survey: Survey) -> contextlib.AbstractContextManager[None]:
     return explaining_strings(
         survey.recipe.files, survey.inventory.selected, survey.opened, survey.inferred.features
     )

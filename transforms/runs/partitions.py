@@ -102,19 +102,7 @@ def check_rule(splits: Splits, features: Features) -> None:
             "bool, a time or a string."
         )
     if rule.by == "column" and _is_bool(feature):
-        owner: dict[str, str] = {}
-        for name, values in rule.values:
-            for text in values:
-                if text.casefold() not in (*_BOOLS, *_BOOLS.values()):
-                    raise RecipeError(
-                        f"Splits.by_column: {rule.feature!r} is a bool, but {name}={text!r} is "
-                        'neither "true" nor "false".'
-                    )
-                if owner.setdefault(_stored_bool(text), name) != name:
-                    raise RecipeError(
-                        f"Splits.by_column: {text!r} belongs to both {owner[_stored_bool(text)]} "
-                        f"and {name}."
-                    )
+        _check_bools(rule)
     if rule.by == "time" and not is_time(feature):
         raise RecipeError(
             f"Splits.by_time: {rule.feature!r} is {written(feature)}, expected a time or an "
@@ -185,6 +173,21 @@ _BOOLS = {"true": "1", "false": "0"}
 def _is_bool(feature: Feature) -> bool:
     form = tensor_form(feature)
     return form is not None and form.dtype == "bool"
+
+
+def _check_bools(rule: SplitRule) -> None:
+    owner: dict[str, str] = {}
+    for name, text in ((name, text) for name, values in rule.values for text in values):
+        stored = _stored_bool(text)
+        if stored not in _BOOLS.values():
+            raise RecipeError(
+                f"Splits.by_column: {rule.feature!r} is a bool, but {name}={text!r} is "
+                'neither "true" nor "false".'
+            )
+        if owner.setdefault(stored, name) != name:
+            raise RecipeError(
+                f"Splits.by_column: {text!r} belongs to both {owner[stored]} and {name}."
+            )
 
 
 def _stored_bool(text: str) -> str:
