@@ -8,7 +8,6 @@ interrupted. Only 1 and 130 are worth a retry; only a defect shows a traceback.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import sys
@@ -36,8 +35,6 @@ from .cli_options import (
 from .schemas.visible import human_count, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .pipelines.snapshot import Snapshot
     from .schemas.recipe import Recipe
 
@@ -913,18 +910,12 @@ def _plain(message: str) -> str:
     return f"{problem}. Did you mean {' or '.join(names)}?" if names else expectation(problem)
 
 
-@functools.cache
-def _command() -> Callable[..., Any]:
-    """Of all commands; typer reads them from signatures, which takes as long as a short command."""
-    return typer.main.get_command(app)
-
-
 def _run(arguments: list[str] | None) -> int:
     from . import terminal
     from .schemas.errors import SnapshardError
 
     try:
-        code = _command()(arguments, standalone_mode=False, prog_name="snapshard")
+        code = app(arguments, standalone_mode=False, prog_name="snapshard")
         terminal.flush()
     except SnapshardError as error:
         terminal.show_error(str(error))
