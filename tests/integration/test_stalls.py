@@ -174,7 +174,7 @@ def test_a_build_that_hangs_fails_and_names_the_element(
     killed = cause == "c" and workers == 1 and place != "analyze"
     # 1 says that another try may help; no thread is left to say so where C keeps Python's lock.
     assert process.returncode == (-signal.SIGKILL if killed else 1), err
-    assert f"error: No progress for 3 s on {NAMED[place]}" in err
+    assert f"error: No progress for 3 s on {NAMED[place]}" in err, err
     assert err.count("warning: No progress") == 1
     assert ("which is stopped" in err) == (cause == "stop")
     assert "Traceback" not in err
