@@ -7,8 +7,6 @@ workspace or the snapshot's folder, under a key that is computed from what went 
 whose result exists does nothing, so a build resumes. ``_all_steps`` makes one result after the
 other. ``_one_step``, maybe in a process or on a machine of its own, looks up those of the steps
 before, names the step that is missing, and makes its own.
-
-This module alone chooses the runner.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NoReturn, TypeVar
 
-from ..runners import make_runner as make_runner
 from ..schemas.errors import DamagedWorkError, RecipeError, StepOrderError
 from ..schemas.fingerprint import differences
 from ..schemas.naming import OutputPaths, Workspace
@@ -39,7 +36,7 @@ from ..transforms.storage.redaction import hiding_known_in_errors
 from .analyze.process import AnalysisProcess, AnalysisTask, start_process
 from .analyze.step import check_function, failing_early, graph_url, make_graph
 from .endings import END_ELSEWHERE_S, END_S, ending_within
-from .engines import runner_config, runs_here
+from .engines import make_runner, runner_config, runs_here
 from .inventory.artifact import (
     Reference,
     changed_files,

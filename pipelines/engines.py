@@ -1,4 +1,7 @@
-"""Engines: their configuration, from a name and settings or from a TOML file shared by a team."""
+"""Engines: their configuration, from a name and settings or from a TOML file shared by a team.
+
+Only this module imports a runner.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import tomllib
 from typing import Any
 
+from ..runners import make_runner as make_runner
 from ..schemas.errors import RecipeError
 from ..schemas.runner import Dataflow, Direct, Flink, JobRunner, Prism, RunnerConfig, Spark
 

@@ -1,7 +1,7 @@
 """Where the jobs run: one module for each engine.
 
 A runner implements the protocol in `schemas.runner` and hides the details of its engine. Imports
-only `schemas`; only `pipelines.build` imports a runner, by `make_runner`.
+only `schemas`; only `pipelines.engines` imports a runner, by `make_runner`.
 """
 
 from ..schemas.runner import Dataflow, Direct, Flink, JobRunner, Prism, RunnerConfig

@@ -22,13 +22,13 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("schemas", "transforms", "pipelines", "runners")
 ROOT_MODULES = {"__init__", "__main__", "cli", "cli_options", "startup_noise", "terminal"}
 
-# An arrow that runs back up is what is not listed here. `pipelines.build` alone picks a runner.
+# An arrow that runs back up is what is not listed here. `pipelines.engines` alone imports a runner.
 MAY_IMPORT = {
     "schemas": {"schemas"},
     "transforms": {"schemas", "transforms"},
     "pipelines": {"schemas", "transforms", "pipelines"},
     "runners": {"schemas", "runners"},
-    "pipelines.build": {"schemas", "transforms", "pipelines", "runners"},
+    "pipelines.engines": {"schemas", "runners"},
     "__init__": {*ROOMS},
     "__main__": {"cli"},
     "cli": {*ROOMS, "cli_options", "startup_noise", "terminal"} - {"runners"},

@@ -27,8 +27,7 @@ from ...transforms.examples.shards import ShardWriter, shard_name
 from ...transforms.examples.tfrecord import stored_examples
 from ..analyze.external_graph import find_graph
 from ..analyze.step import make_graph
-from ..build import make_runner
-from ..engines import runner_config
+from ..engines import make_runner, runner_config
 from ..inventory.survey import Survey, take_survey
 from ..plan.step import lay_out
 from ..prepare.step import prepare_records

@@ -20,7 +20,7 @@ from ...schemas.fingerprint import library_versions
 from ...schemas.naming import join
 from ...schemas.runner import JobRunner, RunnerConfig
 from ...transforms import storage
-from ..build import make_runner
+from ..engines import make_runner
 from ..recipe.shipping import refuse_optimized_python
 
 _NUM_ELEMENTS = 16

@@ -24,6 +24,7 @@ from ...schemas.naming import join
 from ...schemas.recipe import Recipe
 from ...schemas.runner import Dataflow
 from ...transforms import storage
+from ..engines import make_runner
 
 _LOGGER = logging.getLogger(__name__)
 _INHERITED = (
@@ -159,8 +160,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: if a check fails, a parameter is missing, or Beam does not accept an option.
     """
-    from ..build import make_runner
-
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for parameter in PARAMETERS:
         parser.add_argument(f"--{parameter.name}", required=parameter.required, default="")

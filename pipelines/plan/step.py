@@ -27,10 +27,10 @@ from ...transforms.runs.summary import Summary
 from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ..inventory.survey import Survey
 from ..prepare.run_files import keys_suffix
+from ..prepare.split_ends import group_sizes
 from .key_columns import key_columns_reader
 from .ranges import empty_splits, plan_from_json, plan_splits, plan_to_json, refuse_empty_splits
 from .sample import Limit
-from .splits import group_sizes
 
 GUNZIP_MB_PER_S = 130.0
 """MB/s of uncompressed examples that one core reads from a GZIP shard through TFRecordDataset.

@@ -30,12 +30,12 @@ from ...transforms.runs.summary import (
 )
 from ..inventory.step import write_descriptors
 from ..inventory.survey import Survey
-from ..plan.splits import find_split_ends
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import counting_outputs, expected_to_advance
 from .block_worker import PrepareConfig, StageKey, run_files
 from .run_files import run_in_place
 from .sort_keys import bins_for
+from .split_ends import find_split_ends
 from .stages import plan_spans
 
 STEP = "prepare"

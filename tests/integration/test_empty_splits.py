@@ -9,7 +9,7 @@ import pytest
 import snapshard as ss
 from snapshard.cli import main
 from snapshard.pipelines.inspect.forecast import forecast
-from snapshard.pipelines.plan import splits as planned_splits
+from snapshard.pipelines.prepare import split_ends
 from snapshard.schemas.progress import Silent
 
 SHARES = {"train": 0.7, "validation": 0.15, "test": 0.15}
@@ -186,7 +186,7 @@ def test_records_without_a_group_are_rejects(tmp_path: Path) -> None:
 
 
 def test_too_many_groups_to_balance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned_splits, "MAX_GROUPS", 5)
+    monkeypatch.setattr(split_ends, "MAX_GROUPS", 5)
     splits = ss.Splits(**SHARES, group_by="g", assign="balanced")
     recipe = ss.Recipe(name="x", source=_write(tmp_path, _speakers(SIX)), splits=splits)
     with pytest.raises(ss.SnapshardError, match="supports up to 5 groups, but 'g' has more"):

@@ -78,6 +78,7 @@ SUBJECTS = {
             "pipelines/plan/ranges.py",
             "pipelines/plan/step.py",
             "pipelines/plan/splits.py",
+            "pipelines/prepare/split_ends.py",
             "pipelines/write/strategy.py",
             "transforms/examples/sizing.py",
             "schemas/shards.py",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshard.pipelines.plan.splits import assign_groups
+from snapshard.pipelines.prepare.split_ends import assign_groups
 from snapshard.schemas.splits import Splits
 from snapshard.transforms.runs.keys import NO_PARTITION
 from snapshard.transforms.runs.partitions import GroupSplits

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from snapshard.pipelines.plan.splits import end_before, find_time_ends
 from snapshard.pipelines.prepare.run_files import RunFiles
+from snapshard.pipelines.prepare.split_ends import end_before, find_time_ends
 from snapshard.schemas.errors import DataError
 from snapshard.schemas.features import Features, Scalar
 from snapshard.schemas.naming import Workspace
