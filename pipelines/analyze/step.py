@@ -127,7 +127,7 @@ def _ensure_graph(
     records = train_records(
         train_split(plans),
         workspace=workspace,
-        summary_digest=prepared.digest,
+        summary_name=prepared.summary_name,
         prepared=features,
         stratify_by=survey.recipe.splits.stratify_by,
     )

@@ -14,9 +14,9 @@ from ...schemas.blocks import ShardPlan, SplitPlan
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
 from ...transforms.activity import advance
-from ...transforms.examples.shards import rows_of_shard, run_readers
+from ...transforms.examples.shards import rows_of_shard
 from ...transforms.runs.files import KeyRange, RunReader
-from ...transforms.runs.summary import read_runs
+from ...transforms.runs.summary import read_runs, run_readers
 
 _POLL_SECONDS = 0.02
 
@@ -26,7 +26,7 @@ class TrainRecords:
     """Reads wire columns of a split's records: plain data, usable in any process."""
 
     workspace: Workspace
-    summary_digest: str
+    summary_name: str
     prepared: Features
     split: SplitPlan
     """Without its shards."""
@@ -41,7 +41,7 @@ class TrainRecords:
 
     def readers(self) -> list[RunReader]:
         """Readers of all runs, in the order of their ids."""
-        entries = read_runs(self.workspace, self.summary_digest)
+        entries = read_runs(self.workspace, self.summary_name)
         return run_readers(entries, self.workspace, self.prepared)
 
     def read(
@@ -70,7 +70,7 @@ def train_records(
     split: SplitPlan,
     *,
     workspace: Workspace,
-    summary_digest: str,
+    summary_name: str,
     prepared: Features,
     stratify_by: str | None,
 ) -> TrainRecords:
@@ -88,7 +88,7 @@ def train_records(
     )
     return TrainRecords(
         workspace=workspace,
-        summary_digest=summary_digest,
+        summary_name=summary_name,
         prepared=prepared,
         split=SplitPlan(name=split.name, shards=(), strata=split.strata),
         whole=whole,

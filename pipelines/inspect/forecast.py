@@ -347,7 +347,7 @@ def _next_stage(
             features=config.features.outputs,
             workspace=workspace,
         )
-    following = next_config(survey, config, digest=run_id, contents="", ends=ends)
+    following = next_config(survey, config, previous_summary=run_id, contents="", ends=ends)
     made = RunMaker(following).records(KeySpan(0, KEY_SPACE), dropped)
     return following, list(made)
 

@@ -39,8 +39,6 @@ from ...transforms.runs.summary import RunEntry
 Ints = npt.NDArray[np.int64]
 ReadKeys = Callable[[Collection[tuple[int, int]]], KeyColumns]
 """Returns exactly the rows of the given (partition, bin) pairs, in any order."""
-_REQUESTS = 32
-"""Runs read concurrently from a store."""
 MAX_ROWS = 1 << 21
 """Rows requested at a time (a bin is never divided): about 300 MB while in use."""
 
@@ -69,8 +67,7 @@ def key_columns_reader(
             KeyRange(partition, start * width, (stop + 1) * width)
             for partition, start, stop in _stretches(bins)
         ]
-        # A store is slow per request, but serves many concurrently.
-        with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
+        with ThreadPoolExecutor(storage.num_requests(workspace.root)) as pool:
             found = pool.map(lambda reader: list(reader.read_all(ranges)), readers)
             batches = [batch for of_run in found for batch in of_run]
         records = pa.Table.from_batches(batches, keys_schema()).combine_chunks()

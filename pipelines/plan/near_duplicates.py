@@ -26,12 +26,11 @@ from ...schemas.features import Feature, Features, Image, Mask, Scalar, Text
 from ...schemas.naming import Workspace
 from ...transforms import storage
 from ...transforms.activity import advance
-from ...transforms.examples.shards import run_readers
 from ...transforms.runs import similarity
 from ...transforms.runs.contents import content_hashes
 from ...transforms.runs.files import ID, KEY, PARTITION, wire_schema
-from ...transforms.runs.partitions import label_texts
-from ...transforms.runs.summary import RunTable
+from ...transforms.runs.partitions import strata_of
+from ...transforms.runs.summary import RunTable, run_readers
 from .split_leakage import split_of_rows
 
 MAX_RECORDS = 50_000
@@ -119,15 +118,11 @@ def find_near_duplicates(
                 for batch in reader.scan():
                     if stop.is_set():
                         raise CancelledError
-                    strata = None
-                    if stratify_by is not None:
-                        texts = label_texts(batch.column(stratify_by), features[stratify_by])
-                        strata = texts.fill_null("")
                     splits = split_of_rows(
                         used,
                         partitions=batch.column(PARTITION).to_numpy(),
                         keys=batch.column(KEY).to_numpy(),
-                        strata=strata,
+                        strata=strata_of(batch, features, stratify_by),
                     )
                     kept = np.flatnonzero(splits >= 0)
                     contents = content_hashes(batch.select(wire_schema(compared).names))

@@ -30,8 +30,6 @@ _MEMORY_RECORDS = 4_000_000
 """Records compared at once, in about 200 MB."""
 _MAX_PARTS = 512
 """Maximum number of files open at once: above two billion records, more memory is used."""
-_REQUESTS = 32
-"""Key files read concurrently from a store, a few megabytes each."""
 ROW = np.dtype([("content", np.uint64), ("split", np.int8)])
 
 Rows = npt.NDArray[np.void]
@@ -135,8 +133,7 @@ def read_rows(
         url = workspace.run_keys(entry.run.run_id, suffix)
         return list(_until(stop, RunReader(url, entry.keys, keys_schema()).scan()))
 
-    # A store is slow per request, but serves many concurrently.
-    at_once = 1 if storage.is_local(workspace.root) else _REQUESTS
+    at_once = storage.num_requests(workspace.root)
     with ThreadPoolExecutor(at_once) as pool:
         files = iter(entries)
         while some := list(itertools.islice(files, at_once)):

@@ -19,11 +19,11 @@ from ...schemas.progress import Progress
 from ...schemas.recipe import Recipe
 from ...schemas.shards import Compression
 from ...transforms import storage
-from ...transforms.analysis.graph import graph_info
-from ...transforms.examples.shards import ShardSettings, load_graph, run_readers
+from ...transforms.analysis.graph import TransformGraph, graph_info
+from ...transforms.examples.shards import ShardSettings
 from ...transforms.examples.sizing import SAMPLE_RUNS, measure_sample
 from ...transforms.runs.key_histogram import BIN_BITS
-from ...transforms.runs.summary import Summary
+from ...transforms.runs.summary import Summary, run_readers
 from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ..inventory.survey import Survey
 from ..prepare.run_files import keys_suffix
@@ -167,7 +167,7 @@ def _plan(survey: Survey, summary: Summary, graph: str | None, *, workspace: Wor
         run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, survey.features.prepared),
         partitions=range(len(recipe.splits.names)),
         prepared=survey.features.prepared,
-        graph=load_graph(graph),
+        graph=None if graph is None else TransformGraph(graph),
     )
     compression = choose_compression(
         recipe.shards.compression,

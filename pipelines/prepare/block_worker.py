@@ -23,7 +23,6 @@ from ...schemas.naming import Workspace
 from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords, Source
 from ...transforms.activity import advance, working_on
 from ...transforms.code.dependencies import Dependencies, functions_in, refuse_undeclared
-from ...transforms.examples.shards import run_readers
 from ...transforms.media.image_codecs import parts_by_pixels
 from ...transforms.prepare.engine.program import StepRunner, with_record
 from ...transforms.prepare.engine.validate import Validator
@@ -32,12 +31,12 @@ from ...transforms.runs.files import ID, KeyRange, merge_range, wire_schema
 from ...transforms.runs.key_histogram import KeyBins
 from ...transforms.runs.keys import NO_PARTITION, record_keys
 from ...transforms.runs.partitions import SplitEnds
-from ...transforms.runs.summary import Summary, name_summary, read_runs
+from ...transforms.runs.summary import Summary, name_summary, read_runs, run_readers
 from ...transforms.sources.combined import open_files
 from ..recipe.shipping import StagedRecipe, altered
 from .run_files import RunFiles, keys_suffix, run_in_place
 from .sort_keys import RecordKeys, split_of_records
-from .stages import StageFeatures, label_of, stages_of
+from .stages import StageFeatures, stages_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,7 @@ class PrepareConfig:
     features: StageFeatures
     key: StageKey
     stage: int = 0
-    previous: str = ""
+    previous_summary: str = ""
     """The name of the summary of the stage before; empty for the first stage."""
     given: Features = dataclasses.field(default_factory=dict)
     """The features of the stage before."""
@@ -123,7 +122,7 @@ class RunMaker:
                 recipe,
                 self._stage.cross,
                 workspace=config.workspace,
-                summary_digest=config.previous,
+                summary_name=config.previous_summary,
                 features=config.given,
                 ends=config.ends,
             )
@@ -141,7 +140,7 @@ class RunMaker:
         self._in_order = (
             config.stage == 0 and last and not recipe.files.numbered and not splits.partitioned
         )
-        self._files = run_files(
+        self._files = RunFiles.of_stage(
             config.workspace,
             recipe,
             outputs=config.features.outputs,
@@ -254,7 +253,7 @@ class RangeReader:
         cross: CrossStep,
         *,
         workspace: Workspace,
-        summary_digest: str,
+        summary_name: str,
         features: Features,
         ends: SplitEnds | None,
     ) -> None:
@@ -264,7 +263,7 @@ class RangeReader:
             recipe: The recipe, with its splits and seed.
             cross: The step across records.
             workspace: The runs' workspace.
-            summary_digest: Name of the runs' summary.
+            summary_name: Name of the runs' summary.
             features: Features of their records.
             ends: Ends of splits that depend on all records.
         """
@@ -273,7 +272,7 @@ class RangeReader:
         self._features = features
         self._ends = ends
         self._names = wire_schema(features).names
-        entries = read_runs(workspace, summary_digest)
+        entries = read_runs(workspace, summary_name)
         self._runs = run_readers(entries, workspace, features)
 
     def read(self, span: WorkUnit) -> Iterator[RawBatch]:
@@ -400,26 +399,3 @@ class RejectPayloads:
                     reject, place=dataclasses.replace(place, start=start, stop=stop)
                 )
         return reject
-
-
-def run_files(
-    workspace: Workspace, recipe: Recipe, *, outputs: Features, stage: int, bins: KeyBins
-) -> RunFiles:
-    """The files of a stage's runs.
-
-    Args:
-        workspace: Where they are.
-        recipe: What is built.
-        outputs: The features that the stage's runs hold.
-        stage: Its number, from 0.
-        bins: What the runs' summaries count by.
-    """
-    last = stage + 1 == len(stages_of(recipe))
-    return RunFiles(
-        workspace,
-        outputs,
-        label=label_of(recipe, outputs) if last else None,
-        stratify_by=recipe.splits.stratify_by if last else None,
-        suffix=keys_suffix(recipe) if last else "plain",
-        bins=bins,
-    )

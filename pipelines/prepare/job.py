@@ -39,7 +39,7 @@ class PrepareRuns(beam.PTransform):
 
     config: PrepareConfig
     descriptors: Sequence[str]
-    summary_digest: str
+    summary_name: str
     num_threads: int = 1
     """Blocks that one worker prepares concurrently."""
 
@@ -53,7 +53,7 @@ class PrepareRuns(beam.PTransform):
             | "PrepareBlock"
             >> beam.ParDo(_PrepareBlockFn(self.config, self.num_threads))  # Summary
             | "SumUp"
-            >> _SumUp(self.config.workspace, self.summary_digest, may_be_none=not self.descriptors)
+            >> _SumUp(self.config.workspace, self.summary_name, may_be_empty=not self.descriptors)
         )
 
 
@@ -156,15 +156,15 @@ class _SumUp(beam.PTransform):
 
     workspace: Workspace
     name: str
-    may_be_none: bool
+    may_be_empty: bool
     """Whether there may be no runs."""
 
     def expand(self, summaries: Any) -> Any:
         number = num_parts(self.name)
         if number == 1:
             combine = beam.CombineGlobally(CombineSummaries())
-            if not self.may_be_none:
-                # An empty summary instead of none costs a build of few files five more transforms.
+            if not self.may_be_empty:
+                # The default, an empty summary, costs five more transforms.
                 combine = combine.without_defaults()
             parts = summaries | "CombineSummaries" >> combine  # Summary
         else:
@@ -222,10 +222,10 @@ class _CutSummaryFn(beam.DoFn):
 class _WriteSummaryFn(beam.DoFn):
     """Writes a part of the combined summary to the workspace."""
 
-    def __init__(self, workspace: Workspace, digest: str) -> None:
+    def __init__(self, workspace: Workspace, name: str) -> None:
         self._workspace = workspace
-        self._digest = digest
+        self._name = name
 
     def process(self, element: tuple[int, Summary] | Summary) -> None:
         part, summary = (0, element) if isinstance(element, Summary) else element
-        write_summary(summary, self._workspace, self._digest, part)
+        write_summary(summary, self._workspace, self._name, part)

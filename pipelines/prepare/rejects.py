@@ -28,9 +28,6 @@ from ..inventory.survey import Survey
 from .run_files import run_rejects
 from .step import Prepared
 
-_REQUESTS = 32
-"""Runs whose rejects are read concurrently from a store."""
-
 
 def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str) -> None:
     """Writes the rejects of some runs to one local file.
@@ -44,8 +41,7 @@ def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str)
             return (*_first(file), entry.run.run_id, entry)
 
     some = [entry for entry in entries if entry.run.num_rejects]
-    # A store is slow per request, but serves many concurrently.
-    with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
+    with ThreadPoolExecutor(storage.num_requests(workspace.root)) as pool:
         found = list(pool.map(place, some))
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(RejectWriter(path))
@@ -58,9 +54,7 @@ def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str)
 @contextlib.contextmanager
 def _opened(entry: RunEntry, workspace: Workspace) -> Iterator[Any]:
     found = run_rejects(workspace, entry.run)
-    if found is None:
-        yield None
-        return
+    assert found is not None, "the entry has rejects"
     with pq.ParquetFile(found) as file:
         yield file
 

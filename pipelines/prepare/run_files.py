@@ -44,9 +44,10 @@ from ...transforms.runs.files import (
     wire_schema,
 )
 from ...transforms.runs.key_histogram import KeyBins, KeyHistogram
-from ...transforms.runs.partitions import label_texts
+from ...transforms.runs.partitions import strata_of
 from ...transforms.runs.summary import RunEntry, Summary, batches_from_json
 from ...transforms.storage.artifacts import is_lost, put_artifact, read_artifact
+from .stages import label_of, stages_of
 
 SORT_BYTES = 64 << 20
 """Bytes of prepared records that are sorted in memory; more are spilled and merged."""
@@ -99,6 +100,29 @@ class RunFiles:
         inputs = {name: feature for name, feature in features.items() if name != label}
         self._compared = wire_schema(inputs or features).names
 
+    @classmethod
+    def of_stage(
+        cls, workspace: Workspace, recipe: Recipe, *, outputs: Features, stage: int, bins: KeyBins
+    ) -> RunFiles:
+        """The runs of a stage of a recipe.
+
+        Args:
+            workspace: The runs' workspace.
+            recipe: What is built.
+            outputs: Features of the stage's records.
+            stage: Its number, from 0.
+            bins: The bins of summaries.
+        """
+        last = stage + 1 == len(stages_of(recipe))
+        return cls(
+            workspace,
+            outputs,
+            label=label_of(recipe, outputs) if last else None,
+            stratify_by=recipe.splits.stratify_by if last else None,
+            suffix=keys_suffix(recipe) if last else "plain",
+            bins=bins,
+        )
+
     def write(
         self,
         run_id: str,
@@ -128,7 +152,7 @@ class RunFiles:
             if dropped.num_rejects:
                 rejects = os.path.join(scratch, "rejects.parquet")
                 dropped.write(rejects)
-                rejects_sha256 = _sha256_of(rejects)
+                rejects_sha256 = storage.sha256_of(rejects)
             info = RunInfo(
                 run_id=run_id,
                 num_records=writer.num_records,
@@ -219,10 +243,9 @@ class RunFiles:
         return f"keys-2 {info.run_id} {self._suffix}"
 
     def _key_columns(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        name = self._stratify_by
-        strata = pa.nulls(records.num_rows, pa.large_string())
-        if name is not None:
-            strata = label_texts(records.column(name), self._features[name]).fill_null("")
+        strata = strata_of(records, self._features, self._stratify_by)
+        if strata is None:
+            strata = pa.nulls(records.num_rows, pa.large_string())
         columns = [records.column(column) for column in (PARTITION, KEY, NUM_BYTES)]
         contents = pa.array(content_hashes(records.select(self._compared)))
         return pa.RecordBatch.from_arrays([*columns, strata, contents], schema=keys_schema())
@@ -273,7 +296,7 @@ def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:
         if storage.is_local(url):
             found = storage.local_path(url)
             with storage.failing_as_storage_error("read", url):
-                sha256 = _sha256_of(found)
+                sha256 = storage.sha256_of(found)
         else:
             content = storage.read_bytes(url)
             sha256, found = hashlib.sha256(content).hexdigest(), io.BytesIO(content)
@@ -286,11 +309,6 @@ def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:
             f"{storage.redact(url)} is missing or damaged. Start the build again to recreate it."
         )
     return found
-
-
-def _sha256_of(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _what_info(run_id: str) -> str:

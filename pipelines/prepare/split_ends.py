@@ -21,10 +21,9 @@ from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
 from ...schemas.splits import Splits
 from ...transforms import storage
-from ...transforms.examples.shards import run_readers
 from ...transforms.runs.keys import text_keys, value_texts
 from ...transforms.runs.partitions import GroupSplits, SplitEnds, label_texts
-from ...transforms.runs.summary import RunEntry
+from ...transforms.runs.summary import RunEntry, run_readers
 
 MAX_GROUPS = 100_000
 """Maximum number of balanced groups: their splits, 1 MB, are sent to every worker."""

@@ -32,15 +32,15 @@ from ..inventory.step import write_descriptors
 from ..inventory.survey import Survey
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import counting_outputs, expected_to_advance
-from .block_worker import PrepareConfig, StageKey, run_files
-from .run_files import run_in_place
+from .block_worker import PrepareConfig, StageKey
+from .run_files import RunFiles, run_in_place
 from .sort_keys import bins_for
 from .split_ends import find_split_ends
 from .stages import plan_spans
 
 STEP = "prepare"
-_LOOKED_FOR = 10_000
-"""So many runs are looked for at a time."""
+_LOOKED_UP = 10_000
+"""Number of runs looked up at a time."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,8 +52,7 @@ class PreparedStage:
 
     key: StageKey
     units: Sequence[WorkUnit]
-    name: str
-    """Of the summary."""
+    summary_name: str
     summary: Summary
 
     @property
@@ -79,14 +78,14 @@ class Prepared:
         return self.stages[-1].summary
 
     @property
-    def digest(self) -> str:
+    def summary_name(self) -> str:
         """The name of that summary."""
-        return self.stages[-1].name
+        return self.stages[-1].summary_name
 
     @property
-    def summaries(self) -> tuple[str, ...]:
+    def summary_names(self) -> tuple[str, ...]:
         """The names of all stages' summaries, the final one last."""
-        return tuple(stage.name for stage in self.stages)
+        return tuple(stage.summary_name for stage in self.stages)
 
     @functools.cached_property
     def entries(self) -> RunTable:
@@ -135,14 +134,19 @@ def first_config(survey: Survey, staged: StagedRecipe, workspace: Workspace) -> 
 
 
 def next_config(
-    survey: Survey, config: PrepareConfig, *, digest: str, contents: str, ends: SplitEnds | None
+    survey: Survey,
+    config: PrepareConfig,
+    *,
+    previous_summary: str,
+    contents: str,
+    ends: SplitEnds | None,
 ) -> PrepareConfig:
     """What the runs of the next stage are made with.
 
     Args:
         survey: The survey.
         config: Of the stage before.
-        digest: The name of the summary of its runs.
+        previous_summary: The name of the summary of its runs.
         contents: Digest of what these contain.
         ends: Of splits that all records decide, where they are known by now.
     """
@@ -152,7 +156,7 @@ def next_config(
         features=survey.stages[stage],
         key=_stage_key(survey, stage, contents),
         stage=stage,
-        previous=digest,
+        previous_summary=previous_summary,
         given=config.features.outputs,
         ends=ends,
     )
@@ -193,14 +197,14 @@ def _stages_in_place(survey: Survey, workspace: Workspace) -> Iterator[PreparedS
         summary = find_summary(workspace, name)
         if summary is None:
             return
-        yield PreparedStage(key=key, units=units, name=name, summary=summary)
+        yield PreparedStage(key=key, units=units, summary_name=name, summary=summary)
         units, contents = plan_spans(summary.histogram), summary.contents
 
 
 def drop_damaged_runs(survey: Survey, workspace: Workspace) -> None:
     """Reads every run of a build, and drops those that are damaged: prepare makes them again."""
     for number, stage in enumerate(_stages_in_place(survey, workspace)):
-        files = run_files(
+        files = RunFiles.of_stage(
             workspace,
             survey.recipe,
             outputs=survey.stages[number].outputs,
@@ -208,7 +212,7 @@ def drop_damaged_runs(survey: Survey, workspace: Workspace) -> None:
             bins=_bins(survey, number, num_units=len(stage.units)),
         )
         if True in list(_each(files.drop_damage, stage.summary.entries, workspace)):
-            remove_summary(workspace, stage.name)
+            remove_summary(workspace, stage.summary_name)
 
 
 def prepare_records(
@@ -248,12 +252,14 @@ def prepare_records(
             summary = read_summary(workspace, name)
         else:
             progress.start(label, total=len(units), unit="blocks")
-        # All blocks that are reused are one word, "reused".
+        # If all blocks are reused, progress shows only "reused".
         num_reused = len(units) - len(missing) if missing else 0
         notes = [f"{num_reused:,} reused"] if num_reused else []
         notes.append(human_count(summary.num_records, "records"))
         progress.finish(label, reused=not missing, note=", ".join(notes))
-        stages.append(PreparedStage(key=config.key, units=units, name=name, summary=summary))
+        stages.append(
+            PreparedStage(key=config.key, units=units, summary_name=name, summary=summary)
+        )
         if len(stages) == len(survey.stages):
             return Prepared(stages=tuple(stages), num_made=num_made)
         ends = config.ends
@@ -264,7 +270,9 @@ def prepare_records(
                 features=config.features.outputs,
                 workspace=workspace,
             )
-        config = next_config(survey, config, digest=name, contents=summary.contents, ends=ends)
+        config = next_config(
+            survey, config, previous_summary=name, contents=summary.contents, ends=ends
+        )
         units = plan_spans(summary.histogram)
 
 
@@ -295,7 +303,7 @@ def prepare_part(
     if not missing:
         progress.start(STEP, total=len(blocks), unit="blocks")
     else:
-        # Of no use to anybody: the summary that counts is that of all blocks.
+        # The job writes a summary of these blocks, which nothing reads: it is removed.
         name = hashlib.sha256(f"part {sorted(missing.values())}".encode()).hexdigest()[:32]
         units = list(missing)
         _run_stage(config, units, missing, name, label=STEP, runner=runner, progress=progress)
@@ -322,11 +330,11 @@ def _missing_runs(config: PrepareConfig, units: Sequence[WorkUnit]) -> dict[Work
 
 
 def _each(function: Callable[[T], R], items: Sequence[T], workspace: Workspace) -> Iterator[R]:
-    """The function of each item, in order, of many at once: stores answer slowly."""
+    """Applies the function to many items at once, since stores answer slowly; keeps their order."""
     local = storage.is_local(workspace.root)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1) if local else 64) as pool:
-        for start in range(0, len(items), _LOOKED_FOR):
-            yield from pool.map(function, items[start : start + _LOOKED_FOR])
+        for start in range(0, len(items), _LOOKED_UP):
+            yield from pool.map(function, items[start : start + _LOOKED_UP])
 
 
 def _run_stage(

@@ -7,7 +7,6 @@ manifest, and the same build completes it again. ``latest.json`` names the last 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
@@ -208,9 +207,7 @@ class Publisher:
 
     def put_file(self, name: str, path: str) -> None:
         """Moves a local file to its place and records its size and hash."""
-        with open(path, "rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        self.note(name, num_bytes=os.path.getsize(path), sha256=sha256)
+        self.note(name, num_bytes=os.path.getsize(path), sha256=storage.sha256_of(path))
         storage.put_file(path, join(self._folder, name))
 
     def note(self, name: str, *, num_bytes: int, sha256: str) -> None:
@@ -293,7 +290,7 @@ def _build_facts(
             "blocks": list_inputs(survey, settings.workspace),
             "graph": settings.graph,
             "runs": [*(entry.run.run_id for entry in prepared.entries), *prepared.replaced],
-            "summary": list(prepared.summaries),
+            "summary": list(prepared.summary_names),
         },
     }
     if survey.excluded is not None:

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from ...schemas.blocks import ShardPlan
 from ...transforms.activity import advance, working_on
-from ...transforms.examples.shards import ShardSettings, ShardWriter, number_shards, run_readers
+from ...transforms.examples.shards import ShardSettings, ShardWriter, number_shards
 from ...transforms.runs.files import KeyRange, merge_range
 from ...transforms.runs.shuffled import ShardCutter, chunks_of, sort_chunks
-from ...transforms.runs.summary import read_runs
+from ...transforms.runs.summary import read_runs, run_readers
 from ...transforms.storage.failures import telling_os_errors
 from ..plan.step import layout_of
 from ..prepare.job import ConcurrentDoFn
@@ -35,7 +35,7 @@ class WriteShards(beam.PTransform):
     """
 
     settings: ShardSettings
-    summary_digest: str
+    summary_name: str
     wanted: Sequence[int]
     """Numbers in the plan of the shards to write, ascending."""
     num_threads: int = 1
@@ -44,7 +44,7 @@ class WriteShards(beam.PTransform):
     def expand(self, pbegin: Any) -> Any:
         """Connects the transforms."""
         write = _WriteShardFn(
-            self.settings, summary_digest=self.summary_digest, num_threads=self.num_threads
+            self.settings, summary_name=self.summary_name, num_threads=self.num_threads
         )
         return (
             pbegin
@@ -57,14 +57,14 @@ class WriteShards(beam.PTransform):
 class _WriteShardFn(ConcurrentDoFn):
     """Writes one shard; outputs the name of its file."""
 
-    def __init__(self, settings: ShardSettings, *, summary_digest: str, num_threads: int) -> None:
+    def __init__(self, settings: ShardSettings, *, summary_name: str, num_threads: int) -> None:
         super().__init__(num_threads)
         self._settings = settings
-        self._summary_digest = summary_digest
+        self._summary_name = summary_name
 
     def setup(self) -> None:
         settings = self._settings
-        entries = read_runs(settings.workspace, self._summary_digest)
+        entries = read_runs(settings.workspace, self._summary_name)
         self._writer = ShardWriter(settings, entries)
         self._planned = number_shards(layout_of(settings).splits)
 
@@ -86,7 +86,7 @@ class ShuffleShards(beam.PTransform):
     """
 
     settings: ShardSettings
-    summary_digest: str
+    summary_name: str
     wanted: Sequence[int]
     """Numbers in the plan of the shards to write, ascending."""
     num_runs: int
@@ -96,7 +96,7 @@ class ShuffleShards(beam.PTransform):
 
     def expand(self, pbegin: Any) -> Any:
         """Connects the transforms."""
-        cut = _CutByShardFn(self.settings, summary_digest=self.summary_digest, wanted=self.wanted)
+        cut = _CutByShardFn(self.settings, summary_name=self.summary_name, wanted=self.wanted)
         return (
             pbegin
             | "AllRuns" >> beam.Create([(self.num_runs, self.group)], reshuffle=False)
@@ -123,15 +123,15 @@ class _CutByShardFn(beam.DoFn):
     """Merges a group of runs; outputs chunks of records with the number of their shard."""
 
     def __init__(
-        self, settings: ShardSettings, *, summary_digest: str, wanted: Sequence[int]
+        self, settings: ShardSettings, *, summary_name: str, wanted: Sequence[int]
     ) -> None:
         self._settings = settings
-        self._summary_digest = summary_digest
+        self._summary_name = summary_name
         self._wanted = tuple(wanted)
 
     def setup(self) -> None:
         settings = self._settings
-        self._runs = read_runs(settings.workspace, self._summary_digest)
+        self._runs = read_runs(settings.workspace, self._summary_name)
         self._cutter = ShardCutter(
             layout_of(settings).splits,
             wanted=self._wanted,

@@ -101,7 +101,7 @@ def write_shards(
     with counting_outputs(progress, "write", outputs=outputs, unit="shards"):
         job, by = write_job(
             prepared.summary,
-            prepared.digest,
+            prepared.summary_name,
             layout.splits,
             settings=settings,
             missing=set(missing),

@@ -46,7 +46,7 @@ def checked_write_by(write_by: str) -> WriteBy:
 
 def write_job(
     summary: Summary,
-    digest: str,
+    summary_name: str,
     splits: Sequence[SplitPlan],
     *,
     settings: ShardSettings,
@@ -58,7 +58,7 @@ def write_job(
 
     Args:
         summary: Summary of the runs.
-        digest: Its name.
+        summary_name: Its name.
         splits: The plan.
         settings: Settings that the shards have in common.
         missing: The shards to write.
@@ -92,9 +92,9 @@ def write_job(
     )
     wanted = [n for n, shard in enumerate(shards) if shard_name(shard, settings) in missing]
     if not by_shuffle:
-        return WriteShards(settings, digest, wanted, runner.threads_per_worker), "ranges"
+        return WriteShards(settings, summary_name, wanted, runner.threads_per_worker), "ranges"
     group = runs_per_task(mean)
-    return ShuffleShards(settings, digest, wanted, num_runs=num_runs, group=group), "shuffle"
+    return ShuffleShards(settings, summary_name, wanted, num_runs=num_runs, group=group), "shuffle"
 
 
 def shuffles(

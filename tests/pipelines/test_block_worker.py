@@ -113,7 +113,7 @@ def test_records_that_no_split_takes_are_rejects(tmp_path: Path) -> None:
         features=project.stages[1],
         key=StageKey(digest="second"),
         stage=1,
-        previous=SUMMARY,
+        previous_summary=SUMMARY,
         given=project.stages[0].outputs,
         ends=(3,),
     )

@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from ...schemas.naming import ShardName, Workspace, join
 from ...schemas.shards import Compression
 from .. import storage
 from ..activity import advance, working_on
+from ..analysis.graph import TransformGraph
 from ..runs.files import (
     ID,
     KEY,
@@ -31,34 +31,25 @@ from ..runs.files import (
     KeyRange,
     RunReader,
     merge_range,
-    run_schema,
     wire_schema,
 )
 from ..runs.partitions import (
     bytes_texts,
     count_labels,
     is_countable,
-    label_texts,
     most_frequent,
     select_rows,
+    strata_of,
 )
-from ..runs.summary import RunEntry
+from ..runs.summary import RunEntry, run_readers
 from ..storage.artifacts import is_lost, put_artifact, read_artifact
 from .encode import encode_examples
 from .index import class_codes, index_bytes, labels_bytes, write_index_table
-from .sizing import LENGTH_RECORDS as SAMPLE_RECORDS
-from .sizing import list_lengths, varying_lists
+from .sizing import LENGTH_RECORDS, list_lengths, varying_lists
 from .tfrecord import scan_tfrecord, stored_chunks, write_tfrecord
-
-if TYPE_CHECKING:
-    from ..analysis.graph import TransformGraph
-
 
 ReadRecords = Callable[[str], Iterator[pa.RecordBatch]]
 """Given a local scratch folder, yields a shard's records in their final order."""
-
-_REQUESTS = 32
-"""Concurrent requests when checking shards on an object store."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,23 +80,6 @@ class ShardSettings:
         return self.label is not None and isinstance(self.final[self.label], ClassLabel)
 
 
-def load_graph(folder: str | None) -> TransformGraph | None:
-    """Loads a transform graph, and TensorFlow with it; None for ``folder=None``."""
-    if folder is None:
-        return None
-    from ..analysis.graph import TransformGraph
-
-    return TransformGraph(folder)
-
-
-def run_readers(
-    entries: Sequence[RunEntry], workspace: Workspace, prepared: Features
-) -> list[RunReader]:
-    """Returns a reader for each run of a summary."""
-    schema = run_schema(prepared)
-    return [RunReader(workspace.run(e.run.run_id), e.run.batches, schema) for e in entries]
-
-
 def records_of(
     readers: Sequence[RunReader],
     *,
@@ -132,10 +106,7 @@ def rows_of_shard(
     stratify_by: str | None,
 ) -> pa.RecordBatch:
     """Selects the records that belong to a shard; keeps their order."""
-    strata = None
-    if split.strata is not None and stratify_by is not None:
-        texts = label_texts(records.column(stratify_by), prepared[stratify_by])
-        strata = texts.fill_null("")
+    strata = strata_of(records, prepared, stratify_by) if split.strata is not None else None
     mask = select_rows(
         split,
         shard,
@@ -181,7 +152,7 @@ class ShardWriter:
         """Opens readers for the runs and loads the transform graph."""
         self._settings = settings
         self._readers = run_readers(entries, settings.workspace, settings.prepared)
-        self._graph = load_graph(settings.graph)
+        self._graph = None if settings.graph is None else TransformGraph(settings.graph)
         self._columns = wire_schema(settings.prepared).names
 
     def write(
@@ -267,7 +238,7 @@ class ShardWriter:
             start_key=shard.start_key,
             stop_key=shard.stop_key,
             index_files={
-                table_file: (os.path.getsize(table_path), _sha256(table_path)),
+                table_file: (os.path.getsize(table_path), storage.sha256_of(table_path)),
                 **{
                     file: (len(content), hashlib.sha256(content).hexdigest())
                     for file, content in contents.items()
@@ -303,7 +274,7 @@ class ShardWriter:
                 noted.classes.append(class_codes(columns.column(settings.label)))
             noted.count_missing(columns, settings.final)
             noted.measure(
-                columns, settings.final, up_to=math.ceil(SAMPLE_RECORDS / shard.num_shards)
+                columns, settings.final, up_to=math.ceil(LENGTH_RECORDS / shard.num_shards)
             )
             yield encode_examples(columns)
 
@@ -339,7 +310,7 @@ def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | Non
 
 def read_shard_infos(settings: ShardSettings, names: Sequence[ShardName]) -> list[ShardInfo | None]:
     """:func:`read_shard_info` for many shards, in order; concurrent on object stores."""
-    with ThreadPoolExecutor(1 if storage.is_local(settings.snapshot) else _REQUESTS) as pool:
+    with ThreadPoolExecutor(storage.num_requests(settings.snapshot)) as pool:
         return list(pool.map(functools.partial(read_shard_info, settings), names))
 
 
@@ -354,7 +325,7 @@ def checked_shard(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
         return None
     hashes = {info.file: info.sha256} | {k: v[1] for k, v in info.index_files.items()}
     for file, sha256 in hashes.items():
-        if _sha256_of(join(settings.snapshot, file)) != sha256:
+        if _stored_sha256(join(settings.snapshot, file)) != sha256:
             storage.remove_tree(settings.workspace.shard_info(settings.fingerprint, str(name)))
             return None
     return info
@@ -365,8 +336,8 @@ def missing_shards(settings: ShardSettings, names: Sequence[ShardName]) -> list[
 
     Uses a thread per core, since hashing releases the GIL; more threads on object stores.
     """
-    local = storage.is_local(settings.snapshot)
-    with ThreadPoolExecutor(os.cpu_count() if local else _REQUESTS) as pool:
+    at_once = storage.num_requests(settings.snapshot, local=os.cpu_count() or 1)
+    with ThreadPoolExecutor(at_once) as pool:
         found = list(pool.map(functools.partial(checked_shard, settings), names))
     return [name for name, info in zip(names, found, strict=True) if info is None]
 
@@ -375,7 +346,7 @@ def _what(settings: ShardSettings, name: ShardName) -> str:
     return f"shard-4 {settings.fingerprint} {settings.made_of} {name}"
 
 
-def _sha256_of(url: str) -> str | None:
+def _stored_sha256(url: str) -> str | None:
     """Hash of a stored file, hex; None if it is missing or can no longer be read."""
     hasher = hashlib.sha256()
     try:
@@ -386,8 +357,3 @@ def _sha256_of(url: str) -> str | None:
             return None
         raise
     return hasher.hexdigest()
-
-
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

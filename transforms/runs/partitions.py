@@ -310,6 +310,15 @@ def label_texts(column: pa.Array, feature: Feature) -> pa.Array:
     return column.cast(pa.large_string())
 
 
+def strata_of(
+    records: pa.RecordBatch, features: Features, stratify_by: str | None
+) -> pa.Array | None:
+    """The stratum of each record: a value as text, empty if it is missing; None without strata."""
+    if stratify_by is None:
+        return None
+    return label_texts(records.column(stratify_by), features[stratify_by]).fill_null("")
+
+
 def count_labels(column: pa.Array, feature: Feature) -> Counter[str]:
     """Counts the labels of a wire column; missing ones are ignored."""
     if len(column) == 0:

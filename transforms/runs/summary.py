@@ -28,15 +28,15 @@ import pyarrow.compute as pc
 
 from ...schemas.blocks import BatchInfo, ImageFacts, RunInfo
 from ...schemas.errors import DamagedWorkError
+from ...schemas.features import Features
 from ...schemas.naming import Workspace
 from .. import storage
 from ..storage.artifacts import artifact_digest, put_artifact, read_artifact
+from .files import RunReader, run_schema
 from .key_histogram import BIN_BITS, KeyHistogram
 
 PART_RUNS = 4096
 """A summary of up to this many runs has one part. Larger ones have about as many per part."""
-_REQUESTS = 16
-"""Concurrent requests when reading parts from an object store."""
 _PLAIN_DIGITS = 32
 _KEYS, _RUNS, _BATCHES = "arrow", "runs", "batches"
 
@@ -181,8 +181,16 @@ def _contents(workspace: Workspace, name: str) -> str:
             raise _damaged(workspace, name)
         return found
 
-    with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
+    with ThreadPoolExecutor(storage.num_requests(workspace.root)) as pool:
         return hashlib.sha256("\n".join(pool.map(read, files)).encode()).hexdigest()
+
+
+def run_readers(
+    entries: Sequence[RunEntry], workspace: Workspace, prepared: Features
+) -> list[RunReader]:
+    """A reader for each run of a summary."""
+    schema = run_schema(prepared)
+    return [RunReader(workspace.run(e.run.run_id), e.run.batches, schema) for e in entries]
 
 
 def read_runs(workspace: Workspace, name: str) -> RunTable:
@@ -198,8 +206,7 @@ def read_runs(workspace: Workspace, name: str) -> RunTable:
             raise _damaged(workspace, name)
         return RunPart(table, functools.partial(_batches, workspace, name, part))
 
-    # Object stores respond slowly, but to many requests at once.
-    with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
+    with ThreadPoolExecutor(storage.num_requests(workspace.root)) as pool:
         return RunTable(list(pool.map(read, range(num_parts(name)))))
 
 

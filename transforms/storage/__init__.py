@@ -8,6 +8,7 @@ Every failure is a StorageError (``failures``) without credentials.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -42,6 +43,7 @@ from .remote import read_remote as read_remote
 from .unchanged import stamp_of_local
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_REQUESTS = 32
 _LOCAL_SCHEME = re.compile(r"(?:file|local)://")
 
 
@@ -69,6 +71,16 @@ def is_in_memory(url: str) -> bool:
     [True, True, False]
     """
     return any(part.startswith("memory:/") for part in url.split("::"))
+
+
+def num_requests(url: str, *, local: int = 1) -> int:
+    """How many requests to make concurrently: a store is slow per request, but serves many.
+
+    Args:
+        url: Where the requests go.
+        local: The number for local files.
+    """
+    return local if is_local(url) else _REQUESTS
 
 
 def local_path(url: str) -> str:
@@ -167,6 +179,16 @@ def read_expected(path: str, num_bytes: int, stamp: str = "") -> bytes | None:
     finally:
         os.close(descriptor)
     return content if len(content) == num_bytes else None
+
+
+def sha256_of(path: str) -> str:
+    """SHA-256 of a local file, as hexadecimal digits.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def exists(url: str) -> bool:
