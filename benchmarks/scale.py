@@ -1,12 +1,12 @@
 """Planning at scale: 10^10 records in 10^6 blocks, cut into 10^5 shards.
 
 Writes the summary that the prepare job would leave of so many runs, through the functions that
-write it there, then plans in a process of its own: ``find_summary`` and ``lay_out``, which the plan
-step of a build calls, reading, checking and decoding the files, choosing the compression, planning
-the splits, and writing the plan. Simulated are the counts (multinomial, of uniform keys; bytes by
-the normal law of their number) and what the entries of runs say. The runs that the plan step
-samples are real files; others, and all key files, do not exist, so that reading one would fail.
-A plan that takes over 2 GB of memory or 60 s ends it with exit code 1.
+write it there, then plans in a process of its own: ``find_summary`` and ``make_plan``, which the
+plan step of a build calls, reading, checking and decoding the files, choosing the compression,
+planning the splits, and writing the plan. Simulated are the counts (multinomial, of uniform keys;
+bytes by the normal law of their number) and what the entries of runs say. The runs that the plan
+step samples are real files; others, and all key files, do not exist, so that reading one would
+fail. A plan that takes over 2 GB of memory or 60 s ends it with exit code 1.
 
     python benchmarks/scale.py
     python benchmarks/scale.py --records 1e8 --blocks 1e4
@@ -30,7 +30,7 @@ import pyarrow as pa
 from scale_costs import RECORD_BYTES, cost_table
 
 import snapshard as ss
-from snapshard.pipelines.plan.step import find_layout, lay_out, made_of
+from snapshard.pipelines.plan.step import contents_digest, find_plan, make_plan
 from snapshard.pipelines.prepare.run_files import RunFiles
 from snapshard.pipelines.prepare.sort_keys import bins_for
 from snapshard.schemas.blocks import BatchInfo, RunInfo
@@ -198,19 +198,19 @@ def plan(folder: str, name: str) -> None:
         features=types.SimpleNamespace(prepared=FEATURES),
         limit=None,
     )
-    layout = lay_out(survey, summary, None, workspace=workspace, progress=Silent())
+    plan = make_plan(survey, summary, None, workspace=workspace, progress=Silent())
     seconds, processor = time.perf_counter() - started, time.process_time() - processor
-    if facts or find_layout(workspace, FINGERPRINT, made_of(summary, None)) != layout:
+    if facts or find_plan(workspace, FINGERPRINT, contents_digest(summary, None)) != plan:
         sys.exit("the plan in the workspace is another one")
     print(f"{num_records:,} records in {len(summary.table):,} runs")
     print(f"{len(summary.histogram.bin):,} bins of {1 << summary.histogram.bits:,} hold records")
-    for split in layout.splits:
+    for split in plan.splits:
         sizes = [s.num_bytes + FRAME_BYTES * s.num_examples for s in split.shards]
         print(
             f"{split.name}: {len(sizes):,} shards of {min(sizes):,} to {max(sizes):,} bytes, "
             f"{100 * (max(sizes) - min(sizes)) / min(sizes):.2f} % apart"
         )
-    num_shards = sum(len(split.shards) for split in layout.splits)
+    num_shards = sum(len(split.shards) for split in plan.splits)
     print(
         f"{num_shards:,} shards planned in {seconds:.1f} s ({read:.1f} s to read the summary; "
         f"{processor:.1f} s of processor), peak {peak_bytes() / 1e6:,.0f} MB "

@@ -47,7 +47,7 @@ from .inventory.artifact import (
     reference_id,
 )
 from .inventory.survey import Survey, take_survey
-from .plan.step import find_layout, lay_out, made_of
+from .plan.step import contents_digest, find_plan, make_plan
 from .prepare.rejects import check_prepared, warn_of_unknown_ids
 from .prepare.step import (
     Prepared,
@@ -407,13 +407,13 @@ def _from_prepare_on(
             process=process,
         )
     with build.timed("plan"):
-        layout = lay_out(survey, prepared.summary, graph, workspace=workspace, progress=progress)
-    settings = shard_settings(survey, prepared.summary, layout, graph, out=build.out)
-    with _meanwhile(make_extras, survey, prepared, layout, settings) as extras:
+        plan = make_plan(survey, prepared.summary, graph, workspace=workspace, progress=progress)
+    settings = shard_settings(survey, prepared.summary, plan, graph, out=build.out)
+    with _meanwhile(make_extras, survey, prepared, plan, settings) as extras:
         with build.timed("write"):
             written = write_shards(
                 prepared,
-                layout,
+                plan,
                 settings,
                 runner=runner,
                 progress=progress,
@@ -422,7 +422,7 @@ def _from_prepare_on(
         history = build.history(started=started, written=written)
         with build.timed("publish"):
             return publish(
-                survey, prepared, layout, settings, extras.result(), out=build.out, history=history
+                survey, prepared, plan, settings, extras.result(), out=build.out, history=history
             )
 
 
@@ -622,19 +622,19 @@ def _from_analyze_on(
     if not is_analyzed:
         _refuse(step, "analyze")
 
-    layout = find_layout(workspace, survey.fingerprint, made_of(prepared.summary, graph))
+    plan = find_plan(workspace, survey.fingerprint, contents_digest(prepared.summary, graph))
     if step == "plan":
-        reused, summary = layout is not None, prepared.summary
+        reused, summary = plan is not None, prepared.summary
         with build.timed(step):
-            layout = lay_out(survey, summary, graph, workspace=workspace, progress=progress)
-        shards = [shard for plan in layout.splits for shard in plan.shards]
+            plan = make_plan(survey, summary, graph, workspace=workspace, progress=progress)
+        shards = [shard for split in plan.splits for shard in split.shards]
         num_examples = sum(shard.num_examples for shard in shards)
         return _Done({"num_shards": len(shards), "num_examples": num_examples}, reused)
-    if layout is None:
+    if plan is None:
         _refuse(step, "plan")
 
-    settings = shard_settings(survey, prepared.summary, layout, graph, out=build.out)
-    names = shard_names(layout, settings)
+    settings = shard_settings(survey, prepared.summary, plan, graph, out=build.out)
+    names = shard_names(plan, settings)
     infos = [info for info in read_shard_infos(settings, names) if info is not None]
     if step == "write":
         written = Written()
@@ -642,7 +642,7 @@ def _from_analyze_on(
             with build.timed(step):
                 written = write_shards(
                     prepared,
-                    layout,
+                    plan,
                     settings,
                     runner=runner,
                     progress=progress,
@@ -667,10 +667,10 @@ def _from_analyze_on(
         }
         return _Done(facts, reused=False)  # each time, every byte is read
 
-    extras = make_extras(survey, prepared, layout, settings)
+    extras = make_extras(survey, prepared, plan, settings)
     history = build.history(started=started, written=None)
     with build.timed(step):
-        publish(survey, prepared, layout, settings, extras, out=build.out, history=history)
+        publish(survey, prepared, plan, settings, extras, out=build.out, history=history)
     return _Done({"num_examples": num_examples, "num_rejects": prepared.num_rejects}, reused=False)
 
 

@@ -29,7 +29,7 @@ from ..analyze.external_graph import find_graph
 from ..analyze.step import make_graph
 from ..engines import make_runner, runner_config
 from ..inventory.survey import Survey, take_survey
-from ..plan.step import lay_out
+from ..plan.step import make_plan
 from ..prepare.step import prepare_records
 from ..recipe.shipping import revised, stage
 from ..snapshot import Snapshot, SnapshotFiles
@@ -199,11 +199,11 @@ def _write_one(
     graph = make_graph(
         survey, staged, prepared, workspace=workspace, runner=runner, progress=progress
     )
-    layout = lay_out(survey, prepared.summary, graph, workspace=workspace, progress=progress)
-    settings = shard_settings(survey, prepared.summary, layout, graph, out=out)
+    plan = make_plan(survey, prepared.summary, graph, workspace=workspace, progress=progress)
+    settings = shard_settings(survey, prepared.summary, plan, graph, out=out)
     planned: dict[str, tuple[SplitPlan, ShardPlan]] = {
         str(shard_name(shard, settings)): (split, shard)
-        for split in layout.splits
+        for split in plan.splits
         for shard in split.shards
     }
     if file not in planned:

@@ -1,5 +1,5 @@
 """The fourth step: the key range of each split and each shard.
 
-In: summaries of the runs, and the key columns of a few bins. Out: the layout, which is the
-splits, the key range and size of every shard, and the compression.
+In: summaries of the runs, and the key columns of a few bins. Out: the plan: the splits, the key
+range and size of every shard, and the compression.
 """

@@ -1,6 +1,6 @@
 """The plan step: measures a sample, chooses the compression, and plans splits and shards.
 
-The resulting layout is stored in the workspace, where a resumed build finds it.
+The resulting plan is stored in the workspace, where a resumed build finds it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MIN_GAIN = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class Plan:
     """The planned splits and shards, and their compression."""
 
     splits: tuple[SplitPlan, ...]
@@ -108,7 +108,7 @@ def _refuse_empty_splits(
     refuse_empty_splits(splits, counts, num_groups=num_groups, num_rejects=num_rejects)
 
 
-def made_of(summary: Summary, graph: str | None) -> str:
+def contents_digest(summary: Summary, graph: str | None) -> str:
     """Digest of what a plan and its shards are made of: the contents of the runs and of the graph.
 
     Raises:
@@ -117,21 +117,21 @@ def made_of(summary: Summary, graph: str | None) -> str:
     return digest([summary.contents, None if graph is None else graph_info(graph).digest])
 
 
-def lay_out(
+def make_plan(
     survey: Survey,
     summary: Summary,
     graph: str | None,
     *,
     workspace: Workspace,
     progress: Progress,
-) -> Layout:
-    """Makes sure that the workspace has the layout of a snapshot.
+) -> Plan:
+    """Makes sure that the workspace has the plan of a snapshot.
 
     Args:
         survey: The survey.
         summary: Of the final runs.
         graph: The transform graph's folder, if there is one.
-        workspace: Destination of the layout.
+        workspace: Destination of the plan.
         progress: Receives that the step begins and ends.
 
     Raises:
@@ -139,29 +139,29 @@ def lay_out(
         DamagedWorkError: if the graph is missing or damaged.
     """
     progress.start("plan", total=None, unit="shards")
-    layout = find_layout(workspace, survey.fingerprint, made_of(summary, graph))
-    reused = layout is not None
-    if layout is None:
-        layout = _plan(survey, summary, graph, workspace=workspace)
+    plan = find_plan(workspace, survey.fingerprint, contents_digest(summary, graph))
+    reused = plan is not None
+    if plan is None:
+        plan = _plan(survey, summary, graph, workspace=workspace)
     elif survey.limit is None:
         _refuse_empty_splits(
             survey.recipe,
-            layout.splits,
+            plan.splits,
             summary,
             features=survey.features.prepared,
             workspace=workspace,
         )
-    num_shards = sum(len(plan.shards) for plan in layout.splits)
+    num_shards = sum(len(split.shards) for split in plan.splits)
     note = f"{num_shards:,} shard" + ("" if num_shards == 1 else "s")
-    counts = {plan.name: len(plan.shards) for plan in layout.splits}
+    counts = {split.name: len(split.shards) for split in plan.splits}
     if empty := empty_splits(survey.recipe.splits, counts):
         note += f", no record in {' and '.join(empty)}"
     progress.finish("plan", reused=reused, note=note)
-    return layout
+    return plan
 
 
-def _plan(survey: Survey, summary: Summary, graph: str | None, *, workspace: Workspace) -> Layout:
-    """Plans splits and shards, and puts the layout into the workspace."""
+def _plan(survey: Survey, summary: Summary, graph: str | None, *, workspace: Workspace) -> Plan:
+    """Plans splits and shards, and puts the plan into the workspace."""
     recipe = survey.recipe
     sizes = measure_sample(
         run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, survey.features.prepared),
@@ -183,34 +183,34 @@ def _plan(survey: Survey, summary: Summary, graph: str | None, *, workspace: Wor
         size_ratio=size_ratio,
         limit=survey.limit,
     )
-    layout = Layout(plans, compression)
+    plan = Plan(plans, compression)
     value = {"compression": compression, "splits": plan_to_json(plans)}
     url, content = workspace.plan(survey.fingerprint), json.dumps(value, sort_keys=True)
-    what = _what(survey.fingerprint, made_of(summary, graph))
+    what = _what(survey.fingerprint, contents_digest(summary, graph))
     put_artifact(url, content.encode(), what=what)
-    return layout
+    return plan
 
 
-def find_layout(workspace: Workspace, fingerprint: str, made_of: str) -> Layout | None:
-    """The layout that the workspace has of a snapshot of these contents.
+def find_plan(workspace: Workspace, fingerprint: str, contents: str) -> Plan | None:
+    """The plan that the workspace has of a snapshot of these contents.
 
     None if it is missing, damaged, or of other contents.
     """
-    content = read_artifact(workspace.plan(fingerprint), what=_what(fingerprint, made_of))
+    content = read_artifact(workspace.plan(fingerprint), what=_what(fingerprint, contents))
     if content is None:
         return None
     value = json.loads(content)
-    return Layout(plan_from_json(value["splits"]), value["compression"])
+    return Plan(plan_from_json(value["splits"]), value["compression"])
 
 
-def layout_of(settings: ShardSettings) -> Layout:
-    """The layout by which a snapshot's shards are written.
+def plan_of(settings: ShardSettings) -> Plan:
+    """The plan by which a snapshot's shards are written.
 
     Raises:
         DamagedWorkError: if it is missing or damaged.
     """
     workspace, fingerprint = settings.workspace, settings.fingerprint
-    found = find_layout(workspace, fingerprint, settings.made_of)
+    found = find_plan(workspace, fingerprint, settings.contents)
     if found is None:
         raise DamagedWorkError(
             f"{storage.redact(workspace.plan(fingerprint))} is missing or damaged. Start the build "
@@ -219,8 +219,8 @@ def layout_of(settings: ShardSettings) -> Layout:
     return found
 
 
-def _what(fingerprint: str, made_of: str) -> str:
-    return f"plan-3 {fingerprint} {made_of}"
+def _what(fingerprint: str, contents: str) -> str:
+    return f"plan-3 {fingerprint} {contents}"
 
 
 def train_split(plans: Sequence[SplitPlan]) -> SplitPlan:

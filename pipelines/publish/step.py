@@ -55,7 +55,7 @@ from ..inventory.survey import Survey
 from ..plan.near_duplicates import NearDuplicates, find_near_duplicates
 from ..plan.ranges import refuse_empty_splits
 from ..plan.split_leakage import find_leaks
-from ..plan.step import Layout
+from ..plan.step import Plan
 from ..prepare.rejects import forget_refused, gather_rejects, num_excluded, source_shown
 from ..prepare.run_files import keys_suffix
 from ..prepare.stages import label_of
@@ -153,7 +153,7 @@ def withdraw_damaged(folder: str, *, progress: Progress) -> None:
 def make_extras(
     survey: Survey,
     prepared: Prepared,
-    layout: Layout,
+    plan: Plan,
     settings: ShardSettings,
     *,
     stop: threading.Event | None = None,
@@ -166,14 +166,14 @@ def make_extras(
     stop = stop or threading.Event()
     shared_contents = find_leaks(
         prepared.summary.entries,
-        layout.splits,
+        plan.splits,
         workspace=settings.workspace,
         suffix=keys_suffix(survey.recipe),
         stop=stop,
     )
     near_duplicates = find_near_duplicates(
         prepared.summary.table,
-        layout.splits,
+        plan.splits,
         features=settings.prepared,
         label=label_of(survey.recipe, settings.prepared),
         stratify_by=settings.stratify_by,
@@ -218,7 +218,7 @@ class Publisher:
 def publish(
     survey: Survey,
     prepared: Prepared,
-    layout: Layout,
+    plan: Plan,
     settings: ShardSettings,
     extras: Extras,
     *,
@@ -230,7 +230,7 @@ def publish(
     Args:
         survey: The survey.
         prepared: What the shards were made from.
-        layout: The splits and shards.
+        plan: The splits and shards.
         settings: What the shards have in common.
         extras: What the snapshot has in addition to them.
         out: Where the snapshot is.
@@ -241,8 +241,8 @@ def publish(
             missing, or a file cannot be written.
     """
     survey.held.check()
-    facts = _build_facts(survey, prepared, layout, settings, extras, history=history)
-    manifest = _put_files(survey, prepared, layout.splits, settings, extras)
+    facts = _build_facts(survey, prepared, plan, settings, extras, history=history)
+    manifest = _put_files(survey, prepared, plan.splits, settings, extras)
     content = json.dumps(with_checksum(facts), indent=1, sort_keys=True)
     storage.put_bytes(join(settings.snapshot, BUILD), content.encode())
     _check_files(settings.snapshot, manifest)
@@ -256,7 +256,7 @@ def publish(
 def _build_facts(
     survey: Survey,
     prepared: Prepared,
-    layout: Layout,
+    plan: Plan,
     settings: ShardSettings,
     extras: Extras,
     *,
@@ -264,7 +264,7 @@ def _build_facts(
 ) -> dict[str, object]:
     """The content of ``build.json``: what may differ between builds of one snapshot."""
     blocks: dict[str, object] = {"total": prepared.num_units}
-    shards: dict[str, object] = {"total": sum(len(plan.shards) for plan in layout.splits)}
+    shards: dict[str, object] = {"total": sum(len(split.shards) for split in plan.splits)}
     if history.written is not None:
         blocks |= {"prepared": prepared.num_made}
         shards |= {"by": history.written.by, "written": history.written.num_shards}

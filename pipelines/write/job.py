@@ -19,7 +19,7 @@ from ...transforms.runs.files import KeyRange, merge_range
 from ...transforms.runs.shuffled import ShardCutter, chunks_of, sort_chunks
 from ...transforms.runs.summary import read_runs, run_readers
 from ...transforms.storage.failures import telling_os_errors
-from ..plan.step import layout_of
+from ..plan.step import plan_of
 from ..prepare.job import ConcurrentDoFn
 
 
@@ -66,7 +66,7 @@ class _WriteShardFn(ConcurrentDoFn):
         settings = self._settings
         entries = read_runs(settings.workspace, self._summary_name)
         self._writer = ShardWriter(settings, entries)
-        self._planned = number_shards(layout_of(settings).splits)
+        self._planned = number_shards(plan_of(settings).splits)
 
     def work(self, element: int) -> str:
         """Ensures that the shard is in place."""
@@ -133,7 +133,7 @@ class _CutByShardFn(beam.DoFn):
         settings = self._settings
         self._runs = read_runs(settings.workspace, self._summary_name)
         self._cutter = ShardCutter(
-            layout_of(settings).splits,
+            plan_of(settings).splits,
             wanted=self._wanted,
             prepared=settings.prepared,
             stratify_by=settings.stratify_by,
@@ -165,7 +165,7 @@ class _WriteGroupedFn(beam.DoFn):
     def setup(self) -> None:
         settings = self._settings
         self._writer = ShardWriter(settings, ())
-        self._planned = number_shards(layout_of(settings).splits)
+        self._planned = number_shards(plan_of(settings).splits)
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
         number, chunks = element

@@ -15,7 +15,7 @@ from ...transforms.examples.shards import ShardSettings, missing_shards, shard_n
 from ...transforms.runs.summary import Summary
 from ..inventory.resolve import with_image_facts
 from ..inventory.survey import Survey
-from ..plan.step import Layout, made_of
+from ..plan.step import Plan, contents_digest
 from ..prepare.stages import label_of
 from ..prepare.step import Prepared
 from ..watchdog import counting_outputs, expected_to_advance
@@ -33,7 +33,7 @@ class Written:
 
 
 def shard_settings(
-    survey: Survey, summary: Summary, layout: Layout, graph: str | None, *, out: OutputPaths
+    survey: Survey, summary: Summary, plan: Plan, graph: str | None, *, out: OutputPaths
 ) -> ShardSettings:
     """What the shards of a snapshot have in common."""
     prepared = survey.features.prepared
@@ -43,25 +43,25 @@ def shard_settings(
         workspace=Workspace(out.workspace),
         snapshot=out.snapshot(survey.fingerprint),
         fingerprint=survey.fingerprint,
-        made_of=made_of(summary, graph),
+        contents=contents_digest(summary, graph),
         prepared=prepared,
         final=final,
         label=label_of(survey.recipe, final),
-        compression=layout.compression,
+        compression=plan.compression,
         numbered=survey.recipe.files.numbered,
         stratify_by=survey.recipe.splits.stratify_by,
         graph=graph,
     )
 
 
-def shard_names(layout: Layout, settings: ShardSettings) -> Sequence[ShardName]:
+def shard_names(plan: Plan, settings: ShardSettings) -> Sequence[ShardName]:
     """The names of all planned shards' files, in order."""
-    return [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
+    return [shard_name(shard, settings) for split in plan.splits for shard in split.shards]
 
 
 def write_shards(
     prepared: Prepared,
-    layout: Layout,
+    plan: Plan,
     settings: ShardSettings,
     *,
     runner: JobRunner,
@@ -76,7 +76,7 @@ def write_shards(
 
     Args:
         prepared: The records.
-        layout: The planned shards.
+        plan: The planned shards.
         settings: What the shards have in common.
         runner: What runs the job.
         progress: Receives how far it is.
@@ -87,7 +87,7 @@ def write_shards(
         RecipeError: if a shard is too large for the requested strategy.
         DamagedWorkError: if a run turns out to be damaged.
     """
-    names = shard_names(layout, settings)
+    names = shard_names(plan, settings)
     if part is not None:
         names = part.of(names)
         # The shuffle of each part would read all records.
@@ -102,7 +102,7 @@ def write_shards(
         job, by = write_job(
             prepared.summary,
             prepared.summary_name,
-            layout.splits,
+            plan.splits,
             settings=settings,
             missing=set(missing),
             runner=runner,

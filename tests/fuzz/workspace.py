@@ -21,7 +21,7 @@ from mutations import damage
 import snapshard as ss
 from snapshard.pipelines.inventory.inference_cache import Findings, infer_features
 from snapshard.pipelines.inventory.step import read_descriptors, take_inventory, write_descriptors
-from snapshard.pipelines.plan.step import lay_out, made_of
+from snapshard.pipelines.plan.step import contents_digest, make_plan
 from snapshard.pipelines.prepare.run_files import RunFiles, keys_suffix, run_in_place, run_rejects
 from snapshard.pipelines.prepare.sort_keys import RecordKeys
 from snapshard.schemas.blocks import Block, unit_from_line
@@ -145,21 +145,21 @@ class SmallBuild:
             features=types.SimpleNamespace(prepared=features),
             limit=None,
         )
-        layout = lay_out(survey, summary, None, workspace=workspace, progress=Silent())
+        plan = make_plan(survey, summary, None, workspace=workspace, progress=Silent())
         settings = ShardSettings(
             workspace=workspace,
             snapshot=str(snapshot),
             fingerprint=snapshot.name,
-            made_of=made_of(summary, None),
+            contents=contents_digest(summary, None),
             prepared=features,
             final=features,
             label="flag",
-            compression=layout.compression,
+            compression=plan.compression,
             numbered=True,
             stratify_by=None,
             graph=None,
         )
-        planned = [(split, shard) for split in layout.splits for shard in split.shards]
+        planned = [(split, shard) for split in plan.splits for shard in split.shards]
         # What is damaged is forgotten, so that it is written again.
         missing_shards(settings, [shard_name(shard, settings) for _, shard in planned])
         writer = ShardWriter(settings, summary.entries)

@@ -87,7 +87,7 @@ SUBJECTS = {
             "tests/pipelines/test_plan.py",
             "tests/pipelines/test_cuts.py",
             "tests/pipelines/test_write_strategy.py",
-            "tests/pipelines/test_layout.py",
+            "tests/pipelines/test_plan_step.py",
             "tests/pipelines/test_time_ends.py",
             "tests/transforms/test_lengths.py",
             "tests/pipelines/test_split_rounds.py",

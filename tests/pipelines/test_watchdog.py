@@ -452,7 +452,7 @@ PHASES = {
         "opened_source.ZipArchive = hang",
         "the build (waiting to open {folder}/t.zip",
     ),
-    "plan": ("Csv('t.csv')", "builds.lay_out = hang", "step 'plan'"),
+    "plan": ("Csv('t.csv')", "builds.make_plan = hang", "step 'plan'"),
     "publish": (
         "Csv('t.csv')",
         "publish.storage.put_bytes = hang_on_the_manifest",

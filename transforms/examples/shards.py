@@ -60,7 +60,7 @@ class ShardSettings:
     snapshot: str
     """The snapshot's folder, where finished shards go."""
     fingerprint: str
-    made_of: str
+    contents: str
     """Digest of the contents of the runs and the graph; shards made of others are not reused."""
     prepared: Features
     """Features of the runs."""
@@ -343,7 +343,7 @@ def missing_shards(settings: ShardSettings, names: Sequence[ShardName]) -> list[
 
 
 def _what(settings: ShardSettings, name: ShardName) -> str:
-    return f"shard-4 {settings.fingerprint} {settings.made_of} {name}"
+    return f"shard-4 {settings.fingerprint} {settings.contents} {name}"
 
 
 def _stored_sha256(url: str) -> str | None:

@@ -1,10 +1,10 @@
-"""The layout of a snapshot: what it is chosen by, and that no shard is written without one."""
+"""The plan of a snapshot: what it is chosen by, and that no shard is written without one."""
 
 from pathlib import Path
 
 import pytest
 
-from snapshard.pipelines.plan.step import find_layout, layout_of, train_split
+from snapshard.pipelines.plan.step import find_plan, plan_of, train_split
 from snapshard.schemas.blocks import SplitPlan
 from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.naming import Workspace
@@ -17,7 +17,7 @@ def settings(folder: Path) -> ShardSettings:
         workspace=Workspace(str(folder)),
         snapshot=str(folder / "snapshot"),
         fingerprint="f" * 64,
-        made_of="0" * 32,
+        contents="0" * 32,
         prepared={},
         final={},
         label=None,
@@ -37,9 +37,9 @@ def test_no_shard_is_written_by_a_missing_or_damaged_layout(
     if content is not None:
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
-    assert find_layout(given.workspace, given.fingerprint, given.made_of) is None
+    assert find_plan(given.workspace, given.fingerprint, given.contents) is None
     with pytest.raises(DamagedWorkError, match=f"{path.name} is missing or damaged"):
-        layout_of(given)
+        plan_of(given)
 
 
 def test_the_split_that_is_analyzed() -> None:
