@@ -187,7 +187,10 @@ def run_step(
     _check_call("ss.run_step", recipe, out, limit=limit, runner=runner, workspace=workspace)
     wanted = None if part is None else Part.parse(part)
     if wanted is not None and check_step(step) not in IN_PARTS:
-        raise RecipeError(f"{step} has no parts; {' and '.join(sorted(IN_PARTS))} have.")
+        in_parts = " and ".join(sorted(IN_PARTS))
+        raise RecipeError(
+            f"part={part!r}: {step} cannot run in parts, only {in_parts} can. Leave part out."
+        )
     runs_job = check_step(step) in RUN_JOBS and (step != "analyze" or recipe.analyze_on_runner)
     with _begun(
         recipe,
@@ -287,7 +290,7 @@ class Build:
                 self.damage_met.append(str(error))
                 if len(self.damage_met) == ATTEMPTS:
                     raise
-                self.progress.warn("Work of an earlier build is damaged: it is made again.")
+                self.progress.warn("Work of an earlier build is damaged and is being recreated.")
                 drop_damaged_runs(survey, self.workspace)
 
     def history(self, *, started: float, written: Written | None) -> History:
@@ -355,7 +358,7 @@ def _all_steps(build: Build, *, repair: bool) -> Snapshot:
     """Makes every result that does not exist, one after the other."""
     started = time.time()
     with contextlib.ExitStack() as stack:
-        # A first build needs it: it need not wait for the inventory.
+        # A first build needs the process of the analysis: start it before the inventory.
         process = None if storage.exists(build.out.latest) else _start_analysis(build, stack)
         with build.timed("inventory"):
             survey = take_survey(
@@ -382,9 +385,9 @@ def _from_prepare_on(
     runner, progress, workspace = build.runner, build.progress, build.workspace
     staged = stage(survey.recipe, workspace)
     if build.damage_met:
-        process = None  # it serves once
+        process = None  # one process runs only one analysis
     if process is not None:
-        # What needs no records.
+        # It loads and traces what needs no records while prepare runs.
         process.begin(
             AnalysisTask(
                 staged=staged,
@@ -447,7 +450,7 @@ def _start_analysis(build: Build, stack: contextlib.ExitStack) -> AnalysisProces
 
 @contextlib.contextmanager
 def _meanwhile(work: Callable[..., T], *arguments: object) -> Iterator[Future[T]]:
-    """Does other work while the body runs; if that fails, the work ends soon, before the error."""
+    """Works in a thread while the body runs; if the body fails, stops the work and waits for it."""
     stop, pool = threading.Event(), ThreadPoolExecutor(1)
     try:
         yield pool.submit(work, *arguments, stop=stop)
@@ -527,7 +530,7 @@ def _current_survey(build: Build, step: str) -> tuple[Reference, Survey]:
     reference = read_reference(_reference_id(build), build.workspace)
     stored = None if reference is None else read_inventory(reference.inventory, build.workspace)
     if reference is None or stored is None:
-        _refuse(step, "inventory")
+        _refuse(step, "inventory", place=build.out.workspace)
     survey = take_survey(
         build.recipe,
         workspace=build.workspace,
@@ -538,9 +541,9 @@ def _current_survey(build: Build, step: str) -> tuple[Reference, Survey]:
     if survey.fingerprint != stored.fingerprint:
         changed = ", ".join(differences(stored.parts, survey.parts.to_json()))
         raise StepOrderError(
-            f"{step} does not fit the inventory: {changed} of the fingerprint changed since. "
-            "Run `snapshard step inventory` again, and the steps after it: they reuse what is "
-            "still valid."
+            f"{step}: the recipe or its libraries have changed since the inventory. Parts of the "
+            f"fingerprint that differ: {changed}. Run `snapshard step inventory` again, and the "
+            "steps after it: they reuse what is still valid."
         )
     return reference, survey
 
@@ -590,8 +593,8 @@ def _later_step(
     except DamagedWorkError as error:
         drop_damaged_runs(survey, build.workspace)
         raise DamagedWorkError(
-            f"{error}\nRun the steps again from prepare on: damaged work was dropped, and is made "
-            "again."
+            f"{error}\nDamaged work was removed. Run the steps again, starting with prepare, to "
+            "recreate it."
         ) from None
 
 
@@ -601,7 +604,7 @@ def _from_analyze_on(
     runner, progress, workspace = build.runner, build.progress, build.workspace
     prepared = find_prepared(survey, workspace)
     if prepared is None:
-        _refuse(step, "prepare")
+        _refuse(step, "prepare", place=build.out.workspace)
     check_prepared(survey, prepared, workspace)
 
     graph = graph_url(survey, prepared, workspace)
@@ -620,7 +623,7 @@ def _from_analyze_on(
                 )
         return _Done({"num_graphs": int(graph is not None)}, reused=is_analyzed)
     if not is_analyzed:
-        _refuse(step, "analyze")
+        _refuse(step, "analyze", place=build.out.workspace)
 
     plan = find_plan(workspace, survey.fingerprint, contents_digest(prepared.summary, graph))
     if step == "plan":
@@ -631,7 +634,7 @@ def _from_analyze_on(
         num_examples = sum(shard.num_examples for shard in shards)
         return _Done({"num_shards": len(shards), "num_examples": num_examples}, reused)
     if plan is None:
-        _refuse(step, "plan")
+        _refuse(step, "plan", place=build.out.workspace)
 
     settings = shard_settings(survey, prepared.summary, plan, graph, out=build.out)
     names = shard_names(plan, settings)
@@ -653,7 +656,8 @@ def _from_analyze_on(
         facts = {"num_shards": num_shards, "num_written": written.num_shards}
         return _Done(facts, reused=not written.num_shards)
     if len(infos) < len(names):
-        _refuse(step, "write")
+        note = f" ({len(infos):,} of {len(names):,} shards are)"
+        _refuse(step, "write", place=settings.snapshot, note=note)
 
     num_examples = sum(info.num_examples for info in infos)
     if step == "verify":
@@ -686,8 +690,8 @@ def _refuse_changed(survey: Survey) -> None:
         )
 
 
-def _refuse(step: str, needed: str) -> NoReturn:
+def _refuse(step: str, needed: str, *, place: str, note: str = "") -> NoReturn:
     raise StepOrderError(
-        f"{step} needs {needed}, which is not done. Run `snapshard step {needed}` first, with the "
-        "same recipe, --out and options."
+        f"{step} needs the result of {needed}, which is not in {storage.redact(place)}{note}. Run "
+        f"`snapshard step {needed}` first, with the same recipe, --out and options."
     )

@@ -13,7 +13,7 @@ from ...transforms import storage
 from ...transforms.analysis.graph import checked_graph
 from ..inventory.survey import Survey
 from ..inventory.texts import explaining_strings
-from ..plan.step import plan_with, train_split
+from ..plan.step import plan_with
 from ..prepare.step import Prepared
 from ..recipe.shipping import StagedRecipe
 from .process import AnalysisProcess, AnalysisSpec, AnalysisTask, analyze
@@ -125,7 +125,7 @@ def _ensure_graph(
         limit=survey.limit,
     )
     records = train_records(
-        train_split(plans),
+        next(plan for plan in plans if plan.name == "train"),
         workspace=workspace,
         summary_name=prepared.summary_name,
         prepared=features,

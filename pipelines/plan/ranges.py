@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -77,7 +76,7 @@ def plan_splits(
     Raises:
         RecipeError: if the settings determine no number of shards for a split, or if
             ``num_examples`` would need the keys of more records than can be read.
-        StorageError: if ``read_keys`` returns other records than the histogram counted.
+        PlaceError: if ``read_keys`` returns other records than the histogram counted.
     """
     stratified = splits.stratify_by is not None
     stop = KEY_SPACE
@@ -491,49 +490,29 @@ def refuse_empty_splits(
     )
 
 
-def plan_to_json(plan: tuple[SplitPlan, ...]) -> str:
-    """Serializes a plan as JSON; equal plans give equal text.
-
-    Keys are decimal strings, because some readers lose precision above 2**53.
-    """
-    value = [
+def plan_to_json(plan: Sequence[SplitPlan]) -> list[dict[str, Any]]:
+    """A plan as values that JSON has."""
+    return [
         {
             "name": split.name,
-            "shards": [
-                {
-                    **vars(shard),
-                    "start_key": str(shard.start_key),
-                    "stop_key": str(shard.stop_key),
-                }
-                for shard in split.shards
-            ],
+            "shards": [vars(shard) for shard in split.shards],
             "strata": None
             if split.strata is None
-            else [[name, str(start), str(stop)] for name, (start, stop) in split.strata.items()],
+            else [[name, *ends] for name, ends in split.strata.items()],
         }
         for split in plan
     ]
-    return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
-def plan_from_json(text: str) -> tuple[SplitPlan, ...]:
-    """Parses the output of :func:`plan_to_json`."""
+def plan_from_json(value: list[dict[str, Any]]) -> tuple[SplitPlan, ...]:
+    """The plan of which :func:`plan_to_json` made these values."""
     return tuple(
         SplitPlan(
             name=split["name"],
-            shards=tuple(
-                ShardPlan(
-                    **{
-                        **shard,
-                        "start_key": int(shard["start_key"]),
-                        "stop_key": int(shard["stop_key"]),
-                    }
-                )
-                for shard in split["shards"]
-            ),
+            shards=tuple(ShardPlan(**shard) for shard in split["shards"]),
             strata=None
             if split["strata"] is None
-            else {name: (int(start), int(stop)) for name, start, stop in split["strata"]},
+            else {name: (start, stop) for name, start, stop in split["strata"]},
         )
-        for split in json.loads(text)
+        for split in value
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...schemas.blocks import SplitPlan
-from ...schemas.errors import DamagedWorkError
+from ...schemas.errors import DamagedWorkError, PlaceError
 from ...schemas.features import Features
 from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
@@ -66,6 +66,7 @@ def plan_with(
     """Plans splits and shards; ``size_ratio`` is stored bytes per prepared byte.
 
     Raises:
+        PlaceError: if the runs contain other records than the summary counted.
         RecipeError: if a split would be empty, unless the recipe allows it. With a ``limit``, as
             in a dry run, splits may be empty.
     """
@@ -75,14 +76,17 @@ def plan_with(
         suffix=keys_suffix(recipe),
         bits=BIN_BITS if limit is not None else summary.histogram.bits,
     )
-    plans = plan_splits(
-        summary.histogram,
-        splits=recipe.splits,
-        shards=recipe.shards,
-        size_ratio=size_ratio,
-        read_keys=reader,
-        limit=limit,
-    )
+    try:
+        plans = plan_splits(
+            summary.histogram,
+            splits=recipe.splits,
+            shards=recipe.shards,
+            size_ratio=size_ratio,
+            read_keys=reader,
+            limit=limit,
+        )
+    except PlaceError as error:
+        raise PlaceError(f"{storage.redact(workspace.root)}: {error}") from None
     if limit is None:
         _refuse_empty_splits(recipe, plans, summary, features=features, workspace=workspace)
     return plans
@@ -135,6 +139,7 @@ def make_plan(
         progress: Receives that the step begins and ends.
 
     Raises:
+        PlaceError: if the runs contain other records than the summary counted.
         RecipeError: if a split would be empty, unless the recipe allows it.
         DamagedWorkError: if the graph is missing or damaged.
     """
@@ -220,12 +225,7 @@ def plan_of(settings: ShardSettings) -> Plan:
 
 
 def _what(fingerprint: str, contents: str) -> str:
-    return f"plan-3 {fingerprint} {contents}"
-
-
-def train_split(plans: Sequence[SplitPlan]) -> SplitPlan:
-    """The split that is analyzed."""
-    return next(plan for plan in plans if plan.name == "train")
+    return f"plan-4 {fingerprint} {contents}"
 
 
 def choose_compression(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -307,10 +308,7 @@ def test_the_plan_depends_on_no_order(case: Case, shards: Shards, random: random
 def test_json_keeps_a_plan(case: Case, shards: Shards) -> None:
     records, splits = case
     plan = records.plan(splits, shards)
-    text = plan_to_json(plan)
-    assert plan_from_json(text) == plan
-    assert plan_to_json(plan_from_json(text)) == text
-    assert text.isascii()
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
 def test_no_records_are_splits_without_shards() -> None:

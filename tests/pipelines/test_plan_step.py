@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshard.pipelines.plan.step import find_plan, plan_of, train_split
-from snapshard.schemas.blocks import SplitPlan
+from snapshard.pipelines.plan.step import find_plan, plan_of
 from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.naming import Workspace
 from snapshard.transforms.examples.shards import ShardSettings
@@ -28,7 +27,7 @@ def settings(folder: Path) -> ShardSettings:
     )
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"snapshard plan-3 cut"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"snapshard plan-4 cut"])
 def test_no_shard_is_written_by_a_missing_or_damaged_layout(
     tmp_path: Path, content: bytes | None
 ) -> None:
@@ -40,11 +39,6 @@ def test_no_shard_is_written_by_a_missing_or_damaged_layout(
     assert find_plan(given.workspace, given.fingerprint, given.contents) is None
     with pytest.raises(DamagedWorkError, match=f"{path.name} is missing or damaged"):
         plan_of(given)
-
-
-def test_the_split_that_is_analyzed() -> None:
-    plans = [SplitPlan(name=name, shards=()) for name in ("test", "train", "validation")]
-    assert train_split(plans) is plans[1]
 
 
 def test_ratios_of_a_sample() -> None:
