@@ -42,9 +42,9 @@ _WITH_THREADS = {"pyarrow", "tensorflow"}
 """Libraries whose threads may still run at exit."""
 _DEFECT = 5
 """Exit code for unexpected errors. Python's own code, 1, would make schedulers retry."""
-_MOST_FEATURES = 20
+_MAX_FEATURES = 20
 """Maximum number of features that ``build`` prints."""
-_MOST_LEAKS = 4
+_MAX_LEAKS = 4
 """Maximum number of combinations of splits that are named: a cross-validation has many."""
 
 app = typer.Typer(
@@ -156,7 +156,7 @@ def build(
     terminal.show_features(
         snapshot.manifest.features,
         label=snapshot.manifest.label,
-        lines=_MOST_FEATURES,
+        lines=_MAX_FEATURES,
         all_with=f"snapshard inspect {snapshot.path}",
     )
     terminal.show_splits(snapshot.manifest)
@@ -312,10 +312,10 @@ def plan(
     """Show what a build would read and write, or how a snapshot is divided. Writes nothing."""
     from . import terminal
     from .pipelines.inspect.forecast import forecast, shares_of_snapshot, shares_to_come
-    from .pipelines.snapshot import Snapshot, lies_at
+    from .pipelines.snapshot import Snapshot, is_snapshot
 
     check_options(context, requires={"--batch-size": "--workers"})
-    if workers is not None and lies_at(source):
+    if workers is not None and is_snapshot(source):
         for option, value in (("--limit", limit), ("--revision", revision)):
             if value is not None:
                 raise typer.BadParameter(
@@ -336,7 +336,7 @@ def plan(
     terminal.show_features(found.features, f"features{before}", label=found.label)
     if found.outputs:
         names = terminal.shorten(", ".join(map(repr, found.outputs)), 600)
-        terminal.say(f"preprocessing_fn makes of them: {names}")
+        terminal.say(f"preprocessing_fn returns: {names}")
     if found.undeclared:
         names = terminal.shorten(", ".join(map(repr, found.undeclared)), 600)
         terminal.say(f"left out, because features= does not declare them: {names}")
@@ -528,9 +528,9 @@ def why(
     from . import terminal
     from .pipelines.inspect.why import explanation_text, why_not_found
     from .pipelines.inspect.why import why as explain
-    from .pipelines.snapshot import Snapshot, lies_at
+    from .pipelines.snapshot import Snapshot, is_snapshot
 
-    if lies_at(old):
+    if is_snapshot(old):
         found = explain(Snapshot.open(old), Snapshot.open(new), num_shown=files)
     else:
         recipe = recipe_of(old, revision=revision)
@@ -693,7 +693,7 @@ def flex_template(
         str, typer.Argument(help="Image of the Dockerfile's worker stage.", metavar="WORKER")
     ],
 ) -> None:
-    """Print a Flex Template for builds on Dataflow by schedulers; upload it to gs:// to run it."""
+    """Print the Flex Template with which schedulers run builds on Dataflow; upload it to gs://."""
     from . import terminal
     from .pipelines.operate.flex_template import container_spec
 
@@ -808,10 +808,10 @@ def _show_leaks(snapshot: Snapshot) -> None:
         return
     places = [
         f"{human_count(number, 'equal contents')} in {' and '.join(splits.rsplit(', ', 1))}"
-        for splits, number in shared[:_MOST_LEAKS]
+        for splits, number in shared[:_MAX_LEAKS]
     ]
-    if rest := sum(number for _, number in shared[_MOST_LEAKS:]):
-        places.append(f"{rest:,} in other splits")
+    if rest := sum(number for _, number in shared[_MAX_LEAKS:]):
+        places.append(f"{rest:,} in other combinations of splits")
     terminal.show_warning(
         f"{'; '.join(places)}. A model would be tested on data that it was trained on: drop them "
         "(ss.records.drop_duplicates()), or keep them together (Splits(…, group_by=…))."
@@ -871,7 +871,7 @@ def main(arguments: list[str] | None = None) -> None:
     terminal.prepare_streams()
     hush_libraries()
     if arguments is None:
-        endings.take_endings_for_interrupts()
+        endings.treat_signals_as_interrupts()
     try:
         code = _run(arguments)
     except KeyboardInterrupt:

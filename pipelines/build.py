@@ -31,7 +31,7 @@ from ..transforms import storage
 from ..transforms.analysis.graph import checked_graph
 from ..transforms.examples.shards import read_shard_infos
 from ..transforms.sources.combined import open_files
-from ..transforms.storage.failures import telling_os_errors
+from ..transforms.storage.failures import os_errors_as_storage_errors
 from ..transforms.storage.redaction import hiding_known_in_errors
 from .analyze.process import AnalysisProcess, AnalysisTask, start_process
 from .analyze.step import check_function, failing_early, graph_url, make_graph
@@ -323,7 +323,7 @@ def _begun(
     """
     with (
         hiding_known_in_errors(),
-        telling_os_errors("use", os.fspath(out)),
+        os_errors_as_storage_errors("use", os.fspath(out)),
         watched_build(stall_timeout_of(config), progress=progress),
         make_runner(config if runs_job else Direct()) as runner,
     ):

@@ -32,7 +32,7 @@ _failing = threading.Event()
 _forking = threading.local()
 
 
-def take_endings_for_interrupts() -> None:
+def treat_signals_as_interrupts() -> None:
     """Makes SIGTERM and SIGHUP, from schedulers and lost terminals, act like Ctrl-C.
 
     Signals that are already handled or ignored (``nohup``) are unchanged.

@@ -232,7 +232,7 @@ def manifest_bytes(folder: str) -> bytes:
     return storage.read_bytes(where)
 
 
-def lies_at(path: str) -> bool:
+def is_snapshot(path: str) -> bool:
     """Whether a path is a snapshot, or a folder with a pointer to the latest one."""
     if not path or "::" in path or "*" in path:
         return False

@@ -42,7 +42,7 @@ from ..transforms.guard import (
     processes_of,
     read_activities,
 )
-from ..transforms.storage.failures import telling_os_errors
+from ..transforms.storage.failures import os_errors_as_storage_errors
 from .endings import END_S, end_now, fail, is_interruptible, seconds_to_end, signals_fd
 from .engines import runs_here
 
@@ -86,7 +86,7 @@ def watched_build(stall_timeout: float, *, progress: Progress) -> Iterator[None]
         return
     storage.remove_abandoned_folders(tempfile.gettempdir())
     with storage.temporary_folder() as folder, contextlib.ExitStack() as stack:
-        with telling_os_errors("write", folder):
+        with os_errors_as_storage_errors("write", folder):
             stack.enter_context(reported_in(folder))
         watchdog = _Watchdog(folder, stall_timeout, progress)
         with _in_environment(folder), watchdog.guarded():

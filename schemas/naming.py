@@ -167,7 +167,7 @@ class Workspace:
         return join(self.root, REJECTS)
 
     @property
-    def memo(self) -> str:
+    def hash_cache(self) -> str:
         """Which contents are known: (path, size, stamp) -> sha256."""
         return join(self.root, "memo.json")
 

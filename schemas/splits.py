@@ -22,7 +22,7 @@ KEY_SPACE = 1 << 64
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOLD = re.compile(r"fold\d+")
-_MOST_FOLDS = 100
+_MAX_FOLDS = 100
 
 Assign = Literal["hash", "balanced"]
 
@@ -141,9 +141,9 @@ class Splits:
                 like a fold.
         """
         is_integer = isinstance(num, int) and not isinstance(num, bool)
-        if not is_integer or not 2 <= num <= _MOST_FOLDS:
+        if not is_integer or not 2 <= num <= _MAX_FOLDS:
             raise RecipeError(
-                f"Splits.k_fold: num={num!r}, expected an integer from 2 to {_MOST_FOLDS}."
+                f"Splits.k_fold: num={num!r}, expected an integer from 2 to {_MAX_FOLDS}."
             )
         for name in others:
             if name == "train" or is_fold(name):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class Process:
@@ -84,7 +84,7 @@ class Preloaded:
     def __enter__(self) -> Self:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            self._socket.setsockopt(socket.SOL_SOCKET, kind, 2 * _MOST_BYTES)
+            self._socket.setsockopt(socket.SOL_SOCKET, kind, 2 * _MAX_BYTES)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())],
@@ -120,7 +120,7 @@ def _serve(requests: socket.socket) -> list[str] | None:
 
     signal.signal(signal.SIGCHLD, reap)
     while True:
-        said, fds, *_ = socket.recv_fds(requests, _MOST_BYTES, 4)
+        said, fds, *_ = socket.recv_fds(requests, _MAX_BYTES, 4)
         if not said:
             return None
         request = json.loads(said)

@@ -14,7 +14,7 @@ from ...schemas.features import Features, written
 from ...schemas.naming import Workspace, join, stays_inside
 from ...transforms import storage
 from ...transforms.analysis.graph import PUBLISHED, GraphInfo, copy_graph, read_graph_info
-from ..snapshot import Snapshot, lies_at
+from ..snapshot import Snapshot, is_snapshot
 from ..workspace import find_workspace
 
 
@@ -93,7 +93,7 @@ def find_graph(name: str, *, folder: str) -> GivenGraph:
     if storage.is_local(name):
         url = os.path.join(os.path.abspath(folder), storage.local_path(name))
     folders = []
-    if not lies_at(url):
+    if not is_snapshot(url):
         folders = [url]
         for place in (join(url, "graphs"), join(find_workspace(url).root, "graphs")):
             folders += [join(place, one) for one in storage.list_names(place)]

@@ -35,7 +35,7 @@ from ...transforms.analysis.analyze import (
 from ...transforms.analysis.graph import GraphInfo, checked_graph, put_graph
 from ...transforms.code.dependencies import refuse_undeclared
 from ...transforms.examples.metadata import as_lists, tensor_adapter_config
-from ...transforms.storage.failures import telling_os_errors
+from ...transforms.storage.failures import os_errors_as_storage_errors
 from ..engines import runs_here
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
@@ -148,7 +148,7 @@ class _ReadRunFn(beam.DoFn):
 
     def process(self, element: tuple[int, int]) -> Iterator[pa.RecordBatch]:
         # The engine keeps an error's message but not its errno: explain it here.
-        with telling_os_errors("use", "a file of the worker"):
+        with os_errors_as_storage_errors("use", "a file of the worker"):
             readers = self._readers[slice(*element)]
             for batch in rebatch(self._records.read(readers, self._columns), BATCH_ROWS):
                 yield as_lists(batch.select(self._columns), self._features)

@@ -31,7 +31,7 @@ from ...transforms import storage
 from ...transforms.activity import working_on
 from ...transforms.analysis.graph import GraphInfo, GraphOutputs, checked_graph, put_graph
 from ...transforms.code.dependencies import Dependencies, refuse_undeclared
-from ...transforms.storage.failures import telling_os_errors
+from ...transforms.storage.failures import os_errors_as_storage_errors
 from ..endings import fail, is_interruptible
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
@@ -281,7 +281,10 @@ def main() -> None:
         task: AnalysisTask = pickle.load(file)
     result: dict[str, object]
     try:
-        with telling_os_errors("write", os.getcwd()), working_on("the analysis (preprocessing_fn)"):
+        with (
+            os_errors_as_storage_errors("write", os.getcwd()),
+            working_on("the analysis (preprocessing_fn)"),
+        ):
             result = {"outputs": _analyze_here(task).to_json()}
     except SnapshardError as error:
         result = {"error": type(error).__name__, "message": str(error)}

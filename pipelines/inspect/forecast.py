@@ -1,7 +1,7 @@
 """Forecast: what a build would read and write, and how workers would divide it.
 
 A dry run: an inventory, and a sample that is prepared in memory. Nothing is written. The shares of
-workers follow the arithmetic of the emitted reader: ``dataset(…, shard=(index, count))`` divides
+workers follow the arithmetic of the reader: ``dataset(…, shard=(index, count))`` divides
 in the same way, and the tests compare both.
 """
 
@@ -84,7 +84,7 @@ class Forecast:
         num_examples: An estimate, as are the next two.
         example_bytes: Mean bytes of an example in a shard, with its framing.
         splits: The splits.
-        outputs: Names of the features that the ``preprocessing_fn`` makes of them.
+        outputs: Names of the features that the ``preprocessing_fn`` returns.
         num_missing: Sampled records that lack a value, by optional feature.
         num_sampled: Number of sampled records.
         free_memory_bytes: Free memory of this machine now.

@@ -211,7 +211,7 @@ class ContentChecker:
         if scan.ending is not None:
             note(shard.file, "record", f"after record {scan.num_records - 1:,}: {scan.ending}")
         if scan.num_records != shard.num_examples:
-            what = f"it holds {scan.num_whole:,} intact records, expected {shard.num_examples:,}"
+            what = f"it holds {scan.num_intact:,} intact records, expected {shard.num_examples:,}"
             odd = None if known is None else _first_differing(scan.frames, known)
             if odd is not None and not scan.num_broken:
                 what += f"; from record {odd:,} on, they are not those that were written"

@@ -32,7 +32,7 @@ from ..inventory.fingerprint_details import (
     surveyed_inputs,
 )
 from ..inventory.survey import take_survey
-from ..snapshot import Snapshot, lies_at
+from ..snapshot import Snapshot, is_snapshot
 from ..workspace import find_workspace
 
 SHOWN = 10
@@ -190,10 +190,10 @@ def why_not_found(
         StorageError: if something cannot be read.
     """
     paths = OutputPaths(storage.absolute(out), recipe.name)
-    if lies_at(out):
+    if is_snapshot(out):
         latest = Snapshot.open(out)
         folder, _, _ = latest.path.rpartition("/")
-    elif lies_at(paths.folder):
+    elif is_snapshot(paths.folder):
         latest, folder = Snapshot.open(paths.folder), paths.folder
     else:
         raise RecipeError(

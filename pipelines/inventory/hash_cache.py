@@ -63,7 +63,7 @@ class Known(NamedTuple):
     """Hashes of the ranges between the cuts, if each can be read alone; see ``group_blocks``."""
 
 
-class Memo:
+class HashCache:
     """The known contents of one source's files."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Memo:
         content: Mapping[str, Any],
         num_kept: int = _NUM_SOURCES,
     ) -> None:
-        """See :func:`read_memo`; ``content`` is that of the file."""
+        """See :func:`read_hash_cache`; ``content`` is that of the file."""
         self._url = url
         self._source = source
         self._cuts_by = cuts_by
@@ -94,7 +94,7 @@ class Memo:
     def find(self, file: SourceFile) -> Known | None:
         """The content of a listed file; None if it must be read.
 
-        A file modified less than a clock tick before the listing that the memo was made from may
+        A file modified less than a clock tick before the listing that the cache was made from may
         have changed after it was read without a new stamp. As with git's index, it is read again.
         """
         known = self._files.get(file.path)
@@ -107,7 +107,7 @@ class Memo:
         return known
 
     def write(self, known: Mapping[str, Known], *, listed_ns: int) -> None:
-        """Writes the known contents, unless they are those of the memo.
+        """Writes the known contents, unless they are those of the cache.
 
         Args:
             known: By path. Files without a stamp are omitted.
@@ -134,17 +134,17 @@ class Memo:
         )
 
 
-def read_memo(url: str, *, source: str, cuts_by: str, num_kept: int = 1) -> Memo:
-    """Reads the memo of a workspace; a missing or damaged one is empty.
+def read_hash_cache(url: str, *, source: str, cuts_by: str, num_kept: int = 1) -> HashCache:
+    """Reads the hash cache of a workspace; a missing or damaged one is empty.
 
     Args:
         url: Its file.
         source: URL of the source; only its hash is stored, since it may contain credentials.
         cuts_by: How files are cut; cuts that were made differently are not used.
-        num_kept: The number of sources of the recipe: the memo keeps four times as many.
+        num_kept: The number of sources of the recipe: the cache keeps four times as many.
     """
     key = hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return Memo(
+    return HashCache(
         url,
         source=key,
         cuts_by=cuts_by,

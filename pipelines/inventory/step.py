@@ -39,7 +39,7 @@ from ...transforms.storage.opened_source import NO_PERMISSION, OpenedSource
 from ...transforms.storage.unchanged import COARSE_NS, settled_ns
 from ..plan.sample import lowest_files
 from .exclusions import IdList, exclude_records, without_excluded
-from .hash_cache import Known, Memo, read_memo
+from .hash_cache import HashCache, Known, read_hash_cache
 
 CHUNK_BYTES = 4 * 2**20
 _HELD_BYTES = 64 << 20
@@ -124,14 +124,14 @@ def take_inventory(
     files: list[SourceFile] = []
     blocks: list[Block] = []
     for part, listing in zip(parts, listings, strict=True):
-        memo = read_memo(
-            workspace.memo,
+        cache = read_hash_cache(
+            workspace.hash_cache,
             source=part.opened.url,
             cuts_by=_cuts_by(part.source, part.opened),
             num_kept=len(parts),
         )
         own = without_prefix(wanted, part.prefix)
-        known = {f.path: found for f in listing.files if (found := _find(memo, f)) is not None}
+        known = {f.path: found for f in listing.files if (found := _find(cache, f)) is not None}
         unknown = [file for file in own if not file.problem and file.path not in known]
         hashed_ns = _settle(unknown)
         num_done += len(own) - len(unknown)
@@ -144,7 +144,7 @@ def take_inventory(
         taken = [_complete(file, known.get(file.path)) for file in own]
         contents = {path: found for path, found in known.items() if isinstance(found, Known)}
         if write:
-            memo.write(contents, listed_ns=listing.listed_ns)
+            cache.write(contents, listed_ns=listing.listed_ns)
         files += with_prefix(taken, part.prefix)
         grouped = group_blocks(
             [_provable(file, hashed_ns=hashed_ns) for file in taken],
@@ -215,8 +215,8 @@ def _joined(files: Iterable[tuple[SourcePart, Sequence[SourceFile]]]) -> tuple[S
     return tuple(itertools.chain.from_iterable(found))
 
 
-def _find(memo: Memo, file: SourceFile) -> Known | str | None:
-    return None if file.problem else memo.find(file)
+def _find(cache: HashCache, file: SourceFile) -> Known | str | None:
+    return None if file.problem else cache.find(file)
 
 
 def input_digest(files: Sequence[SourceFile]) -> str:

@@ -26,7 +26,7 @@ from ...transforms.code.dependencies import Dependencies, functions_in, refuse_u
 from ...transforms.media.image_codecs import parts_by_pixels
 from ...transforms.prepare.engine.program import StepRunner, with_record
 from ...transforms.prepare.engine.validate import Validator
-from ...transforms.rejects import Dropped, reject_rows
+from ...transforms.rejects import Dropped
 from ...transforms.runs.files import ID, KeyRange, merge_range, wire_schema
 from ...transforms.runs.key_histogram import KeyBins
 from ...transforms.runs.keys import NO_PARTITION, record_keys
@@ -35,7 +35,7 @@ from ...transforms.runs.summary import Summary, name_summary, read_runs, run_rea
 from ...transforms.sources.combined import open_files
 from ..recipe.shipping import StagedRecipe, altered
 from .run_files import RunFiles, keys_suffix, run_in_place
-from .sort_keys import RecordKeys, split_of_records
+from .sort_keys import RecordKeys, reject_unassigned, split_of_records
 from .stages import StageFeatures, stages_of
 
 
@@ -298,18 +298,12 @@ class RangeReader:
             splits, why = split_of_records(
                 ids, columns, recipe=self._recipe, features=self._features, ends=self._ends
             )
-            homeless = splits == NO_PARTITION
-            if homeless.any():
-                rejects += reject_rows(
-                    ids,
-                    np.flatnonzero(homeless),
-                    stage="split",
-                    reason="no split",
-                    message=why,
-                    numbered=self._recipe.files.numbered,
-                    columns=columns,
+            unassigned = splits == NO_PARTITION
+            if unassigned.any():
+                rejects += reject_unassigned(
+                    ids, unassigned, recipe=self._recipe, message=why, columns=columns
                 )
-                kept = np.flatnonzero(~homeless)
+                kept = np.flatnonzero(~unassigned)
                 ids, splits = [ids[row] for row in kept], splits[kept]
                 columns, prefixes = columns.take(pa.array(kept)), prefixes.take(pa.array(kept))
             yield SortedRecords(

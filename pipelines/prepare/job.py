@@ -22,7 +22,7 @@ from ...transforms import beam_hooks  # noqa: F401 - reports what Beam does; mak
 from ...transforms.activity import advance
 from ...transforms.runs.key_histogram import KeyHistogram
 from ...transforms.runs.summary import Summary, num_parts, write_summary
-from ...transforms.storage.failures import telling_os_errors
+from ...transforms.storage.failures import os_errors_as_storage_errors
 from ..inventory.step import read_descriptors
 from .block_worker import PrepareConfig, RunMaker
 
@@ -106,7 +106,7 @@ class ConcurrentDoFn(beam.DoFn):
 
     def _work(self, element: Any) -> Any:
         # The engine keeps an error's message but not its errno: explain it here.
-        with telling_os_errors("use", "a file of the worker"):
+        with os_errors_as_storage_errors("use", "a file of the worker"):
             return self.work(element)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:

@@ -84,19 +84,39 @@ class RecordKeys:
             )
         meta = [pa.array(partitions), pa.array(keys), ids, sizes]
         records = pa.RecordBatch.from_arrays([*meta, *columns.columns], schema=self._schema)
-        homeless = partitions == NO_PARTITION
-        if not homeless.any():
+        unassigned = partitions == NO_PARTITION
+        if not unassigned.any():
             return records
-        grouped = self._recipe.splits.group_by is not None
-        rejects += reject_rows(
-            batch.ids,
-            np.flatnonzero(homeless),
-            stage="split",
-            reason="no group" if grouped else "no split",
-            message=why,
-            numbered=self._recipe.files.numbered,
-        )
-        return records.filter(pa.array(~homeless))
+        rejects += reject_unassigned(batch.ids, unassigned, recipe=self._recipe, message=why)
+        return records.filter(pa.array(~unassigned))
+
+
+def reject_unassigned(
+    ids: Sequence[str],
+    unassigned: npt.NDArray[np.bool_],
+    *,
+    recipe: Recipe,
+    message: str,
+    columns: pa.RecordBatch | None = None,
+) -> list[Reject]:
+    """Rejects records that belong to no split.
+
+    Args:
+        ids: Ids of the records.
+        unassigned: Which of them have no split: bool[n].
+        recipe: The recipe.
+        message: Why they have none.
+        columns: The records' values, which the rejects keep; None if they keep the raw records.
+    """
+    return reject_rows(
+        ids,
+        np.flatnonzero(unassigned),
+        stage="split",
+        reason="no split" if recipe.splits.group_by is None else "no group",
+        message=message,
+        numbered=recipe.files.numbered,
+        columns=columns,
+    )
 
 
 def split_of_records(

@@ -274,7 +274,7 @@ def _build_facts(
         "fingerprint_details": fingerprint_details(survey),
         "fingerprint_parts": survey.parts.to_json(),
         "host": platform.node(),
-        # Not in the manifest: what is skipped is no input, and may vary under one fingerprint.
+        # Not in the manifest: skipped files are not inputs, and may vary under one fingerprint.
         "input": {
             "bytes": survey.inventory.num_bytes,
             "files": len(survey.inventory.files),

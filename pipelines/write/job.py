@@ -18,7 +18,7 @@ from ...transforms.examples.shards import ShardSettings, ShardWriter, number_sha
 from ...transforms.runs.files import KeyRange, merge_range
 from ...transforms.runs.shuffled import ShardCutter, chunks_of, sort_chunks
 from ...transforms.runs.summary import read_runs, run_readers
-from ...transforms.storage.failures import telling_os_errors
+from ...transforms.storage.failures import os_errors_as_storage_errors
 from ..plan.step import plan_of
 from ..prepare.job import ConcurrentDoFn
 
@@ -143,7 +143,7 @@ class _CutByShardFn(beam.DoFn):
         settings = self._settings
         # The engine keeps an error's message but not its errno: explain it here.
         with (
-            telling_os_errors("use", "a file of the worker"),
+            os_errors_as_storage_errors("use", "a file of the worker"),
             working_on(f"cutting runs {element[0]:,} to {element[1] - 1:,} into shards"),
         ):
             entries = self._runs[slice(*element)]
@@ -170,7 +170,7 @@ class _WriteGroupedFn(beam.DoFn):
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
         number, chunks = element
         split, shard = self._planned[number]
-        with telling_os_errors("use", "a file of the worker"):
+        with os_errors_as_storage_errors("use", "a file of the worker"):
             records = functools.partial(self._sorted, chunks, shard)
             yield self._writer.write(split, shard, records=records).file
 

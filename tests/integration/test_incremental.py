@@ -13,7 +13,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.diff import diff
-from snapshard.pipelines.inventory import hash_cache as memo
+from snapshard.pipelines.inventory import hash_cache
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.schemas.blocks import Block
 from snapshard.schemas.progress import Silent
@@ -39,7 +39,7 @@ recipe = ss.Recipe(name="made", source={source}, {rest})
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with large files, in little: blocks of 16 kB, places to cut every 8 kB."""
-    for module in (inventory, memo):
+    for module in (inventory, hash_cache):
         monkeypatch.setattr(module, "MIN_CUT_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(inventory, "CHUNK_BYTES", CUT_BYTES // 2)
     for module in (csv_source, json_lines, text_files, tfrecord_files):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import snapshard as ss
@@ -19,6 +20,8 @@ from snapshard.schemas.naming import Workspace
 from snapshard.schemas.splits import KEY_SPACE
 from snapshard.transforms.code.dependencies import read_dependencies
 from snapshard.transforms.rejects import Dropped, iterate_rejects
+from snapshard.transforms.runs.keys import text_keys
+from snapshard.transforms.runs.partitions import GroupSplits, SplitEnds
 from snapshard.transforms.runs.summary import read_summary, write_summary
 from snapshard.transforms.storage.opened_source import open_source
 
@@ -103,9 +106,22 @@ def test_a_dependency_that_changes_meanwhile_makes_no_run(tmp_path: Path) -> Non
         list(records)
 
 
-def test_records_that_no_split_takes_are_rejects(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("splits", "ends", "reason"),
+    [
+        (ss.Splits.by_time("t", train=0.5, test=0.5), (3,), "no split"),
+        (
+            ss.Splits(train=0.5, test=0.5, group_by="t", assign="balanced"),
+            GroupSplits.of(np.sort(text_keys([b"1", b"2", b"3", b"4"], 0)), [0, 0, 1, 1]),
+            "no group",
+        ),
+    ],
+)
+def test_records_that_no_split_takes_are_rejects(
+    tmp_path: Path, splits: ss.Splits, ends: SplitEnds, reason: str
+) -> None:
     """Of a stage that reads the runs of the one before, here a record without a time."""
-    project = Project(tmp_path, splits=ss.Splits.by_time("t", train=0.5, test=0.5))
+    project = Project(tmp_path, splits=splits)
     write_summary(RunMaker(project.config).make(project.block()), project.workspace, SUMMARY)
     assert read_summary(project.workspace, SUMMARY).num_records == 4
     config = dataclasses.replace(
@@ -115,12 +131,12 @@ def test_records_that_no_split_takes_are_rejects(tmp_path: Path) -> None:
         stage=1,
         previous_summary=SUMMARY,
         given=project.stages[0].outputs,
-        ends=(3,),
+        ends=ends,
     )
     made = RunMaker(config).make(KeySpan(0, KEY_SPACE))
     (entry,) = made.entries
     assert made.num_records == 3
     assert entry.run.rejects_by_stage == {"split": 1}
     (reject,) = iterate_rejects(run_rejects(project.workspace, entry.run))
-    assert (reject.record_id, reject.reason) == ("t.csv#12", "no split")
+    assert (reject.record_id, reject.reason) == ("t.csv#12", reason)
     assert reject.payload == b'{"n": 0, "t": null}'

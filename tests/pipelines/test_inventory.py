@@ -19,7 +19,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inventory import step as inventory_module
-from snapshard.pipelines.inventory.hash_cache import Known, read_memo
+from snapshard.pipelines.inventory.hash_cache import Known, read_hash_cache
 from snapshard.pipelines.inventory.step import (
     Inventory,
     read_descriptors,
@@ -243,11 +243,11 @@ def test_the_memo_keeps_sources_apart_and_no_credentials(tmp_path: pathlib.Path)
     file = SourceFile(path="a", num_bytes=1, stamp="etag:1")
     known = Known(num_bytes=1, stamp="etag:1", sha256="f" * 64)
     for number in range(6):
-        memo = read_memo(url, source=f"s3://ann:secret{number}@bucket", cuts_by="x")
-        assert memo.find(file) is None
-        memo.write({"a": known}, listed_ns=time.time_ns())
+        cache = read_hash_cache(url, source=f"s3://ann:secret{number}@bucket", cuts_by="x")
+        assert cache.find(file) is None
+        cache.write({"a": known}, listed_ns=time.time_ns())
     found = [
-        read_memo(url, source=f"s3://ann:secret{number}@bucket", cuts_by="x").find(file)
+        read_hash_cache(url, source=f"s3://ann:secret{number}@bucket", cuts_by="x").find(file)
         for number in range(6)
     ]
     assert found == [None, None, known, known, known, known]
@@ -272,8 +272,8 @@ def test_a_stamp_is_trusted_once_the_clock_has_moved_on(
 ) -> None:
     url = str(tmp_path / "memo.json")
     known = Known(num_bytes=1, stamp=stamp, sha256="f" * 64)
-    read_memo(url, source="s", cuts_by="x").write({"a": known}, listed_ns=OLD_NS)
-    found = read_memo(url, source="s", cuts_by="x").find(
+    read_hash_cache(url, source="s", cuts_by="x").write({"a": known}, listed_ns=OLD_NS)
+    found = read_hash_cache(url, source="s", cuts_by="x").find(
         SourceFile(path="a", num_bytes=1, stamp=stamp)
     )
     assert found == (known if known_again else None)

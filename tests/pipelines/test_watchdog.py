@@ -238,7 +238,7 @@ for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 endings.END_S = 1.0
 endings.ending_within(endings.END_S).__enter__()
-endings.take_endings_for_interrupts()
+endings.treat_signals_as_interrupts()
 try:
     with watched_build(600, progress=Told()):
         thread = threading.Thread(target=begin, args=({cause!r},))
@@ -371,7 +371,7 @@ def test_forks_end_alone_and_with_the_build(tmp_path: Path) -> None:
     script = """
 endings.END_S = 0.5
 endings.ending_within(endings.END_S).__enter__()
-endings.take_endings_for_interrupts()
+endings.treat_signals_as_interrupts()
 with watched_build(600, progress=Told()):
     forks = [os.fork() or time.sleep(300) for _ in range(2)]
     time.sleep(0.5)  # until they have begun
@@ -398,7 +398,7 @@ early = lambda: os.kill(os.getpid(), signal.SIGTERM)
 os.register_at_fork(after_in_child=early)
 endings.END_S = 0.5
 endings.ending_within(endings.END_S).__enter__()
-endings.take_endings_for_interrupts()
+endings.treat_signals_as_interrupts()
 fork = os.fork() or time.sleep(300)
 _, status = os.waitpid(fork, 0)
 time.sleep(1)

@@ -17,7 +17,7 @@ from snapshard.pipelines.inspect.forecast import (
     split_shares,
 )
 from snapshard.pipelines.reader.runtime import shards as of_reader
-from snapshard.pipelines.snapshot import lies_at
+from snapshard.pipelines.snapshot import is_snapshot
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.features import Features
 from snapshard.schemas.manifest import ShardEntry
@@ -132,9 +132,9 @@ def test_index_that_is_damaged_or_gone(tmp_path: Path) -> None:
 
 def test_where_a_snapshot_lies(tmp_path: Path) -> None:
     made(tmp_path / "made" / "0", [[1]])
-    assert lies_at(str(tmp_path / "made" / "0"))
-    assert not lies_at(str(tmp_path / "made"))
+    assert is_snapshot(str(tmp_path / "made" / "0"))
+    assert not is_snapshot(str(tmp_path / "made"))
     (tmp_path / "made" / "latest.json").write_text("{}")
-    assert lies_at(str(tmp_path / "made"))
+    assert is_snapshot(str(tmp_path / "made"))
     for path in ("", "*.csv", "zip://*::" + str(tmp_path / "made"), str(tmp_path / "recipe.py")):
-        assert not lies_at(path)
+        assert not is_snapshot(path)

@@ -468,7 +468,7 @@ def test_redacts(text: str, shown: str) -> None:
 
 
 def test_a_reader_that_has_enough_is_no_failure_of_a_file() -> None:
-    with pytest.raises(BrokenPipeError), storage_failures.telling_os_errors("use", "a"):
+    with pytest.raises(BrokenPipeError), storage_failures.os_errors_as_storage_errors("use", "a"):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 

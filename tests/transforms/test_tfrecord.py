@@ -190,7 +190,7 @@ def test_an_index_finds_the_records_between_damaged_ones(
     assert [(one.number, one.offset) for one in found.broken] == [
         (number, int(written.offsets[number])) for number in sorted(damage)
     ]
-    assert (found.num_broken, found.num_whole) == (len(damage), len(records) - len(damage))
+    assert (found.num_broken, found.num_intact) == (len(damage), len(records) - len(damage))
     assert [part.tolist() for part in found.frames] == [
         written.offsets.tolist(),
         written.lengths.tolist(),
@@ -213,7 +213,7 @@ def test_broken_records_are_counted_beyond_those_listed(
     path.write_bytes(path.read_bytes().replace(b"abcd", b"abce"))
     found = scan_tfrecord(str(path), "none")
     assert [one.number for one in found.broken] == [0, 1]
-    assert (found.num_broken, found.num_whole, found.num_records) == (5, 0, 5)
+    assert (found.num_broken, found.num_intact, found.num_records) == (5, 0, 5)
 
 
 def test_little_is_read_beyond_the_end_that_the_index_gives(

@@ -53,7 +53,7 @@ ReadBatches = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
 """Reads the given wire columns of all records to analyse, in a fixed order. Beam pickles it: it
 must be a module-level function or a ``functools.partial`` of one."""
 
-_MOST_INPUTS = 20
+_MAX_INPUTS = 20
 """Maximum number of inputs that an error lists."""
 
 # What TensorFlow and tensorflow-transform add around the message of the operation that failed.
@@ -249,8 +249,8 @@ def _describe_inputs(specs: Mapping[str, Any]) -> str:
         f"{name!r}: {kinds.get(type(spec), '')}{spec.dtype.name}{list(spec.shape)[1:] or ''}"
         for name, spec in specs.items()
     ]
-    if len(shown) > _MOST_INPUTS:
-        shown = [*shown[:_MOST_INPUTS], f"and {len(shown) - _MOST_INPUTS} more"]
+    if len(shown) > _MAX_INPUTS:
+        shown = [*shown[:_MAX_INPUTS], f"and {len(shown) - _MAX_INPUTS} more"]
     text = f"Its inputs, for a batch of records: {', '.join(shown)}."
     if any(isinstance(spec, tf.SparseTensorSpec) for spec in specs.values()):
         text += " Sparse ones may lack values: ss.tables.fill in prepare= makes them dense."

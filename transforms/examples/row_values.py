@@ -47,7 +47,7 @@ _NANOSECONDS = {
 }
 _QUIET = np.errstate(over="ignore", invalid="ignore")
 """Overflow is checked explicitly, and some NaNs warn in any operation."""
-_OTHERS = "The Example is of other features."
+_OTHERS = "Parse it with the features of its own snapshot."
 
 
 @_QUIET
@@ -214,7 +214,9 @@ def _time(name: str, feature: Feature, stamp: Timestamp, value: Any) -> int:
         raise unfit(name, feature, reprlib.repr(value), "Give a datetime with tzinfo=, or an int.")
     time, rest = divmod(nanoseconds, _NANOSECONDS[stamp.unit])
     if rest:
-        raise unfit(name, feature, reprlib.repr(value), "It is finer than that: take a finer unit.")
+        raise unfit(
+            name, feature, reprlib.repr(value), "Declare a finer unit: this is more precise."
+        )
     return time
 
 
@@ -278,12 +280,13 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
     if dtype in FLOATS and array.dtype == numpy_dtype("bfloat16"):
         is_number = True
     if not is_number and not (array.size == 0 and array.dtype == np.float64):
-        raise unfit(name, feature, f"{reprlib.repr(array.tolist())} ({array.dtype})", "Convert it.")
+        found = f"{reprlib.repr(array.tolist())} ({array.dtype})"
+        raise unfit(name, feature, found, "Pass an array of that dtype.")
     if dtype in FLOATS or not array.size:
         try:
             cast = array.astype(numpy_dtype(dtype))
         except OverflowError:
-            raise unfit(name, feature, reprlib.repr(array.tolist()), "Take a float.") from None
+            raise unfit(name, feature, reprlib.repr(array.tolist()), "Pass a float.") from None
         fits = dtype not in FLOATS or _in_range(array.astype(np.float64), cast, dtype)
     else:
         fits = _in_range(array, array, dtype)
@@ -292,7 +295,7 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
         _check_exact(name, feature, array, dtype)
     if not fits:
         found = reprlib.repr(array.tolist())
-        raise unfit(name, feature, found, "It is out of range: take a wider type.")
+        raise unfit(name, feature, found, "It is out of range: declare a wider type.")
     return cast
 
 

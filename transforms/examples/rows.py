@@ -95,7 +95,7 @@ def parse_example(serialized: bytes, features: Mapping[str, Feature | Struct]) -
         int in its unit; a ``Text`` as str; a ``Scalar`` as bool, int, float or bytes; a
         ``Struct`` as a dict; anything else as an array of its dtype and shape (objects of bytes
         for strings). None if an optional feature is absent: the caller chooses what to put
-        there (the emitted reader puts the feature's default).
+        there (the snapshot's reader puts the feature's default).
 
     Raises:
         SchemaError: if the bytes are not an Example, or an Example of other features.
@@ -154,7 +154,7 @@ def _to_wire(name: str, feature: Feature, record: Mapping[str, Any]) -> dict[str
     if value is None:
         if form is not None and form.optional:
             return {name: None}
-        raise unfit(name, feature, "nothing", "Give it a value, or declare it optional.")
+        raise unfit(name, feature, "missing", "Give it a value, or declare it optional.")
     if isinstance(feature, Image):
         return _image_to_wire(name, feature, value)
     if form is None:
@@ -180,7 +180,8 @@ def _image_to_wire(name: str, feature: Image, value: object) -> dict[str, Flat]:
         try:
             value, header = readable_image(value)
         except UnreadableImageError as error:
-            raise unfit(name, feature, f"not a valid image ({error})", "Fix it.") from None
+            found = f"not a valid image ({error})"
+            raise unfit(name, feature, found, "Pass the bytes of a valid image.") from None
         height, width = header.height, header.width
         content = {name: [value], f"{name}/orientation": np.array([header.orientation])}
     else:
@@ -190,7 +191,7 @@ def _image_to_wire(name: str, feature: Image, value: object) -> dict[str, Flat]:
             feature.channels,
         ):
             found = f"{pixels.dtype}{list(pixels.shape)}"
-            raise unfit(name, feature, found, "Convert it.")
+            raise unfit(name, feature, found, "Pass an array of that dtype and shape.")
         height, width = pixels.shape[:2]
         content = {name: [pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()]}
     if (feature.height or height, feature.width or width) != (height, width):
@@ -254,6 +255,7 @@ def _image_from_wire(
     shape = (height, width, feature.channels)
     num_bytes = math.prod(shape[:2]) * feature.pixel_bytes
     if min(shape) < 0 or len(content) != num_bytes:
-        raise unfit(name, feature, f"{len(content):,} bytes for {list(shape)}", "Restore it.")
+        found = f"{len(content):,} bytes for {list(shape)}"
+        raise unfit(name, feature, found, "Restore the record from its source.")
     pixels = np.frombuffer(content, np.dtype(feature.dtype).newbyteorder("<"))
     return pixels.astype(feature.dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""Writes single shards: merges a key range of all runs, encodes, writes, verifies, publishes."""
+"""Writes single shards: merges a key range of all runs, encodes, verifies, puts it in place."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from ...schemas.errors import DamagedSnapshotError
 from ...schemas.shards import Compression
 from .. import storage
 from ..activity import advance
-from ..storage.failures import telling_os_errors
+from ..storage.failures import os_errors_as_storage_errors
 from .encode import binary_array
 
 HEAD_BYTES, FOOT_BYTES = 12, 4
@@ -129,7 +129,7 @@ def write_tfrecord(
 
 def _number_at(path: str, offset: int) -> int:
     """Reads the little-endian uint32 at an offset of a file."""
-    with telling_os_errors("read", path), open(path, "rb") as file:
+    with os_errors_as_storage_errors("read", path), open(path, "rb") as file:
         file.seek(offset)
         return int.from_bytes(file.read(4), "little")
 
@@ -146,7 +146,7 @@ def _slices(
 
 
 def _write_plain(path: str, slices: Iterator[pa.LargeBinaryArray]) -> None:
-    with telling_os_errors("write", path), open(path, "wb") as file:
+    with os_errors_as_storage_errors("write", path), open(path, "wb") as file:
         for examples in slices:
             file.write(_framed(examples))
 
@@ -154,7 +154,7 @@ def _write_plain(path: str, slices: Iterator[pa.LargeBinaryArray]) -> None:
 def _write_gzip(path: str, slices: Iterator[pa.LargeBinaryArray]) -> None:
     import tensorflow as tf
 
-    with telling_os_errors("write", path), tf.io.TFRecordWriter(path, "GZIP") as writer:
+    with os_errors_as_storage_errors("write", path), tf.io.TFRecordWriter(path, "GZIP") as writer:
         for examples in slices:
             for serialized in examples.to_pylist():
                 writer.write(serialized)
@@ -280,7 +280,7 @@ class BrokenRecord:
 class Scan:
     """The result of scanning a TFRecord file for damage."""
 
-    num_whole: int = 0
+    num_intact: int = 0
     num_broken: int = 0
     broken: list[BrokenRecord] = dataclasses.field(default_factory=list)
     """The first :data:`MAX_BROKEN` broken records, in order."""
@@ -301,7 +301,7 @@ class Scan:
     @property
     def num_records(self) -> int:
         """The number of frames found, including broken ones."""
-        return self.num_whole + self.num_broken
+        return self.num_intact + self.num_broken
 
     def check(self, url: str) -> None:
         """Does nothing if the file is intact.
@@ -327,7 +327,7 @@ class Scan:
                 self.broken.append(broken)
             self.num_broken += 1
         else:
-            self.num_whole += 1
+            self.num_intact += 1
         self._offsets.append(offset)
         self._lengths.append(length)
         self.num_bytes = offset + length

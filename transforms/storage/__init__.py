@@ -25,7 +25,7 @@ from ..activity import advance
 from .failures import failing_as_storage_error as failing_as_storage_error
 from .failures import first_look as first_look
 from .failures import is_missing as is_missing
-from .failures import telling_os_errors
+from .failures import os_errors_as_storage_errors
 from .local import SCRATCH as SCRATCH
 from .local import TEMPORARY as TEMPORARY
 from .local import abandoned_folders as abandoned_folders
@@ -326,7 +326,7 @@ def scratch_folder(near: str) -> Iterator[str]:
     with contextlib.ExitStack() as closing:
         with failing_as_storage_error("write", parent or tempfile.gettempdir()):
             folder = closing.enter_context(held_folder(parent))
-        with telling_os_errors("write", folder):
+        with os_errors_as_storage_errors("write", folder):
             yield folder
 
 

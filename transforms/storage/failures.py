@@ -143,7 +143,7 @@ class failing_as_storage_error:
 
 
 @contextlib.contextmanager
-def telling_os_errors(action: str, url: str) -> Iterator[None]:
+def os_errors_as_storage_errors(action: str, url: str) -> Iterator[None]:
     """Turns an OSError, and TensorFlow's version of one, into a StorageError.
 
     For code that should raise neither; everything else propagates unchanged.

@@ -43,7 +43,7 @@ _ARCHIVES = weakref.WeakValueDictionary()
 _STORE_AHEAD_BYTES = 4 << 20
 _DEFAULT_LIMITS = Limits()
 _Opened = TypeVar("_Opened", bound="OpenedSource")
-_MARKS = (Workspace(WORKSPACE).memo, Workspace(WORKSPACE).elsewhere)
+_MARKS = (Workspace(WORKSPACE).hash_cache, Workspace(WORKSPACE).elsewhere)
 """Files in the folder of a recipe's snapshots: one of them exists from the first inventory on."""
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
 
