@@ -1,4 +1,4 @@
-"""How fast the emitted reader is, beside the patterns that tutorials teach.
+"""How fast the snapshot's reader is, beside the patterns that tutorials teach.
 
 Snapshots of four kinds, each plain and with GZIP: raw images of 64×64; the photographs themselves,
 JPEGs of 100×100; rows of 22 features; lines of text with a label. All contenders of a table give

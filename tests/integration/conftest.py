@@ -38,7 +38,7 @@ RESIZED = 'prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """What a snapshot holds, read back through its emitted reader and its index."""
+    """What a snapshot holds, read back through its reader and its index."""
 
     values: dict[str, np.ndarray[Any, Any]]
     """Feature -> values of all splits, in stored order; strings are bytes."""
@@ -138,7 +138,7 @@ class Lab:
         return found
 
     def read_back(self, snapshot: ss.Snapshot, **options: Any) -> Held:
-        """All splits through the emitted reader, in stored order, beside the index's ids."""
+        """All splits through the snapshot's reader, in stored order, beside the index's ids."""
         reader = snapshot.reader()
         held = Held({}, [], [])
         columns: dict[str, list[Any]] = {}
@@ -157,7 +157,7 @@ class Lab:
         return held
 
     def rows_back(self, snapshot: ss.Snapshot, **options: Any) -> dict[str, dict[str, Any]]:
-        """Record id -> plain values through the emitted reader, fields by their dotted names.
+        """Record id -> plain values through the snapshot's reader, fields by their dotted names.
 
         Masks are held against what is given where they are False, and left out.
         """

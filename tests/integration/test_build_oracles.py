@@ -1,4 +1,4 @@
-"""Random data through a whole build and its emitted reader: the values that others read.
+"""Random data through a whole build and its reader: the values that others read.
 
 Parquet against pyarrow, records against protobuf's own parser, arrays against NumPy, as the tests
 of sources do without a build. Set SNAPSHARD_ORACLE_EXAMPLES to try more: half as many builds.

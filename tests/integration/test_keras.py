@@ -1,4 +1,4 @@
-"""Training from an emitted reader: fit, tf.distribute, checkpoints, the profiled example."""
+"""Training from a snapshot's reader: fit, tf.distribute, checkpoints, the profiled example."""
 
 import itertools
 import json

@@ -15,9 +15,9 @@ from .faults import look, write_table
 HERE = Path(__file__).parent
 
 # Looks at the folder of a name until a file says that it is enough: as a script that follows
-# latest.json and reads every listed file, as the library, as the command line, and by the emitted
-# reader: the manifest with just so much of TensorFlow as that needs, the records without it.
-# NumPy is imported first, since it cannot be imported anew after the patch is undone.
+# latest.json and reads every listed file, as the library, as the command line, and by the
+# snapshot's reader: the manifest with just so much of TensorFlow as that needs, the records without
+# it. NumPy is imported first, since it cannot be imported anew after the patch is undone.
 LOOKER = """
 import collections, contextlib, io, json, sys, numpy
 from pathlib import Path

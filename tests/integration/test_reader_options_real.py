@@ -1,4 +1,4 @@
-"""Each option of the emitted reader on snapshots that were built: what it does, seen in records."""
+"""Each option of the reader on snapshots that were built: what it does, seen in records."""
 
 import collections
 import csv

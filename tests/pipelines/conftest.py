@@ -1,4 +1,4 @@
-"""Snapshots made by hand, with TensorFlow's own writer, for tests of the emitted reader."""
+"""Snapshots made by hand, with TensorFlow's own writer, for tests of the snapshot's reader."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""The emitted reader: which records it gives, in which order, how often, and what it refuses."""
+"""The snapshot's reader: which records it gives, in which order, how often, and what it refuses."""
 
 import collections
 import io

@@ -1,4 +1,4 @@
-"""``balance=`` and ``mix`` of an emitted reader: which records come, how often, whence."""
+"""``balance=`` and ``mix`` of a snapshot's reader: which records come, how often, whence."""
 
 import collections
 import gc

@@ -1,4 +1,4 @@
-"""The emitted reader gives back every value of every feature type, as it was encoded."""
+"""The snapshot's reader gives back every value of every feature type, as it was encoded."""
 
 import math
 import tempfile

@@ -1,4 +1,4 @@
-"""What an emitted reader says of options that cannot be: at once, by name, without a hang."""
+"""What a snapshot's reader says of options that cannot be: at once, by name, without a hang."""
 
 import inspect
 import itertools

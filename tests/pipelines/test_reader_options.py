@@ -1,4 +1,4 @@
-"""What the options of an emitted reader do: which records come, in which order, how often."""
+"""What the options of a snapshot's reader do: which records come, in which order, how often."""
 
 import io
 import math

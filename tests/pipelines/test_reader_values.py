@@ -1,4 +1,4 @@
-"""The emitted reader: the values that it gives, for every kind of feature."""
+"""The snapshot's reader: the values that it gives, for every kind of feature."""
 
 import functools
 import io

@@ -1,4 +1,4 @@
-"""What workers get: the arithmetic of the emitted reader, and exact bytes of a snapshot."""
+"""What workers get: the arithmetic of the snapshot's reader, and exact bytes of a snapshot."""
 
 import math
 from pathlib import Path

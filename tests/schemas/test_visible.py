@@ -48,7 +48,7 @@ def test_the_rule() -> None:
             assert shown.isascii()
             assert shown.startswith("\\")
         if letter not in "\\'\"":
-            assert console.visible(letter) == shown, "the emitted reader has the same rule"
+            assert console.visible(letter) == shown, "the snapshot's reader has the same rule"
     for text in ("a b", "größe", "日本語", "naïve", "שלום", "مرحبا", "หมา", "हिन्दी", "🐈"):
         assert visible(text) == text
 

@@ -24,7 +24,7 @@ def build_all(folder: Path, source: Any, **settings: Any) -> ss.Snapshot:
 
 
 def rows_of(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
-    """Record id -> values, through the emitted reader."""
+    """Record id -> values, through the snapshot's reader."""
     return {record_id: values for record_id, _, values in lab.read_back(snapshot).rows()}
 
 
