@@ -125,7 +125,7 @@ def test_steps_one_by_one_make_what_a_build_makes(project: Project) -> None:
         # Verify leaves nothing that publish needs, nor does analyze without an analysis.
         needed = [step for step in STEPS[number + 1 :] if step not in ("analyze", "verify")]
         for other in STEPS[STEPS.index(needed[0]) + 1 :] if needed else ():
-            with pytest.raises(StepOrderError, match=f"{other} needs {needed[0]}, which"):
+            with pytest.raises(StepOrderError, match=f"{other} needs the result of {needed[0]}, "):
                 project.step(other)
     assert manifest(report) == project.built()
     assert [again.reused and again.published for again in project.steps(*STEPS)] == [True] * 7
@@ -137,7 +137,7 @@ def test_steps_one_by_one_make_what_a_build_makes(project: Project) -> None:
 @pytest.mark.slow  # several builds
 def test_options_belong_to_a_chain_of_their_own(project: Project) -> None:
     project.steps(*STEPS[:4], limit=60)
-    with pytest.raises(StepOrderError, match="prepare needs inventory"):
+    with pytest.raises(StepOrderError, match="prepare needs the result of inventory"):
         project.step("prepare")
     *_, report = project.steps(*STEPS[4:], limit=60)
     assert manifest(report) == project.built(limit=60)
@@ -244,13 +244,13 @@ def test_parts_in_any_order_make_what_a_build_makes(project: Project) -> None:
     assert [report.facts["num_made"] for report in made] == [1, 2, 1]
     assert num_blocks == 4
     assert project.step("prepare", part="1/3").reused
-    with pytest.raises(StepOrderError, match="analyze needs prepare"):
+    with pytest.raises(StepOrderError, match="analyze needs the result of prepare"):
         project.step("analyze")
     whole = project.step("prepare")
     assert whole.facts["num_made"] == 0
     project.steps("analyze", "plan")
     project.step("write", part="2/2")
-    with pytest.raises(StepOrderError, match="verify needs write"):
+    with pytest.raises(StepOrderError, match="verify needs the result of write"):
         project.step("verify")
     project.step("write", part="1/2")
     *_, report = project.steps("verify", "publish")
@@ -273,7 +273,7 @@ def test_verify_sends_a_damaged_shard_back_to_write(project: Project) -> None:
     shard.write_bytes(content)
     with pytest.raises(DamagedSnapshotError, match=rf"1 of 5 shards .*{shard.name}.* step write"):
         project.step("verify")
-    with pytest.raises(StepOrderError, match="verify needs write"):
+    with pytest.raises(StepOrderError, match="verify needs the result of write"):
         project.step("verify")
     again, *_, report = project.steps(*STEPS[STEPS.index("write") :])
     assert again.facts["num_written"] == 1
@@ -284,7 +284,7 @@ def test_verify_sends_a_damaged_shard_back_to_write(project: Project) -> None:
 def test_a_shard_that_goes_after_verify_is_missed(project: Project) -> None:
     *_, verified = project.steps(*STEPS[:6])
     next(Path(verified.path).glob("test-*.tfrecord")).unlink()
-    with pytest.raises(StepOrderError, match="publish needs write"):
+    with pytest.raises(StepOrderError, match="publish needs the result of write"):
         project.step("publish")
     *_, report = project.steps(*STEPS[STEPS.index("write") :])
     assert manifest(report) == project.built()
@@ -297,9 +297,9 @@ def test_damaged_work_sends_the_chain_back_to_prepare(project: Project) -> None:
     content = bytearray(run.read_bytes())
     content[len(content) // 2] ^= 1
     run.write_bytes(content)
-    with pytest.raises(DamagedWorkError, match="Run the steps again from prepare on"):
+    with pytest.raises(DamagedWorkError, match="Run the steps again, starting with prepare"):
         project.step("write")
-    with pytest.raises(StepOrderError, match="write needs prepare"):
+    with pytest.raises(StepOrderError, match="write needs the result of prepare"):
         project.step("write")
     prepared, *_, report = project.steps(*STEPS[1:])
     assert prepared.facts["num_made"] == 1
@@ -357,7 +357,7 @@ def test_another_inventory_meanwhile_mixes_nothing(
 
     monkeypatch.setattr(builds, "stage", stage_late)
     project.step("prepare", part=part)
-    with pytest.raises(StepOrderError, match="analyze needs prepare"):
+    with pytest.raises(StepOrderError, match="analyze needs the result of prepare"):
         project.step("analyze")
     assert project.step("prepare").facts["num_records"] == 250
 
@@ -378,7 +378,7 @@ def test_a_chain_with_an_analysis_makes_what_a_build_makes(project: Project) -> 
     )
     for path in graph.rglob("*.json"):
         path.unlink()
-    with pytest.raises(StepOrderError, match="write needs analyze"):
+    with pytest.raises(StepOrderError, match="write needs the result of analyze"):
         project.step("write")
     *_, report = project.steps(*STEPS[2:])
     assert manifest(report) == project.built()
@@ -474,7 +474,7 @@ def test_garbage_collection_leaves_a_chain_under_way_alone(
     assert (report.busy, report.paths) == ((str(project.out / "made"),), ())
     later(2)
     assert collect_garbage(os.fspath(project.out)).paths
-    with pytest.raises(StepOrderError, match=f"{STEPS[num_steps]} needs inventory"):
+    with pytest.raises(StepOrderError, match=f"{STEPS[num_steps]} needs the result of inventory"):
         project.step(STEPS[num_steps])
 
 

@@ -85,7 +85,7 @@ class TestLengths:
     def test_of_the_first_records_of_each_shard(
         self, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("snapshard.transforms.examples.shards.SAMPLE_RECORDS", 40)
+        monkeypatch.setattr("snapshard.transforms.examples.shards.LENGTH_RECORDS", 40)
         rng = np.random.default_rng(3)
         rows = [
             {"a": rng.integers(0, 9, rng.integers(0, 30)).tolist(), "b": ["w"] * int(i % 7), "c": i}

@@ -132,7 +132,7 @@ def test_dimensions_beside_a_length_of_zero_are_kept(
 @pytest.mark.parametrize(
     ("feature", "value", "message"),
     [
-        (ss.Scalar("int64"), None, "'x' is nothing, expected int64. Give it a value"),
+        (ss.Scalar("int64"), None, "'x' is missing, expected int64. Give it a value"),
         (ss.Scalar("int64"), "n/a", r"'x' is 'n/a' \(<U3\), expected int64"),
         (ss.Scalar("int64"), 1.0, r"'x' is 1.0 \(float64\), expected int64"),
         (ss.Scalar("int64"), 2**63, "out of range"),
