@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import struct
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,25 @@ def _orders(folder: Path) -> None:
     (folder / "raw").mkdir()
     order = {"id": 7, "cart": {"items": [1, 2]}, "to": "fr"}
     (folder / "raw" / "a.jsonl").write_text(json.dumps(order) + "\n")
+    (folder / "days").mkdir()
+    for day in ("01", "02"):
+        days = pa.table({"amount": [1.5, 2.0], "country": ["fr", "de"]})
+        pq.write_table(days, folder / "days" / f"{day}.parquet")
+
+
+class _Frame:
+    """As Polars' frames are, with strings as they have them."""
+
+    def __init__(self, path: str) -> None:
+        table = pq.read_table(path)
+        types = {"amount": pa.float64(), "country": pa.string_view()}
+        self._table = pa.table({name: table[name].cast(types[name]) for name in types})
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+POLARS = types.SimpleNamespace(read_parquet=_Frame)
 
 
 def _arrays(folder: Path) -> None:
@@ -112,7 +132,7 @@ def test_documented_sources_are_built(
     section = rest.partition("\n## ")[0]
     text = "\n".join(re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL))
     images, classes = np.zeros((4, 2, 2, 3), np.uint8), np.arange(4)
-    names: dict[str, Any] = {"tf": tf, "images": images, "classes": classes}
+    names: dict[str, Any] = {"tf": tf, "images": images, "classes": classes, "pl": POLARS}
     # Paths are relative to the file of the recipe.
     path = tmp_path / "example.py"
     path.write_text(f"import glob, json, struct\nimport snapshard as ss\n{text}")
