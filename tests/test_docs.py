@@ -53,7 +53,7 @@ def test_the_table_of_sources_is_whole() -> None:
 
 
 def test_every_source_is_proved_elsewhere() -> None:
-    head, *rows = table_rows("sources.md", "## Where the files may lie")
+    head, *rows = table_rows("sources.md", "## Where the files can be")
     assert head == ["source", "`memory://`", "in a zip", "`memory://` with several workers"]
     _, *features = table_rows("sources.md", SOURCES_HEADING)
     names = [row[0].split()[0] for row in rows]
@@ -77,7 +77,7 @@ def test_every_source_is_proved_elsewhere() -> None:
 def test_every_cell_of_the_table_of_sources_names_a_test() -> None:
     _, *rows = table_rows("sources.md", SOURCES_HEADING)
     used: set[str] = set()
-    for row in table_rows("sources.md", "## Where the files may lie")[1:]:
+    for row in table_rows("sources.md", "## Where the files can be")[1:]:
         used.update(number for cell in row[1:] for number in re.findall(r"\d+", cell))
     for row in rows:
         for cell in row[1:]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import sqlite3
 import tarfile
@@ -37,6 +38,9 @@ from snapshard.transforms.sources.folders import web_dataset
 from snapshard.transforms.sources.json import source as json_source
 from snapshard.transforms.sources.tfrecord import source as tfrecord_source
 
+from .documented import HEAD, code_blocks, section
+
+TAKEDOWN = Path(__file__).resolve().parents[2] / "docs" / "takedown.md"
 SPLITS = ss.Splits(train=0.6, test=0.4)
 NUM = 120
 ROWS = [{"n": n, "name": f"person {n:03}", "label": "ab"[n % 2]} for n in range(NUM)]
@@ -317,45 +321,73 @@ def bytes_in(folder: Path, wanted: bytes) -> list[str]:
     return [str(path.relative_to(folder)) for path in paths if wanted in path.read_bytes()]
 
 
+def reviews(starts: dict[int, str]) -> str:
+    """10,000 rows of a table, of which some begin at a byte of their own, with a text of it."""
+    lines, place, waiting = ["n,words\n"], len("n,words\n"), sorted(starts)
+    for n in range(10_000):
+        text = starts.get(place, f"text number {n}")
+        line = f"{n},{text}\n"
+        if waiting and place == waiting[0]:
+            del waiting[0]
+        elif waiting and place + 2 * len(line) > waiting[0]:
+            line = f"{n},{text}".ljust(waiting[0] - place - 1, ".") + "\n"
+        lines.append(line)
+        place += len(line)
+    return "".join(lines)
+
+
 @pytest.mark.slow
 def test_the_procedure_of_docs_takedown_leaves_no_trace(tmp_path: Path, lab: Any) -> None:
-    """Build, remove the old snapshot, collect garbage: the words of the record are nowhere."""
+    """The page's recipe, list and commands: afterwards the words of the records are nowhere."""
+    (recipe,) = code_blocks(TAKEDOWN, HEAD)
+    (listed,) = code_blocks(TAKEDOWN, HEAD, "")
+    (shown,) = code_blocks(TAKEDOWN, "What `verify --absent` proves", "")
+    ids = re.findall(r"^reviews.csv#(\d+)$", listed, re.MULTILINE)
+    assert len(ids) == 2
     words = "a sentence that only this person wrote"
-    rows = [f"{n},text number {n}" for n in range(NUM)]
-    rows[70] = f"70,{words}"
-    (tmp_path / "rows.csv").write_text("n,words\n" + "\n".join(rows) + "\n")
-    (tmp_path / "recipe.py").write_text(
+    (tmp_path / "reviews.csv").write_text(reviews({int(one): f"{words} {one}" for one in ids}))
+    analysed = (
         "import snapshard as ss\n\n"
         "def learn(inputs):\n"
         "    import tensorflow_transform as tft\n"
         "    return {'words': tft.compute_and_apply_vocabulary(inputs['words'])}\n\n"
-        "recipe = ss.Recipe(name='made', source=ss.Csv('rows.csv'), preprocessing_fn=learn,\n"
-        "    splits=ss.Splits(train=1.0))\n"
+        + recipe.replace("Recipe(", "Recipe(preprocessing_fn=learn, splits=ss.Splits(train=1.0),")
     )
-    out = tmp_path / "out"
-    first = lab.build(tmp_path / "recipe.py", out)
+    out, path = tmp_path / "out", tmp_path / "reviews.py"
+    path.write_text(re.sub("^ *exclude=.*\n", "", analysed, flags=re.MULTILINE))
+    first = lab.build(path, out)
     traces = bytes_in(out, words.encode())
-    assert any(path.endswith(".arrow") for path in traces)  # a run
-    assert any("transform_fn/" in path for path in traces)  # the vocabulary
-    offset = (tmp_path / "rows.csv").read_bytes().index(b"70,a sentence")
-    (tmp_path / "ids.txt").write_text(f"# requested on 3 May\nrows.csv#{offset}\n")
-    text = (tmp_path / "recipe.py").read_text()
-    (tmp_path / "recipe.py").write_text(
-        text.replace("name='made'", "name='made', exclude='ids.txt'")
+    assert any(one.endswith(".arrow") for one in traces)  # a run
+    assert any("transform_fn/" in one for one in traces)  # the vocabulary
+    (tmp_path / "ids.txt").write_text(listed)
+    path.write_text(analysed)
+    _, procedure = section(TAKEDOWN, "The procedure")
+    commands = re.findall("`((?:snapshard|rm -r) [^`]*)`", "\n".join(procedure))
+    assert [command.split()[:2] for command in commands] == [
+        ["snapshard", "build"],
+        ["snapshard", "verify"],
+        ["snapshard", "verify"],
+        ["rm", "-r"],
+        ["snapshard", "gc"],
+    ]
+    ended = []
+    for command in commands:
+        words_of = command.replace("OLD", first.manifest.fingerprint).split()
+        if words_of[0] == "rm":
+            shutil.rmtree(tmp_path / words_of[2])
+        else:
+            ended.append(lab.run_cli(*words_of[1:], cwd=tmp_path))
+    built, absent, present, _ = ended
+    assert [done.returncode for done in ended] == [0, 0, 3, 0]
+    assert "excluded: the records of 2 ids" in built.stdout
+    for one in ids:
+        assert f"reviews.csv#{one}" in present.stdout + present.stderr
+    # What the page shows, but for the numbers of files and bytes, and the place.
+    found, expected = (
+        re.sub(r"[\d,]+ (?=files|bytes)|\S*out/reviews/[0-9a-f]{16}", "…", text)
+        for text in (absent.stdout, shown.partition("\n")[2])
     )
-    done = lab.run_cli("build", tmp_path / "recipe.py", "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert "excluded: the records of 1 id" in done.stdout
-    done = lab.run_cli("verify", out / "made", "--absent", tmp_path / "ids.txt")
-    assert done.returncode == 0, done.stderr
-    assert "absent: none of 1 id names a record" in done.stdout
-    done = lab.run_cli("verify", first.path, "--absent", tmp_path / "ids.txt", "--json")
-    assert done.returncode == 3
-    (found,) = json.loads(done.stdout)["absence"]["found"]
-    assert found["record_id"] == f"rows.csv#{offset}"
-    shutil.rmtree(first.path)
-    done = lab.run_cli("gc", out)
-    assert done.returncode == 0, done.stderr
+    assert found == expected
     assert bytes_in(out, words.encode()) == []
 
 

@@ -119,7 +119,7 @@ def test_a_store_that_fails_at_any_put(bench: Bench, filesystems: None, mode: st
 
 
 @pytest.mark.slow  # two builds for each put
-def test_a_remote_disk_that_fails_half_way_of_any_put(bench: Bench, filesystems: None) -> None:
+def test_a_remote_disk_that_fails_halfway_through_any_put(bench: Bench, filesystems: None) -> None:
     out = bench.folder / "out"
     _fail_at_every_call(bench, RemoteDisk, f"remotedisk://{out}", mode="half")
 

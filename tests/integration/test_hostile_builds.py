@@ -162,7 +162,7 @@ def test_image_bombs_are_rejects_and_memory_stays_flat(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_files_and_folders_whose_names_have_quotes_or_are_no_text(tmp_path: Path) -> None:
+def test_files_and_folders_whose_names_have_quotes_or_are_not_text(tmp_path: Path) -> None:
     """Two builds in processes of their own."""
     make_images(tmp_path / "images")
     first = os.fsencode(tmp_path / "images" / "cat" / "0.png")

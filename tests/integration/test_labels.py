@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 import tensorflow as tf
 from PIL import Image as PillowImage
 
@@ -27,8 +28,10 @@ Record = dict[str, Any]
 
 
 def write_patients(folder: Path) -> None:
-    """``patients.csv`` and the images that it names, as the page describes them."""
+    """``patients.csv``, the images that it names, and sounds, as the page describes them."""
     (folder / "images").mkdir()
+    (folder / "sounds").mkdir()
+    sounds = ["file,word,speaker"]
     lines = ["patient,age,image,diagnosis,died,findings"]
     for n in range(NUM):
         findings = ["cyst|mass", "", "mass", "cyst|edema|mass"][n % 4]
@@ -37,6 +40,9 @@ def write_patients(folder: Path) -> None:
         )
         pixels = np.full((4, 4, 3), n, np.uint8)
         PillowImage.fromarray(pixels).save(folder / "images" / f"p{n:02}.png")
+        soundfile.write(folder / "sounds" / f"{n:02}.wav", np.full(50, n / 100), 8000)
+        sounds.append(f"{n:02}.wav,{('yes', 'no')[n % 3 == 0]},{('anna', 'ben')[n % 2]}")
+    (folder / "sounds.csv").write_text("\n".join(sounds) + "\n")
     (folder / "patients.csv").write_text("\n".join(lines) + "\n")
 
 

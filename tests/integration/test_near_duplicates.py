@@ -22,6 +22,9 @@ from snapshard.schemas.errors import RecipeError
 from snapshard.transforms.runs import similarity
 from snapshard.transforms.sources.blocks import group_blocks
 
+from .documented import run_examples
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "duplicates.md"
 SPLITS = ss.Splits(train=0.5, test=0.5)
 NUM = 40
 
@@ -285,6 +288,22 @@ def test_one_split_and_numbers_have_none(tmp_path: Path) -> None:
     assert facts_of(snapshot) == {"not_counted": "there is one split"}
 
 
+def test_clips_are_not_compared(tmp_path: Path) -> None:
+    for n in range(16):
+        clip = tmp_path / "clips" / "ab"[n % 2] / f"{n}"
+        clip.mkdir(parents=True)
+        for frame in range(2):
+            (clip / f"{frame}.jpg").write_bytes(saved(picture(frame), quality=90 - n))
+    recipe = ss.Recipe(
+        name="clips",
+        source=ss.ClipFolder(str(tmp_path / "clips")),
+        splits=SPLITS,
+        near_duplicates=True,
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    assert facts_of(snapshot) == {"not_counted": "there are no images or texts"}
+
+
 def test_only_records_of_a_limit_count(tmp_path: Path) -> None:
     make, _ = RECIPES["cells"]
     (tmp_path / "data").mkdir()
@@ -340,3 +359,23 @@ def test_the_command_line_warns_with_an_example(tmp_path: Path, lab: Any) -> Non
 def test_only_true_false_or_none(value: Any) -> None:
     with pytest.raises(RecipeError, match="expected True, False or None"):
         ss.Recipe(name="made", source=ss.Csv("a.csv"), near_duplicates=value)
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for n in range(80):
+        for number, quality in ((1, 95), (2, 40)):
+            name = f"{('cat', 'dog')[n % 2]}_{n:02}_{number}.jpg"
+            (tmp_path / "photos" / name).write_bytes(saved(picture(n), quality=quality))
+    rows = [f"{' '.join(words(n // 2, 12))},{n // 2 % 5}" for n in range(60)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["text,stars", *rows]) + "\n")
+    assert run_examples(PAGE, tmp_path) == 5
+    found = [ss.Snapshot.open(path.parent) for path in Path("out/photos").glob("*/manifest.json")]
+    for snapshot in found:
+        of = splits_of(snapshot)
+        divided = [one for one in of if of[one] != of[one.replace("_2.jpg", "_1.jpg")]]
+        counts = facts_of(snapshot)["counts"]
+        assert counts == ({"train, test": len(divided)} if divided else {})
+    assert len(found) == 2

@@ -169,7 +169,7 @@ def run_builder(out: Path, recipes: list[Path], *, seed: int, kills: int) -> sub
 
 
 @pytest.mark.slow  # some dozens of builds that are killed, while another process looks
-def test_only_whole_snapshots_are_ever_seen(tmp_path: Path) -> None:
+def test_only_complete_snapshots_are_ever_seen(tmp_path: Path) -> None:
     """Two builders share one output root and one name: they meet at most recipes."""
     recipes = [write_table(tmp_path / f"r{n}", num_rows=30 + n) for n in range(6)]
     with looking(tmp_path / "out" / "table", tmp_path) as seen:

@@ -256,7 +256,7 @@ def test_a_revision_that_is_killed_alters_nothing_and_resumes(
 
 @pytest.mark.slow  # builds five times
 @pytest.mark.usefixtures("many_blocks")
-def test_a_refused_build_shows_its_rejects_and_goes_on_when_retried(
+def test_a_refused_build_shows_its_rejects_and_resumes_when_retried(
     rows: Rows, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows.write({"read": 1, "total": 10})
@@ -290,7 +290,7 @@ def test_a_refused_build_shows_its_rejects_and_goes_on_when_retried(
 
 @pytest.mark.slow  # builds three times
 @pytest.mark.usefixtures("many_blocks")
-def test_a_mended_file_alone_is_prepared_again(rows: Rows) -> None:
+def test_a_fixed_file_alone_is_prepared_again(rows: Rows) -> None:
     first = rows.build()
     path = rows.folder / "data" / "21.txt"
     path.write_text(path.read_text().replace("service", "healthy"))

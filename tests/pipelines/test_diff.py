@@ -147,7 +147,7 @@ def test_ids_that_occur_twice_are_paired(tmp_path: Path) -> None:
     assert compared(once, twice).records.total("added") == 1
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
+def test_names_that_are_not_text(tmp_path: Path) -> None:
     """They lie by the keys of their bytes, and the index holds a printable form of them."""
     old = put_records(tmp_path / "old", {f"{n}.jpg": ("train", b"1") for n in range(30)})
     index = Path(old.path) / "index" / "train-00000-of-00002.tfrecord.parquet"

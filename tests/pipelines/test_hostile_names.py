@@ -88,7 +88,7 @@ def emitted(names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[dict[str,
     return values, rests
 
 
-def test_hostile_names_come_back_as_they_are_and_are_no_code(
+def test_hostile_names_come_back_as_they_are_and_are_not_code(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -173,7 +173,7 @@ def test_a_source_that_changed_or_moved_is_told(folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["../secret", "/secret", "link", "pipe", "a/../../secret"])
-def test_what_lies_outside_of_the_source_is_never_read(tmp_path: Path, name: str) -> None:
+def test_what_is_outside_of_the_source_is_never_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_bytes(LONG)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "link").symlink_to(tmp_path / "secret")

@@ -6,17 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from snapshard.schemas.features import ClassLabel, Features, Tensor
+from snapshard.schemas.features import ClassLabel, Features, Image, Tensor
 from snapshard.transforms.examples.index import write_index_table
 
+from ..integration.documented import code_blocks, run_examples
 from .made_snapshots import list_files
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reading.md"
 FEATURES: Features = {"label": ClassLabel(names=("a", "b")), "x": Tensor("float32", (3,))}
+PICTURES: Features = {"image": Image(4, 4), "label": ClassLabel(names=("a", "b"))}
 
 
 def run(heading: str, reader: types.ModuleType) -> dict[str, Any]:
@@ -84,6 +87,36 @@ def test_cross_validation(folds: types.ModuleType, capsys: pytest.CaptureFixture
     assert re.fullmatch(r"\d+\.\d%\n", capsys.readouterr().out)
     assert found["train"] == ["fold0", "fold1", "fold2", "fold3"]
     assert found["validation"] == "fold4"
+
+
+def test_batches(
+    tmp_path: Path,
+    write_snapshot: Callable[..., types.ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pixels = np.arange(300 * 48, dtype=np.uint8).reshape(300, 48)
+    made = [{"image": pixels[i], "label": i % 2} for i in range(300)]
+    reader = write_snapshot(tmp_path / "pictures", PICTURES, {"train": [made]})
+    found: dict[str, Any] = {"reader": reader, "tf": tf}
+    run_examples(DOCUMENT, tmp_path, heading="Batches", block=0, variables=found)
+    flipped, plain = found["train"], reader.dataset("train", 128, as_supervised=True, seed=1)
+    num_flipped = 0
+    for (images, _), (before, _) in zip(flipped, plain, strict=True):
+        for image, one in zip(images.numpy(), before.numpy(), strict=True):
+            is_flipped = not np.array_equal(image, one)
+            np.testing.assert_array_equal(image, one[:, ::-1] if is_flipped else one)
+            num_flipped += is_flipped
+    assert 100 < num_flipped < 200
+    run_examples(DOCUMENT, tmp_path, heading="Batches", block=1, variables=found)
+    # The form for dicts, then the one for pairs.
+    assert capsys.readouterr().out == code_blocks(DOCUMENT, "Batches", "")[0]
+    run_examples(DOCUMENT, tmp_path, heading="Batches", block=2, variables=found)
+    given, usual = found["train"], reader.dataset("train", 128, seed=1)
+    for batch, expected in zip(given, usual, strict=True):
+        for name in PICTURES:
+            np.testing.assert_array_equal(batch[name], expected[name])
 
 
 def test_single_examples(reader: types.ModuleType) -> None:

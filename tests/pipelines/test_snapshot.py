@@ -248,7 +248,7 @@ def test_options_of_a_reader(
     assert reader.steps("train", 2, root=folder) == 3
 
 
-def test_names_from_the_data_are_no_code(make: Any, tmp_path: Path) -> None:
+def test_names_from_the_data_are_not_code(make: Any, tmp_path: Path) -> None:
     names = ('"); raise SystemExit("pwned") #', "'''", '"""', "\\", "a\nimport os", "{}", "\x1b")
     features = {"x": ss.Scalar("int64"), "label": ss.ClassLabel(names)}
     reader = ss.Snapshot.open(make(tmp_path, features=features)).reader()

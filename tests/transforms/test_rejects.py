@@ -88,7 +88,7 @@ def _as_read(reject: Reject) -> Reject:
     return dataclasses.replace(reject, **texts)
 
 
-def test_names_that_are_no_text_are_kept_readable() -> None:
+def test_names_that_are_not_text_are_kept_readable() -> None:
     reject = dataclasses.replace(make(1), record_id="caf\udce9.jpg", source="caf\udce9.jpg")
     (found,) = iterate_rejects(io.BytesIO(rejects_to_bytes([reject])))
     assert found.source == "caf\\xe9.jpg"

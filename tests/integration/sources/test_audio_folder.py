@@ -125,6 +125,31 @@ def test_names_and_tables_say_what_is_in_them(lab: Any, tmp_path: Path) -> None:
     assert [CLASSES[rows[name]["label"]] for name in files] == [*CLASSES] * 3
 
 
+@pytest.mark.slow
+def test_another_column_of_the_table_is_the_label(lab: Any, tmp_path: Path) -> None:
+    files = {f"{i:02}.wav": encode(noise(i, 40), 8000) for i in range(12)}
+    speakers = [("cleo", "anna", "ben")[i % 3] for i in range(12)]
+    words = [("yes", "no")[i % 2] for i in range(12)]
+    rows = [",".join(row) for row in zip(files, words, speakers, strict=True)]
+    (tmp_path / "table.csv").write_text("\n".join(["file,label,speaker", *rows]) + "\n")
+    source = ss.AudioFolder(
+        write(tmp_path, files), table=str(tmp_path / "table.csv"), label="speaker"
+    )
+    snapshot = build_all(tmp_path, source)
+    reader = snapshot.reader()
+    assert (reader.LABEL, reader.CLASS_NAMES) == ("speaker", ["anna", "ben", "cleo"])
+    found = {
+        name: (row["audio"].tolist(), row["label"], reader.CLASS_NAMES[row["speaker"]])
+        for name, row in rows_of(lab, snapshot).items()
+    }
+    assert found == {
+        name: (decoded(content)[0].tolist(), word.encode(), speaker)
+        for (name, content), word, speaker in zip(files.items(), words, speakers, strict=True)
+    }
+    for batch, label in reader.dataset("train", 4, as_supervised=True, shuffle=False):
+        assert (sorted(batch), label.dtype) == (["audio", "label"], np.int64)
+
+
 def test_what_is_damaged_is_rejected_and_the_rest_is_built(lab: Any, tmp_path: Path) -> None:
     good = {f"{CLASSES[i % 2]}/{i}.wav": encode(noise(i, 60), 8000) for i in range(20)}
     flac = encode(noise(0, 3000), 8000, "FLAC")

@@ -1,9 +1,10 @@
-"""The examples in docs/sources.md and docs/csv.md that make a source or a recipe are built."""
+"""Examples in docs/sources.md, docs/csv.md and docs/steps.md: what they make is built."""
 
 import ast
 import json
 import re
 import struct
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from PIL import Image as Pillow
 
 import snapshard as ss
 
+from ..documented import run_examples
+
 DOCS = Path(__file__).parents[3] / "docs"
 
 
@@ -23,6 +26,25 @@ def _orders(folder: Path) -> None:
     (folder / "raw").mkdir()
     order = {"id": 7, "cart": {"items": [1, 2]}, "to": "fr"}
     (folder / "raw" / "a.jsonl").write_text(json.dumps(order) + "\n")
+    (folder / "days").mkdir()
+    for day in ("01", "02"):
+        days = pa.table({"amount": [1.5, 2.0], "country": ["fr", "de"]})
+        pq.write_table(days, folder / "days" / f"{day}.parquet")
+
+
+class _Frame:
+    """As Polars' frames are, with strings as they have them."""
+
+    def __init__(self, path: str) -> None:
+        table = pq.read_table(path)
+        types = {"amount": pa.float64(), "country": pa.string_view()}
+        self._table = pa.table({name: table[name].cast(types[name]) for name in types})
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+POLARS = types.SimpleNamespace(read_parquet=_Frame)
 
 
 def _arrays(folder: Path) -> None:
@@ -110,7 +132,7 @@ def test_documented_sources_are_built(
     section = rest.partition("\n## ")[0]
     text = "\n".join(re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL))
     images, classes = np.zeros((4, 2, 2, 3), np.uint8), np.arange(4)
-    names: dict[str, Any] = {"tf": tf, "images": images, "classes": classes}
+    names: dict[str, Any] = {"tf": tf, "images": images, "classes": classes, "pl": POLARS}
     # Paths are relative to the file of the recipe.
     path = tmp_path / "example.py"
     path.write_text(f"import glob, json, struct\nimport snapshard as ss\n{text}")
@@ -130,3 +152,76 @@ def test_documented_sources_are_built(
 
 def _run(module: ast.Module, path: Path, names: dict[str, Any]) -> None:
     exec(compile(module, str(path), "exec"), names)
+
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (12, 28, 28), np.uint8)
+
+
+def _example(folder: Path, document: str, heading: str) -> dict[str, Any]:
+    """Runs the examples of a section, with values as the page shows them; gives its variables."""
+    import tensorflow as tf
+
+    found: dict[str, Any] = {"np": np, "ss": ss, "tf": tf}
+    assert run_examples(DOCS / document, folder, heading=heading, variables=found) > 0
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_folder_of_tiffs(here: Path, lab: Any) -> None:
+    for number, pixels in enumerate(RNG.integers(0, 256, (6, 48, 64), np.uint8)):
+        path = here / "scans" / ("blank", "written")[number % 2] / f"{number:04}.tif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Pillow.fromarray(pixels).save(path, compression="tiff_lzw")
+    found = _example(here, "sources.md", "TIFF")
+    for record_id, row in lab.stored_rows(found["snapshot"]).items():
+        pixels = np.asarray(Pillow.open(here / "scans" / record_id))
+        np.testing.assert_array_equal(row["image"][..., 0], pixels)
+
+
+@pytest.mark.slow
+def test_pixels_of_arrays_and_records(here: Path, lab: Any) -> None:
+    import tensorflow as tf
+
+    np.save(here / "pixels.npy", PIXELS)
+    np.save(here / "digits.npy", np.arange(12) % 10)
+    for part in range(2):
+        with tf.io.TFRecordWriter(str(here / f"digits-{part}.tfrecord")) as writer:
+            for number in range(6 * part, 6 * part + 6):
+                raw = tf.train.BytesList(value=[PIXELS[number].tobytes()])
+                y = tf.train.Int64List(value=[number])
+                feature = {
+                    "image_raw": tf.train.Feature(bytes_list=raw),
+                    "y": tf.train.Feature(int64_list=y),
+                }
+                example = tf.train.Example(features=tf.train.Features(feature=feature))
+                writer.write(example.SerializeToString())
+    _example(here, "sources.md", "Arrays of pixels as images")
+    for row_id, row in lab.stored_rows(ss.load("out/digits")).items():
+        number = int(row_id.removeprefix("table#"))
+        np.testing.assert_array_equal(row["x"][..., 0], PIXELS[number])
+    for row in lab.stored_rows(ss.load("out/digits_of_records")).values():
+        resized = tf.image.resize(PIXELS[row["y"]][..., None], (14, 14), antialias=True)
+        np.testing.assert_allclose(row["image_raw"], resized, atol=1)
+
+
+@pytest.mark.slow
+def test_photographs_are_padded_or_cropped(here: Path, lab: Any) -> None:
+    import tensorflow as tf
+
+    for number, size in enumerate([(20, 90), (60, 30), (48, 64), (80, 100), (10, 10)]):
+        (here / "photos" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        image = Pillow.fromarray(RNG.integers(0, 256, (*size, 3), np.uint8))
+        image.save(here / "photos" / "ab"[number % 2] / f"{number}.png")
+    found = _example(here, "steps.md", "Images")
+    for record_id, row in lab.stored_rows(found["snapshot"]).items():
+        pixels = np.asarray(Pillow.open(here / "photos" / record_id))
+        np.testing.assert_array_equal(
+            row["image"], tf.image.resize_with_crop_or_pad(pixels, 48, 64)
+        )

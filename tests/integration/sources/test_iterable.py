@@ -94,11 +94,23 @@ def table() -> pa.Table:
     return pa.table({"n": pa.array(range(NUM)), "s": [f"t{i}" for i in range(NUM)]})
 
 
+class Frame:
+    """As Polars' frames are, with strings as they have them."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows.set_column(1, "s", rows["s"].cast(pa.string_view()))
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+
 BATCHES: dict[str, Callable[[], Iterator[Any]]] = {
     "dicts": lambda: iter(table().to_pylist()),
     "batches": lambda: iter(table().to_batches(max_chunksize=7)),
     "tables": lambda: iter([table().slice(0, 9), table().slice(9)]),
     "pandas": lambda: iter([table().slice(0, 9).to_pandas(), table().slice(9).to_pandas()]),
+    "Polars": lambda: iter([Frame(table().slice(0, 9)), Frame(table().slice(9))]),
+    "dicts and Polars": lambda: iter([*table().to_pylist()[:9], Frame(table().slice(9))]),
     "dicts and batches": lambda: iter(
         [table().to_pylist()[0], table().slice(1, 20), *table().slice(21).to_pylist()]
     ),
@@ -250,6 +262,7 @@ BAD: list[tuple[str, Any, dict[str, Any], type[Exception], str]] = [
     ("a function of no records", lambda: 7, {}, RecipeError, "returns a int, expected an iterable"),
     ("a dict", {"x": [1]}, {}, RecipeError, r"use ss\.Table"),
     ("a frame", pd.DataFrame({"x": [1]}), {}, RecipeError, r"use ss\.Table"),
+    ("a frame of Polars", Frame(table()), {}, RecipeError, r"is a Frame, .*use ss\.Table"),
     ("an iterator", iter([{"x": 1}]), {}, RecipeError, "only once"),
     ("a number at once", 7, {}, RecipeError, "expected a function"),
     ("no such key", [{"x": 1}], {"key": "y"}, RecipeError, "key names 'y'.*'x'"),

@@ -213,7 +213,7 @@ def test_integers_as_floats_are_exact_or_rejected(reading: Any, kind: str, dtype
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kind", ["Csv", "JsonLines", "Files, dicts"])
-def test_what_lies_outside_of_the_inferred_sample(reading: Any, kind: str, dtype: str) -> None:
+def test_what_is_outside_of_the_inferred_sample(reading: Any, kind: str, dtype: str) -> None:
     """A column that was inferred as floats meets integers later."""
     exact, inexact = integers(dtype)
     got = reading.read(

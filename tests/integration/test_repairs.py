@@ -1,4 +1,4 @@
-"""What verify tells to do mends a snapshot; and one shard is built again and compared."""
+"""The command that verify suggests repairs a snapshot; one shard is built again and compared."""
 
 import json
 import os
@@ -156,7 +156,7 @@ def test_a_repair_never_leaves_a_name_without_a_file(
 def test_a_snapshot_in_a_store_is_mended(project: Path) -> None:
     store = fsspec.filesystem("memory")
     recipe = load_recipe_file(project / "recipe.py")
-    out = "memory://mending/out"
+    out = "memory://repairs/out"
     try:
         path = ss.build(recipe, out).path
         whole = store.cat_file(f"{path}/{TRAIN[0]}")
@@ -169,7 +169,7 @@ def test_a_snapshot_in_a_store_is_mended(project: Path) -> None:
         assert store.cat_file(f"{path}/{TRAIN[0]}") == whole
         assert check_snapshot(out, progress=Silent()).exit_code == 0
     finally:
-        store.rm("memory://mending", recursive=True)
+        store.rm("memory://repairs", recursive=True)
 
 
 def test_what_is_not_ours_is_left(copy: Path) -> None:
