@@ -356,10 +356,10 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
     """
     if not is_dealt(options, shards):
         pieces = divided_pieces(options, shards)
-        # Balanced reading checks the shards that it opens, and the workers of a service check those
-        # assigned to them. Stored order resumes without the finished shards: they may be gone.
+        # Balanced reading checks the shards that it opens. Stored order resumes without the
+        # finished shards: they may be gone.
         is_in_order = not options.shuffles and options.part[1] == 1
-        if options.balance is None and options.service is None:
+        if options.balance is None:
             inner = [piece for piece in pieces if piece.skip or not is_in_order]
             may_be_missing = options.has_own_files or (is_in_order and bool(options.stages))
             found = locate(inner, shards, options.root_folder, may_be_missing=may_be_missing)
