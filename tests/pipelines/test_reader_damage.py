@@ -269,6 +269,22 @@ def damages_for(mode: str, *, equal: bool, gzip: bool) -> list[str]:
     return names if equal else [name for name in names if name in SIZES_MATTER]
 
 
+def test_a_manifest_that_cannot_be_read(
+    snapshots: dict[tuple[bool, bool], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, _ = snapshots[True, False]
+    reader = load(mine)
+
+    def refused(path: str, mode: str) -> Any:
+        raise tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
+
+    monkeypatch.setattr(tf.io.gfile, "GFile", refused)
+    for make in (reader.dataset, reader.steps):
+        message = r"manifest.json cannot be read \(.*Permission denied\)\. Check the permissions"
+        with pytest.raises(ValueError, match=message):
+            make("train", 8)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("equal", "gzip"), [(True, False), (False, False), (True, True)], ids=["equal", "uneven", "gz"]

@@ -162,7 +162,8 @@ def _typed_like(function: Callable[_P, Any]) -> Callable[[Callable[..., int]], C
 def steps(*args: Any, **kwargs: Any) -> int:
     """Batches per epoch of ``dataset`` with the same arguments: Keras's ``steps_per_epoch``.
 
-    Computed by arithmetic: no function is traced and no shard is opened.
+    Computed by arithmetic: no function is traced and no shard is opened. ``start_step`` changes
+    nothing: it shortens only the first epoch.
 
     Returns:
         The number of batches; -2 (``tf.data.UNKNOWN_CARDINALITY``) with ``windows=``, ``pack=`` or
