@@ -148,13 +148,55 @@ def test_a_file_is_no_folder(reader: types.ModuleType, tmp_path: Path) -> None:
             reader.dataset("train", 8, **{option: str(tmp_path / "file")})
 
 
-@pytest.mark.slow
-def test_numpys_numbers_are_numbers(reader: types.ModuleType) -> None:
-    one = np.int64(1)
-    plain = ids(reader.dataset("train", 8, seed=1, start_step=1))
-    assert ids(reader.dataset(*("train", 8 * one), seed=one, start_step=one)) == plain
-    stages = [(one, 8 * one, one)]
-    assert ids(reader.dataset("train", 8, seed=1, start_step=stages, shard=(0, one))) == plain
+@pytest.mark.slow  # some datasets
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 8},
+        {"batch_size": None},
+        {"epochs": 2},
+        {"shuffle": 9},
+        {"parallelism": 2},
+        {"prefetch": 1},
+        {"prefetch": 0},
+        {"shard": (1, 2)},
+        {"start_step": 1},
+        {"start_step": 1, "batch_size": None},
+        {"start_step": [(1, 8, 1)]},
+        {"windows": (2, 1), "columns": ["tokens", "id"]},
+        {"pad": -1},
+    ],
+    ids=str,
+)
+def test_numpys_integers_are_integers(reader: types.ModuleType, options: dict[str, Any]) -> None:
+    def numpys(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(map(numpys, value))
+        return np.int32(value) if isinstance(value, int) else value
+
+    given = {"batch_size": 8, "seed": 1, **options}
+    others = {name: numpys(value) for name, value in given.items()}
+    one, other = (reader.dataset("train", **each) for each in (given, others))
+    assert other.element_spec == one.element_spec
+    for batch, same in zip(one, other, strict=True):
+        flat = (tf.nest.flatten(each, expand_composites=True) for each in (batch, same))
+        for value, other_value in zip(*flat, strict=True):
+            np.testing.assert_array_equal(value, other_value)
+    assert reader.steps("train", **others) == reader.steps("train", **given)
+
+
+def test_numpys_integers_of_rows(reader: types.ModuleType) -> None:
+    found = reader.dataset("train", 2, pack=np.int64(9), columns=["tokens"])
+    assert found.element_spec["tokens"].shape[1] == 9
+
+
+@pytest.mark.parametrize(
+    "value", [np.array([8, 8]), np.array(8.0), np.float64(8), np.True_, "8", [8]], ids=repr
+)
+@pytest.mark.parametrize("name", ["batch_size", "epochs", "seed", "prefetch", "shuffle", "pack"])
+def test_what_is_not_an_integer(reader: types.ModuleType, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name}=.* must be"):
+        reader.dataset("train", **{"batch_size": 8, name: value})
 
 
 @pytest.mark.parametrize("num", [10**9, 2**63])

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from .options import Options, Padding, Stages
+from .options import Options, Padding, ReadSoFar
 from .pipeline import read
 from .plan import plan_reading
 from .shards import list_shards
@@ -38,7 +38,7 @@ def dataset(
     shard: tuple[int, int] | None = None,
     input_context: tf.distribute.InputContext | None = None,
     equal_steps: bool = False,
-    start_step: int | Stages = 0,
+    start_step: int | ReadSoFar = 0,
     balance: str | Mapping[str | int, float] | None = None,
     pad: Padding = False,
     bucket: bool | str = False,

@@ -84,7 +84,7 @@ def plan_reading(options: Options) -> Plan:
         plan = pad_lists(plan)
     if options.debug:
         plan = _run_eagerly(plan)
-    if options.stages:
+    if options.read_so_far:
         from .resume import resume
 
         plan = resume(plan)
@@ -130,7 +130,7 @@ def plain_plan(options: Options) -> Plan:
     shards = list_shards(options.split, options.root_folder)
     order = plan_order(options, shards)
     whole = {(shard.path, shard.num_stored) for shard in shards}
-    is_fresh = not options.stages
+    is_fresh = not options.read_so_far
     return Plan(
         options=options,
         shards=shards,
@@ -174,7 +174,7 @@ def _take_batches(plan: Plan) -> Plan:
     read, num, options = plan.read_epoch, plan.num_batches, plan.options
 
     def read_some(plan: Plan, seed: Any) -> tf.data.Dataset:
-        is_same = plan.options is options  # not a stage of a resumed epoch
+        is_same = plan.options is options  # not the options of a part of a resumed epoch
         most = num if is_same else num_batches(plan.options, plan.shards)
         return read(plan, seed).take(most)
 

@@ -63,7 +63,7 @@ def resume(plan: Plan) -> Plan:
         ValueError: if there were too many epochs before to draw their seeds again.
     """
     if plan.rest_of_epoch is not None:
-        number, first, num_batches = plan.rest_of_epoch(plan.options.stages)
+        number, first, num_batches = plan.rest_of_epoch(plan.options.read_so_far)
         rest_plan = dataclasses.replace(plan, first=first)
     else:
         progress = _progress(plan)
@@ -81,11 +81,11 @@ def resume(plan: Plan) -> Plan:
 
 
 def _progress(plan: Plan) -> _Progress:
-    """How far all stages, each (steps, batch size, workers), came."""
+    """How far the parts of the epoch that were read, each (steps, batch size, workers), came."""
     options = plan.options
     at = _Progress()
     total = options.selection.num_examples
-    for steps, size, workers in (*options.stages, (0, options.batch_size, options.part[1])):
+    for steps, size, workers in (*options.read_so_far, (0, options.batch_size, options.part[1])):
         now = dataclasses.replace(
             options, batch_size=size, shard=(0, workers), input_context=None, start_step=0
         )

@@ -62,7 +62,7 @@ def _options_of(arguments: Mapping[str, Any]) -> tuple[Options, int]:
             )
     size = 1 if arguments.get("equal_steps") is True else _BATCH
     options = Options(**{**arguments, "batch_size": size})
-    if not options.stages:
+    if not options.read_so_far:
         return options, 0
     _, workers = options.part
     if not isinstance(options.start_step, int) or (size > 1 and workers > 1):
