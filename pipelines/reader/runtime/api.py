@@ -94,7 +94,9 @@ def dataset(
             ``shard``.
         equal_steps: Give every worker the same number of batches; each skips less than one batch.
         start_step: Resume after this number of steps with the same seed and the same global batch
-            size; or a list of (steps, batch size, workers) for each stage of the interrupted epoch.
+            size; or a list of (steps, batch size, workers), one for each configuration with which
+            the interrupted epoch was read. The cardinality is unknown if that shortens the first
+            pass, since later ones are complete.
         balance: "uniform", or {class: weight}: the mix of classes in an epoch of the same length,
             exact to one record; rare classes are repeated, evenly. Reads each record by its
             position: for local disks.

@@ -19,8 +19,12 @@ from .pipeline import Plan, read_epoch, read_epochs
 from .shards import list_shards, open_records
 
 
-def plan_reading(options: Options) -> Plan:
+def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
     """Builds the plan for the given options. Each less common option replaces one stage.
+
+    Args:
+        options: Of ``dataset``.
+        num_skipped: With ``start_step``, examples of the first batch that were already read.
 
     Raises:
         ValueError: if the snapshot cannot be read with these options.
@@ -84,10 +88,10 @@ def plan_reading(options: Options) -> Plan:
         plan = pad_lists(plan)
     if options.debug:
         plan = _run_eagerly(plan)
-    if options.read_so_far:
+    if options.read_so_far or num_skipped:
         from .resume import resume
 
-        plan = resume(plan)
+        plan = resume(plan, num_skipped)
     _check_end(options, plan.num_batches)
     return plan
 

@@ -31,11 +31,11 @@ def read_examples(arguments: Mapping[str, Any]) -> tf.data.Dataset:
         ValueError: as ``plan_reading``, or if an option needs batches.
     """
     options, num_skipped = _options_of(arguments)
-    plan = plan_reading(options)
-    examples = parsed(plan).unbatch().skip(num_skipped)
+    plan = plan_reading(options, num_skipped)
+    examples = parsed(plan).unbatch()
     num = plan.num_batches
-    if num:  # unknown after part of an epoch, as with batches
-        num = None if num_skipped else _num_examples(options)
+    if num:
+        num = _num_examples(options)
     return prefetch(dataclasses.replace(plan, num_batches=num), examples)
 
 
