@@ -105,7 +105,7 @@ class TestInjected:
         assert "local_copy=" in advice
         found = examine(numbers, *slow, "--option", f"local_copy={tmp_path}")
         advice = " ".join(found.get("advice", []))
-        assert "cache=" not in advice, "local_copy= excludes it"
+        assert "cache=" not in advice, "local_copy= cannot be combined with it"
         assert "local_copy=" not in advice, "it is set already"
 
     def test_never_storage_where_the_page_cache_serves(

@@ -140,10 +140,10 @@ class TestSingle:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"drop_remainder": True}, "batch_size=None and drop_remainder= exclude"),
-            ({"pad": True}, "batch_size=None and pad= exclude"),
-            ({"bucket": True}, "batch_size=None and bucket= exclude"),
-            ({"augment_batch": identity}, "batch_size=None and augment_batch= exclude"),
+            ({"drop_remainder": True}, "batch_size=None and drop_remainder= cannot be combined"),
+            ({"pad": True}, "batch_size=None and pad= cannot be combined"),
+            ({"bucket": True}, "batch_size=None and bucket= cannot be combined"),
+            ({"augment_batch": identity}, "batch_size=None and augment_batch= cannot be combined"),
             ({"seed": 1, "start_step": 3, "shard": (0, 2)}, "cannot resume .* with 2 workers"),
             ({"seed": 1, "start_step": [(1, 8, 1)]}, "cannot resume"),
             ({"start_step": -1}, "start_step=-1 must be"),
@@ -212,8 +212,8 @@ class TestIds:
 
     def test_where_they_are_impossible(self, reader: types.ModuleType) -> None:
         for options, message in (
-            ({"pack": 9, "columns": ["tokens"]}, "pack= and with_id= exclude"),
-            ({"service": "grpc://x:1"}, "service= and with_id= exclude"),
+            ({"pack": 9, "columns": ["tokens"]}, "pack= and with_id= cannot be combined"),
+            ({"service": "grpc://x:1"}, "service= and with_id= cannot be combined"),
             ({"with_id": 1}, "with_id=1 must be True or False"),
         ):
             with pytest.raises(ValueError, match=message):
@@ -314,11 +314,11 @@ class TestFilter:
         ("options", "message"),
         [
             ({"filter": 1}, "filter=1 must be a function"),
-            ({"equal_steps": True}, "filter= and equal_steps= exclude"),
-            ({"start_step": 3, "seed": 1}, "filter= and start_step= exclude"),
-            ({"bucket": True}, "filter= and bucket= exclude"),
-            ({"augment_batch": identity}, "filter= and augment_batch= exclude"),
-            ({"pad": True, "augment": identity}, "filter= and pad= exclude"),
+            ({"equal_steps": True}, "filter= and equal_steps= cannot be combined"),
+            ({"start_step": 3, "seed": 1}, "filter= and start_step= cannot be combined"),
+            ({"bucket": True}, "filter= and bucket= cannot be combined"),
+            ({"augment_batch": identity}, "filter= and augment_batch= cannot be combined"),
+            ({"pad": True, "augment": identity}, "filter= and pad= cannot be combined"),
             ({"filter": lambda example: None}, "filter= must return True or False"),
             ({"filter": lambda example: example["number"]}, "filter= must return True or False"),
             ({"filter": lambda image, label: True}, r"called as f\(example\)"),

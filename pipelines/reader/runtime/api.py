@@ -100,9 +100,10 @@ def dataset(
         balance: "uniform", or {class: weight}: the mix of classes in an epoch of the same length,
             exact to one record; rare classes are repeated, evenly. Reads each record by its
             position: for local disks.
-        pad: Pad lists to the longest of the batch, instead of ``tf.RaggedTensor``: True with zeros;
-            a number with it, such as -1, which is no class; {feature: number} these with theirs,
-            others with zeros. Strings are always padded with "", bools with False.
+        pad: Pad lists to the longest of the batch, instead of returning ``tf.RaggedTensor``. True
+            pads with zeros; a number, such as -1 (which is not a class), is the padding itself;
+            {feature: number} pads the named lists with their numbers and all others with zeros.
+            Strings are always padded with "", bools with False.
         bucket: Batch examples of similar length (of the named feature, if there are several), by
             sorting 32 batches at a time; with ``pad``, pad to the next of ``LENGTHS``.
         windows: (length, step): cut lists into windows, each an example; a shorter list gives none,

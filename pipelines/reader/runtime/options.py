@@ -33,7 +33,7 @@ class Options:
     """The arguments of ``dataset``; see its docstring.
 
     Raises:
-        ValueError: if an option is invalid, or two options exclude each other.
+        ValueError: if an option is invalid, or two options cannot be combined.
     """
 
     split: Split
@@ -330,7 +330,7 @@ _EXCLUDE: dict[tuple[str, str], str] = {
         for name in ("seed", "start_step")
     },
     **{
-        ("service", name): "this cannot be sent to its workers"
+        ("service", name): "its workers cannot run this option"
         for name in ("cache", "local_copy", "balance", "bucket", "windows", "pack")
     },
     **{
@@ -340,7 +340,8 @@ _EXCLUDE: dict[tuple[str, str], str] = {
     },
 }
 _EXCLUDE_DECODED = ("bucket", "windows", "pack", "start_step")
-"""Options that ``cache="decoded"`` excludes: it shuffles decoded examples all together."""
+"""Options that ``cache="decoded"`` cannot be combined with: decoded examples are shuffled as a
+whole."""
 
 
 def _check_together(options: Options) -> None:
@@ -353,21 +354,21 @@ def _check_together(options: Options) -> None:
     }
     exclude = dict(_EXCLUDE)
     if options.cache == "decoded":
-        why = "decoded examples are shuffled all together"
+        why = "decoded examples are shuffled as a whole"
         exclude |= {("cache", name): why for name in _EXCLUDE_DECODED}
     if options.augment is not None:
         exclude["filter", "pad"] = "with augment=, lists are padded before examples are left out"
     for (one, other), why in exclude.items():
         if one in given and other in given:
-            raise ValueError(f"{one}= and {other}= exclude each other ({why}): leave one out.")
+            raise ValueError(f"{one}= and {other}= cannot be combined ({why}): leave one out.")
     if options.balance is not None and options.shuffle is not None and not options.shuffle:
         raise ValueError("balance= always shuffles: leave out shuffle=False.")
     if "start_step" in given and options.seed is None and (options.shuffles or options.balance):
         raise ValueError("start_step= resumes the order of a seed: pass the same seed= as before.")
     if options.balance is not None and options.bucket and "start_step" in given:
         raise ValueError(
-            "balance=, bucket= and start_step= exclude each other (which records have come depends "
-            "on their lengths, and balance= does not read them again): leave one out."
+            "balance=, bucket= and start_step= cannot be combined (which records have come "
+            "depends on their lengths, and balance= does not read them again): leave one out."
         )
     if options.balance is not None and options.seed is None and options.part[1] > 1:
         raise ValueError(

@@ -99,7 +99,9 @@ def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
 def _check_end(options: Options, num_batches: int | None) -> None:
     if options.epochs is None and num_batches == 0:
         raise ValueError(
-            f"epochs=None waits forever: {options.split} gives no batch of {options.batch_size}."
+            f"epochs=None would wait forever: split={options.split!r} gives this worker no batch "
+            f"of {options.batch_size}. Use a smaller batch_size, fewer workers, or "
+            "drop_remainder=False."
         )
 
 

@@ -58,7 +58,7 @@ def _options_of(arguments: Mapping[str, Any]) -> tuple[Options, int]:
     for name, why in _REFUSED.items():
         if arguments.get(name) is not None and arguments[name] is not False:
             raise ValueError(
-                f"batch_size=None and {name}= exclude each other ({why}): leave one out."
+                f"batch_size=None and {name}= cannot be combined ({why}): leave one out."
             )
     size = 1 if arguments.get("equal_steps") is True else _BATCH
     options = Options(**{**arguments, "batch_size": size})
