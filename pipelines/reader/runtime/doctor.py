@@ -766,7 +766,10 @@ def _uneven(source: Input, short: int, *, unequal: bool, jumpy: bool) -> str:
 
 
 def operations_of(dataset: Any) -> tuple[set[str], str]:
-    """The names of all ops in a dataset's graph, and the op of its last dataset."""
+    """The names of all ops in a dataset's graph, and the op of its last dataset.
+
+    Uses the raw op because TensorFlow has no public function for this graph.
+    """
     tf = load_tensorflow()
     content = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1
