@@ -575,7 +575,7 @@ class TestTheEnd:
             ),
             (
                 {"service": "grpc://x:1", "seed": 0},
-                "service= and seed= cannot be combined .which worker .* not deterministic",
+                "service= and seed= cannot be combined .not deterministic",
             ),
             ({"service": "grpc://x:1", "shard": (0, 2)}, "service= and shard= cannot be combined"),
             (
