@@ -163,6 +163,21 @@ class TestTwoWorkers:
                 by_process.setdefault(process, []).append(int(number))
         assert [sorted(found) for found in by_process.values()] == [list(range(TOTAL))] * 2
 
+    def test_workers_parse_as_many_batches_at_a_time_as_asked(
+        self, reader: types.ModuleType, two_workers: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        service, works = part(reader, "service"), []
+        work_of = service._work
+        monkeypatch.setattr(
+            service, "_work", lambda *args: works.append(work_of(*args)) or works[-1]
+        )
+        reader.dataset("train", BATCH, shuffle=False, service=two_workers, parallelism=3)
+        (work,) = map(tf.data.experimental.to_variant, works)
+        content = tf.raw_ops.DatasetToGraphV2(input_dataset=work).numpy()
+        nodes = {node.name: node for node in tf.compat.v1.GraphDef.FromString(content).node}
+        (parse,) = (node for node in nodes.values() if node.op.startswith("ParallelMap"))
+        assert nodes[parse.input[-1]].attr["value"].tensor.int64_val == [3]
+
     @pytest.mark.parametrize("shuffle", [False, True])
     def test_two_trainers_share_a_job(
         self, reader: types.ModuleType, two_workers: str, shuffle: bool
@@ -232,5 +247,5 @@ class TestRefused:
     def test_what_a_service_cannot_do(
         self, reader: types.ModuleType, options: dict[str, Any]
     ) -> None:
-        with pytest.raises(ValueError, match="exclude each other"):
+        with pytest.raises(ValueError, match="cannot be combined"):
             reader.dataset("train", BATCH, service="grpc://localhost:1", **options)

@@ -3,6 +3,7 @@
 Each damage that copying or mixing up files can do, for each way to read by positions.
 """
 
+import functools
 import shutil
 import struct
 import types
@@ -199,6 +200,20 @@ def of_dataset(*workers: dict[str, Any]) -> Read:
     return read
 
 
+@functools.cache
+def service() -> tuple[str, Any, Any]:
+    """The address of a tf.data service of one worker, which runs in this process."""
+    made = tf.data.experimental.service
+    dispatcher = made.DispatchServer()
+    address = dispatcher.target.removeprefix("grpc://")
+    worker = made.WorkerServer(made.WorkerConfig(dispatcher_address=address))
+    return dispatcher.target, dispatcher, worker
+
+
+def of_service(reader: Any, root: Path) -> Pairs:
+    return of_dataset({"service": service()[0]})(reader, root)
+
+
 def of_workers(count: int, **options: Any) -> Read:
     return of_dataset(*({"shard": (i, count), **options} for i in range(count)))
 
@@ -223,6 +238,7 @@ MODES: dict[str, Read] = {
     "cache": of_dataset({"seed": 1, "cache": "memory", "epochs": 2}),
     "cache of decoded": of_dataset({"seed": 1, "cache": "decoded"}),
     "defaults": of_dataset({}),
+    "service": of_service,
     "records": of_arrays(lambda arrays, root: arrays.Records("train", root=root)),
     "records backwards": of_arrays(
         lambda arrays, root: (arrays.Records("train", root=root)[i] for i in range(NUM - 1, -1, -1))
@@ -251,6 +267,22 @@ def damages_for(mode: str, *, equal: bool, gzip: bool) -> list[str]:
     if "balance" not in mode and mode != "seed":
         names = [name for name in names if not name.startswith("labels")]
     return names if equal else [name for name in names if name in SIZES_MATTER]
+
+
+def test_a_manifest_that_cannot_be_read(
+    snapshots: dict[tuple[bool, bool], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, _ = snapshots[True, False]
+    reader = load(mine)
+
+    def refused(path: str, mode: str) -> Any:
+        raise tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
+
+    monkeypatch.setattr(tf.io.gfile, "GFile", refused)
+    for make in (reader.dataset, reader.steps):
+        message = r"manifest.json cannot be read \(.*Permission denied\)\. Check the permissions"
+        with pytest.raises(ValueError, match=message):
+            make("train", 8)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from snapshard.pipelines.reader.runtime import doctor, waits
+from snapshard.pipelines.reader.runtime import doctor, timing, waits
+from snapshard.pipelines.reader.runtime.console import Output
 from snapshard.pipelines.reader.runtime.input_wait import InputWait
 from snapshard.pipelines.reader.runtime.timing import Timed
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text
@@ -105,7 +106,7 @@ class TestInjected:
         assert "local_copy=" in advice
         found = examine(numbers, *slow, "--option", f"local_copy={tmp_path}")
         advice = " ".join(found.get("advice", []))
-        assert "cache=" not in advice, "local_copy= excludes it"
+        assert "cache=" not in advice, "local_copy= cannot be combined with it"
         assert "local_copy=" not in advice, "it is set already"
 
     def test_never_storage_where_the_page_cache_serves(
@@ -279,6 +280,98 @@ def test_less_shuffling(options: dict[str, Any], batch_size: int, advice: str) -
 
 def epoch_of(found: list[float], *, step: float = 10.0, complete: bool = True) -> waits.Epoch:
     return waits.Epoch(found, (sum(found) + step * len(found)) / 1000, is_complete=complete)
+
+
+def source_with(options: dict[str, Any], **attributes: Any) -> timing.Input:
+    """An input of the package's own facts, which reads nothing."""
+    source = timing.Input.__new__(timing.Input)
+    vars(source).update(
+        snapshot=SimpleNamespace(root="/none", gzip=False),
+        split="train",
+        batch_size=8,
+        num_examples=80,
+        bytes_each=1e6,
+        options=options,
+        **attributes,
+    )
+    return source
+
+
+@pytest.mark.parametrize(
+    ("options", "is_possible"),
+    [
+        ({}, True),
+        ({"as_supervised": True}, True),
+        ({"seed": 1}, False),
+        ({"cache": "memory"}, False),
+        ({"with_id": True}, False),
+        ({"service": "grpc://here:1"}, False),
+    ],
+    ids=str,
+)
+def test_other_machines_only_where_they_can_read(
+    options: dict[str, Any], is_possible: bool
+) -> None:
+    busy = doctor.Stage("whole", "", [timed(10, busy=float(doctor.num_processors()))] * 3)
+    (found,) = doctor.advice_on_processors(source_with(options), busy)
+    assert "do less per example" in found
+    assert ("reader serve" in found) is is_possible
+
+
+class TestSymptoms:
+    def seen(
+        self,
+        symptom: str,
+        epochs: list[waits.Epoch],
+        *,
+        options: dict[str, Any] | None = None,
+        sizes: tuple[int, ...] = (8,),
+        mb_per_s: float = 1e6,
+        spread: float = 1.0,
+    ) -> tuple[str, str]:
+        """Whether a symptom is reported for these waits, and the cause."""
+        measured = doctor.Measured(staged(read=[1_000.0] * 3), "wall time", False, mb_per_s, None)
+        trained = doctor.Trained(waits.summarize(epochs), 1.0, sizes, 1.0, spread, 100.0, 0.0)
+        out = Output(as_json=True)
+        source = source_with(options or {})
+        source.num_examples = 72 + sizes[0]
+        doctor.report_symptoms(source, measured, trained, 10.0, out)
+        (row,) = (row for row in out.facts["symptoms"] if row["symptom"] == symptom)
+        return row["seen"], row["where it comes from"]
+
+    def test_slow_first_epoch(self) -> None:
+        fast, slow = epoch_of([1.0] * 21), epoch_of([1.0] + [30.0] * 20)
+        name = "slow first epoch"
+        assert self.seen(name, [slow, fast, fast])[0] == "yes"
+        assert self.seen(name, [fast] * 3)[0] == "no"
+        assert self.seen(name, [fast])[0] == "not reached"
+        # 800 examples/s of 1 MB: storage served 100 MB/s, and the page cache what came after.
+        assert self.seen(name, [fast] * 3, mb_per_s=100)[0] == "yes"
+
+    def test_periodic_stalls(self) -> None:
+        found = [1.0] * 100
+        assert self.seen("periodic stalls", [epoch_of(found)])[0] == "no"
+        for place in range(7, 100, 20):
+            found[place] = 80.0
+        assert self.seen("periodic stalls", [epoch_of(found)])[0] == "yes"
+
+    @pytest.mark.parametrize(
+        ("given", "seen", "cause"),
+        [
+            ({}, "no", ""),
+            ({"spread": 1.6}, "yes", "bucket=True makes batches of similar length"),
+            ({"spread": 1.6, "options": {"cache": "decoded"}}, "yes", "of very unequal length"),
+            ({"sizes": (5, 8)}, "yes", "has 5 examples (drop_remainder=True drops it)"),
+            ({"epochs": [epoch_of([1.0] * 90 + [50.0] * 10)]}, "yes", "very unequal cost"),
+        ],
+        ids=["even", "spread", "no bucket", "short", "waits"],
+    )
+    def test_uneven_batches(self, given: dict[str, Any], seen: str, cause: str) -> None:
+        given = {"epochs": [epoch_of([1.0] * 100)], **given}
+        found, comes_from = self.seen("uneven batches", **given)
+        assert found == seen
+        assert cause in comes_from
+        assert ("bucket=" in comes_from) is ("bucket=" in cause)
 
 
 class TestWaits:

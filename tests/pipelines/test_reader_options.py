@@ -358,7 +358,7 @@ class TestDecoded:
         assert ids(reader.dataset("train", 8, cache="decoded")) == []
 
     def test_what_makes_no_sense_with_it(self, reader: types.ModuleType) -> None:
-        with pytest.raises(ValueError, match="cache= and start_step= exclude"):
+        with pytest.raises(ValueError, match="cache= and start_step= cannot be combined"):
             reader.dataset("train", 8, cache="decoded", start_step=1, seed=1)
 
 
@@ -563,17 +563,29 @@ class TestTheEnd:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"cache": "memory", "local_copy": "x"}, "cache= and local_copy= exclude each other"),
-            ({"cache": "memory", "balance": "uniform"}, "cache= and balance= exclude"),
-            ({"augment": id, "augment_batch": id}, "augment= and augment_batch= exclude"),
+            ({"cache": "memory", "local_copy": "x"}, "cache= and local_copy= cannot be combined"),
+            ({"cache": "memory", "balance": "uniform"}, "cache= and balance= cannot be combined"),
+            (
+                {"augment": id, "augment_batch": id},
+                "augment= and augment_batch= cannot be combined",
+            ),
             (
                 {"shard": (0, 2), "input_context": tf.distribute.InputContext()},
-                "shard= and input_context= exclude",
+                "shard= and input_context= cannot be combined",
             ),
-            ({"service": "grpc://x:1", "seed": 0}, "service= and seed= exclude .not deterministic"),
-            ({"service": "grpc://x:1", "shard": (0, 2)}, "service= and shard= exclude"),
-            ({"service": "grpc://x:1", "cache": "memory"}, "service= and cache= exclude"),
-            ({"service": "grpc://x:1", "start_step": 1}, "service= and start_step= exclude"),
+            (
+                {"service": "grpc://x:1", "seed": 0},
+                "service= and seed= cannot be combined .not deterministic",
+            ),
+            ({"service": "grpc://x:1", "shard": (0, 2)}, "service= and shard= cannot be combined"),
+            (
+                {"service": "grpc://x:1", "cache": "memory"},
+                "service= and cache= cannot be combined",
+            ),
+            (
+                {"service": "grpc://x:1", "start_step": 1},
+                "service= and start_step= cannot be combined",
+            ),
         ],
     )
     def test_what_makes_no_sense_together(

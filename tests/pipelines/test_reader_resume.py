@@ -1,5 +1,6 @@
 """An interrupted epoch is resumed: each record once, whatever stands between, at little cost."""
 
+import itertools
 import math
 import shutil
 import time
@@ -14,6 +15,7 @@ import tensorflow as tf
 from snapshard.schemas.features import ClassLabel, Features, Scalar, Tensor
 
 from .conftest import part
+from .made_snapshots import put_index
 
 WriteSnapshot = Callable[..., types.ModuleType]
 
@@ -133,3 +135,49 @@ def test_the_folder_may_be_copied_next_to_the_model(readers: Any, tmp_path: Path
 
     copied = load(tmp_path)
     assert sorted(ids(copied.dataset("train", 32, root=folder.parent))) == list(range(NUM))
+
+
+@pytest.mark.slow  # several datasets for each of many options
+@pytest.mark.parametrize("size", [16, None], ids=["batches", "examples"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 3},
+        {"shuffle": False},
+        {"seed": 3, "cache": "memory"},
+        {"seed": 3, "balance": "uniform"},
+        {"seed": 3, "augment": lambda example, seed: example},
+        {"seed": 3, "shard": (0, 3), "equal_steps": True},
+        {"seed": 3, "bucket": True},
+        {"seed": 3, "drop_remainder": True},
+    ],
+    ids=lambda options: "+".join(options),
+)
+def test_only_the_first_pass_begins_later(
+    tmp_path: Path, write_snapshot: WriteSnapshot, size: int | None, options: dict[str, Any]
+) -> None:
+    """The cardinality is known if all passes are as long, as after complete epochs of ``fit``."""
+    if size is None and {"bucket", "drop_remainder"} & {*options}:
+        pytest.skip("these need batches")
+    reader = write(tmp_path, write_snapshot, "none")
+    put_index(tmp_path, "none", [i % 2 for i in range(NUM)])
+    for epochs in (1, 2):
+        given = {"epochs": epochs, **options}
+        plain, each = reader.dataset("train", size, **given), reader.steps("train", size, **options)
+        of_pass = epochs * each
+        passes = [numbers_of(plain) for _ in range(3)]
+        for start in (1, of_pass) if epochs == 1 else (of_pass + 3,):
+            rest = reader.dataset("train", size, start_step=start, **given)
+            done, first = divmod(start, of_pass)
+            found, expected = numbers_of(rest), passes[done][first:]
+            if "bucket" in options:  # the rest of an epoch is bucketed again
+                found, expected = (sorted(itertools.chain(*one)) for one in (found, expected))
+            assert found == expected, start
+            assert numbers_of(rest) == passes[done + 1], start
+            assert rest.cardinality() == (tf.data.UNKNOWN_CARDINALITY if first else of_pass), start
+            assert reader.steps("train", size, start_step=start, **given) == each
+
+
+def numbers_of(dataset: Any) -> list[Any]:
+    """The numbers in each batch, or of each example."""
+    return [one["id"].numpy().tolist() for one in dataset]

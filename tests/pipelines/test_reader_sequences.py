@@ -301,7 +301,7 @@ class TestPad:
             reader.dataset("train", 1, pad={"tags": True})
         (batch,) = reader.dataset("train", 1, pad=-1, columns=["tags", "texts"])
         assert batch["tags"].numpy().tolist() == [[1]]
-        with pytest.raises(ValueError, match="batch_size=None and pad= exclude"):
+        with pytest.raises(ValueError, match="batch_size=None and pad= cannot be combined"):
             reader.dataset("train", None, pad=0)
 
     @pytest.mark.parametrize("bucket", [False, "x"])
@@ -440,8 +440,8 @@ class TestWindows:
             ({"windows": (0, 1)}, "must be 1 or more"),
             ({"windows": (3, 0)}, "must be 1 or more"),
             ({"windows": (3, 1), "columns": ["id"]}, "needs lists"),
-            ({"windows": (3, 1), "bucket": "time"}, "exclude each other"),
-            ({"windows": (3, 1), "start_step": 1, "seed": 1}, "exclude each other"),
+            ({"windows": (3, 1), "bucket": "time"}, "cannot be combined"),
+            ({"windows": (3, 1), "start_step": 1, "seed": 1}, "cannot be combined"),
         ],
     )
     def test_what_cannot_be_cut(
@@ -591,12 +591,12 @@ class TestPack:
             ({"pack": -1}, "pack=-1 must be the length of a row"),
             ({"pack": True}, "pack=True must be"),
             ({"pack": 8.0}, "pack=8.0 must be"),
-            ({"windows": (2, 1)}, "pack= and windows= exclude"),
-            ({"equal_steps": True}, "pack= and equal_steps= exclude"),
-            ({"start_step": 3, "seed": 1}, "pack= and start_step= exclude"),
-            ({"bucket": True}, "pack= and bucket= exclude"),
-            ({"cache": "decoded"}, "cache= and pack= exclude"),
-            ({"service": "grpc://x"}, "service= and pack= exclude"),
+            ({"windows": (2, 1)}, "pack= and windows= cannot be combined"),
+            ({"equal_steps": True}, "pack= and equal_steps= cannot be combined"),
+            ({"start_step": 3, "seed": 1}, "pack= and start_step= cannot be combined"),
+            ({"bucket": True}, "pack= and bucket= cannot be combined"),
+            ({"cache": "decoded"}, "cache= and pack= cannot be combined"),
+            ({"service": "grpc://x"}, "service= and pack= cannot be combined"),
         ],
     )
     def test_what_it_cannot_do(

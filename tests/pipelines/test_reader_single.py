@@ -140,10 +140,10 @@ class TestSingle:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"drop_remainder": True}, "batch_size=None and drop_remainder= exclude"),
-            ({"pad": True}, "batch_size=None and pad= exclude"),
-            ({"bucket": True}, "batch_size=None and bucket= exclude"),
-            ({"augment_batch": identity}, "batch_size=None and augment_batch= exclude"),
+            ({"drop_remainder": True}, "batch_size=None and drop_remainder= cannot be combined"),
+            ({"pad": True}, "batch_size=None and pad= cannot be combined"),
+            ({"bucket": True}, "batch_size=None and bucket= cannot be combined"),
+            ({"augment_batch": identity}, "batch_size=None and augment_batch= cannot be combined"),
             ({"seed": 1, "start_step": 3, "shard": (0, 2)}, "cannot resume .* with 2 workers"),
             ({"seed": 1, "start_step": [(1, 8, 1)]}, "cannot resume"),
             ({"start_step": -1}, "start_step=-1 must be"),
@@ -212,8 +212,8 @@ class TestIds:
 
     def test_where_they_are_impossible(self, reader: types.ModuleType) -> None:
         for options, message in (
-            ({"pack": 9, "columns": ["tokens"]}, "pack= and with_id= exclude"),
-            ({"service": "grpc://x:1"}, "service= and with_id= exclude"),
+            ({"pack": 9, "columns": ["tokens"]}, "pack= and with_id= cannot be combined"),
+            ({"service": "grpc://x:1"}, "service= and with_id= cannot be combined"),
             ({"with_id": 1}, "with_id=1 must be True or False"),
         ):
             with pytest.raises(ValueError, match=message):
@@ -314,11 +314,11 @@ class TestFilter:
         ("options", "message"),
         [
             ({"filter": 1}, "filter=1 must be a function"),
-            ({"equal_steps": True}, "filter= and equal_steps= exclude"),
-            ({"start_step": 3, "seed": 1}, "filter= and start_step= exclude"),
-            ({"bucket": True}, "filter= and bucket= exclude"),
-            ({"augment_batch": identity}, "filter= and augment_batch= exclude"),
-            ({"pad": True, "augment": identity}, "filter= and pad= exclude"),
+            ({"equal_steps": True}, "filter= and equal_steps= cannot be combined"),
+            ({"start_step": 3, "seed": 1}, "filter= and start_step= cannot be combined"),
+            ({"bucket": True}, "filter= and bucket= cannot be combined"),
+            ({"augment_batch": identity}, "filter= and augment_batch= cannot be combined"),
+            ({"pad": True, "augment": identity}, "filter= and pad= cannot be combined"),
             ({"filter": lambda example: None}, "filter= must return True or False"),
             ({"filter": lambda example: example["number"]}, "filter= must return True or False"),
             ({"filter": lambda image, label: True}, r"called as f\(example\)"),
@@ -342,20 +342,65 @@ class TestFilter:
         ({"as_supervised": True}, lambda image, label: (image, label)),
         ({"as_supervised": True}, lambda example, seed: {**example, "number": 3}),
         ({"as_supervised": True}, lambda example, seed: example["number"]),
+        ({}, lambda image, mask: (image, mask)),
+        ({}, lambda example, seed: example["number"]),
+        ({}, lambda example, seed: [example["number"], seed[..., 0]]),
+        ({"as_supervised": True}, lambda image, mask: (image, mask)),
+        ({"as_supervised": True}, lambda image, mask: (image, tf.cast(mask, tf.float32))),
+        ({"as_supervised": True}, lambda example, seed: example[0]),
+        ({"as_supervised": True}, lambda example, seed: [example[0]["number"], example[1]]),
+        ({"as_supervised": True}, lambda example, seed: (*example, seed)),
     ],
-    ids=range(7),
+    ids=range(15),
 )
 @pytest.mark.parametrize("name", ["augment", "augment_batch"])
 def test_errors_of_functions_show_both_forms(
     own: types.ModuleType, name: str, options: dict[str, Any], function: Any
 ) -> None:
-    with pytest.raises(ValueError, match=f"{name}= (takes image, label|failed when)") as raised:
+    with pytest.raises(
+        ValueError, match=f"{name}= (takes image, label|failed|must return)"
+    ) as raised:
         own.dataset("train", 8, **{name: function}, **options)
     one = "example, seed" if name == "augment" else "batch, seeds"
     for line in (f"def {name}({one}):\n", f"def {name}({one}):  # as_supervised=True\n"):
         assert line in str(raised.value)
     assert "image = " in str(raised.value)
     assert "image, label = " in str(raised.value)
+
+
+class TestResults:
+    """What ``augment=`` and ``augment_batch=`` may return."""
+
+    @pytest.mark.parametrize("name", ["augment", "augment_batch"])
+    @pytest.mark.parametrize(
+        ("options", "function"),
+        [
+            ({}, lambda one, seed: {"number": one["number"], "seed": seed}),
+            ({"as_supervised": True}, lambda one, seed: ((one[0]["number"], one[1]), one[1])),
+            ({"as_supervised": True}, lambda one, seed: (one[0]["number"], seed)),
+        ],
+        ids=["other names", "a tuple of inputs", "another label"],
+    )
+    def test_other_values(
+        self, own: types.ModuleType, name: str, options: dict[str, Any], function: Any
+    ) -> None:
+        dataset = own.dataset("train", 8, **{name: function}, **options)
+        assert {one.shape[0] for one in tf.nest.flatten(next(iter(dataset)))} == {8}
+
+    def test_a_list_is_a_tensor_of_each_example(self, own: types.ModuleType) -> None:
+        """As in ``Dataset.map``; in a batch it was [2, batch]."""
+        dataset = own.dataset(
+            "train", 8, augment=lambda one, seed: {"both": [one["number"], -one["number"]]}
+        )
+        both = next(iter(dataset))["both"].numpy()
+        assert both.shape == (8, 2)
+        assert (both[:, 0] == -both[:, 1]).all()
+
+    def test_one_value_for_a_batch(self, own: types.ModuleType) -> None:
+        with pytest.raises(ValueError, match=r"augment_batch= must return .* found a scalar"):
+            own.dataset(
+                "train", 8, augment_batch=lambda batch, _: {"mean": tf.reduce_mean(batch["number"])}
+            )
 
 
 class TestHowMuchAtATime:

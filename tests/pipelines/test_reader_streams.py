@@ -65,7 +65,7 @@ def short_pieces(folder: Path) -> types.ModuleType:
     for old, new in (
         ("_PIECE = 640", "_PIECE = 32"),
         ("_SHORT = 1_280", "_SHORT = 0"),
-        ("_MOST_WINDOW = 256", "_MOST_WINDOW = 12"),
+        ("_MAX_WINDOW = 256", "_MAX_WINDOW = 12"),
     ):
         assert text.count(f"\n{old}\n") == 1
         text = text.replace(f"\n{old}\n", f"\n{new}\n")

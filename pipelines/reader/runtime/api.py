@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from .options import Options, Padding, Stages
+from .options import Options, Padding, ReadSoFar
 from .pipeline import read
 from .plan import plan_reading
 from .shards import list_shards
@@ -38,7 +38,7 @@ def dataset(
     shard: tuple[int, int] | None = None,
     input_context: tf.distribute.InputContext | None = None,
     equal_steps: bool = False,
-    start_step: int | Stages = 0,
+    start_step: int | ReadSoFar = 0,
     balance: str | Mapping[str | int, float] | None = None,
     pad: Padding = False,
     bucket: bool | str = False,
@@ -94,13 +94,16 @@ def dataset(
             ``shard``.
         equal_steps: Give every worker the same number of batches; each skips less than one batch.
         start_step: Resume after this number of steps with the same seed and the same global batch
-            size; or a list of (steps, batch size, workers) for each stage of the interrupted epoch.
+            size; or a list of (steps, batch size, workers), one for each configuration with which
+            the interrupted epoch was read. The cardinality is unknown if that shortens the first
+            pass, since later ones are complete.
         balance: "uniform", or {class: weight}: the mix of classes in an epoch of the same length,
             exact to one record; rare classes are repeated, evenly. Reads each record by its
             position: for local disks.
-        pad: Pad lists to the longest of the batch, instead of ``tf.RaggedTensor``: True with zeros;
-            a number with it, such as -1, which is no class; {feature: number} these with theirs,
-            others with zeros. Strings are always padded with "", bools with False.
+        pad: Pad lists to the longest of the batch, instead of returning ``tf.RaggedTensor``. True
+            pads with zeros; a number, such as -1 (which is not a class), is the padding itself;
+            {feature: number} pads the named lists with their numbers and all others with zeros.
+            Strings are always padded with "", bools with False.
         bucket: Batch examples of similar length (of the named feature, if there are several), by
             sorting 32 batches at a time; with ``pad``, pad to the next of ``LENGTHS``.
         windows: (length, step): cut lists into windows, each an example; a shorter list gives none,
@@ -162,7 +165,8 @@ def _typed_like(function: Callable[_P, Any]) -> Callable[[Callable[..., int]], C
 def steps(*args: Any, **kwargs: Any) -> int:
     """Batches per epoch of ``dataset`` with the same arguments: Keras's ``steps_per_epoch``.
 
-    Computed by arithmetic: no function is traced and no shard is opened.
+    Computed by arithmetic: no function is traced and no shard is opened. ``start_step`` changes
+    nothing: it shortens only the first epoch.
 
     Returns:
         The number of batches; -2 (``tf.data.UNKNOWN_CARDINALITY``) with ``windows=``, ``pack=`` or

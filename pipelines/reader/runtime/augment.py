@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
@@ -41,7 +41,7 @@ def augment_batches(plan: Plan) -> Plan:
     augment = augment_batch = None
     if options.augment is not None:
         check_form("augment", options.augment)
-        augment = converted(options.augment)
+        augment = _stacked(converted(options.augment))
     if options.augment_batch is not None:
         check_form("augment_batch", options.augment_batch)
         augment_batch = converted(options.augment_batch)
@@ -58,10 +58,15 @@ def augment_batches(plan: Plan) -> Plan:
             assert augment_batch is not None
             with explained("augment_batch", "batch, seeds", options):
                 changed = augment_batch(batch, seeds)
-            return _not_none("augment_batch", changed)
+            _check_result("augment_batch", changed, batch)
+            if any(
+                tf.type_spec_from_value(one).shape.rank == 0 for one in tf.nest.flatten(changed)
+            ):
+                raise ValueError("augment_batch= must return values of a batch, found a scalar.")
+            return changed
         with explained("augment", "example, seed", options):
-            returned = _returned(augment, batch, seeds)
-        like = _not_none("augment", returned)
+            like = _returned(augment, batch, seeds)
+        _check_result("augment", like, batch)
         is_ragged = any(isinstance(one, tf.RaggedTensor) for one in tf.nest.flatten(batch))
         spec = tf.nest.map_structure(functools.partial(_spec, is_ragged), like)
         return map_each(lambda pair: augment(*pair), (batch, seeds), spec)
@@ -164,10 +169,56 @@ def _returned(augment: Callable[[Any, Any], Any], batch: Any, seeds: Any) -> Any
     return traced.structured_outputs
 
 
-def _not_none(name: str, found: Any) -> Any:
+def _stacked(augment: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The same function; lists that it returns become tensors, as in ``Dataset.map``.
+
+    ``tf.map_fn`` would make a batch of each element, and ``Dataset.map`` then stack the batches.
+    """
+
+    def stack(found: Any) -> Any:
+        if isinstance(found, list):
+            return tf.convert_to_tensor(found)
+        if isinstance(found, Mapping):
+            return {key: stack(value) for key, value in found.items()}
+        if isinstance(found, tuple):
+            return tuple(map(stack, found))
+        return found
+
+    return lambda example, seed: stack(augment(example, seed))
+
+
+def _check_result(name: str, found: Any, batch: Any) -> None:
+    """Raises ValueError if what a function returns does not have the form of its argument.
+
+    Args:
+        name: "augment" or "augment_batch".
+        found: The result.
+        batch: A batch, a dict or a pair.
+    """
     if found is None or any(one is None for one in tf.nest.flatten(found)):
         raise ValueError(f"{name}= must return the changed example, found {found!r}.")
-    return found
+    if isinstance(batch, tuple):
+        form, is_same = "the pair (features, label)", isinstance(found, tuple)
+        is_same = is_same and len(found) == len(batch) and not _holds_seed(found, batch)
+    else:
+        form, is_same = "a dict", isinstance(found, Mapping)
+    if not is_same:
+        kinds = tf.nest.map_structure(lambda one: tf.as_dtype(one.dtype).name, found)
+        raise ValueError(
+            f"{name}= must return {form}, like its argument, found {kinds}. {_forms(name)}"
+        )
+
+
+def _holds_seed(found: tuple[Any, ...], batch: tuple[Any, ...]) -> bool:
+    """Whether a result is (example, seed), as of a function of (features, label)."""
+    try:
+        tf.nest.assert_same_structure(found[0], batch)
+    except (TypeError, ValueError):
+        return False
+    shape, expected = (getattr(one[-1], "shape", None) for one in (found, batch))
+    if shape is None or not shape.rank or shape[-1] != 2:
+        return False
+    return expected is None or expected[1:] != [2]
 
 
 def _spec(is_ragged: bool, value: Any) -> Any:

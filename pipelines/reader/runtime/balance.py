@@ -26,7 +26,7 @@ from .cache import free_memory
 from .draw import GOLDEN, Draw, mixed, num_batches, share, went
 from .frames import Inflated, LocalFile, fault_of, fault_of_shard, how_to_verify
 from .local_copy import place_of
-from .options import Options, Stages
+from .options import Options, ReadSoFar
 from .pipeline import Plan
 from .shards import Shard, read_index, read_listed, read_of, stored_bytes
 from .splits import Split
@@ -109,9 +109,9 @@ def balance_classes(plan: Plan) -> Plan:
         # In order even without a seed: the one short batch must stay last.
         return found.map(read, num_parallel_calls=options.num_parallel_calls, deterministic=True)
 
-    def rest_of_epoch(stages: Stages) -> tuple[int, int, int]:
+    def rest_of_epoch(read_so_far: ReadSoFar) -> tuple[int, int, int]:
         """The number of finished epochs; the place to begin in the next; its number of batches."""
-        over, first = went(options, num, stages)
+        over, first = went(options, num, read_so_far)
         return over, first, num_batches(options, num - first, options.batch_size, part)
 
     return dataclasses.replace(

@@ -102,7 +102,7 @@ def keep_decoded(plan: Plan) -> Plan:
     num, size = sum(piece.take for piece in plan.order.pieces), options.batch_size
     if not num:
         return plan
-    found = open_pieces(plan, list_pieces(plan, tf.range(plan.order.num, dtype=tf.int64)))
+    found = open_pieces(plan, list_pieces(plan, tf.range(plan.order.num_streams, dtype=tf.int64)))
     found = _complete_or_error(found, num).batch(_AT_ONCE)
     calls = options.num_parallel_calls
     found = found.map(plan.parse_batch, num_parallel_calls=calls, deterministic=True)

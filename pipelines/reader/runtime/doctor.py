@@ -127,7 +127,7 @@ def doctor(arguments: argparse.Namespace, out: Output) -> int:
     _say_stages(source, measured, out)
     trained = _train(source, augmented or plan, step, max(arguments.seconds, _STEPS * step))
     bound = _say_verdict(source, measured, trained, arguments.step_ms, out)
-    _symptoms(source, measured, trained, arguments.step_ms, out)
+    report_symptoms(source, measured, trained, arguments.step_ms, out)
     _checklist(source, augmented or plan, measured, bound, trained, out)
     return 0
 
@@ -481,7 +481,7 @@ def _say_verdict(
     if measured.doubt:
         advice = [
             "measure again without other programs, and longer (--seconds 10)",
-            *_processors(measured.whole),
+            *advice_on_processors(source, measured.whole),
         ]
         out.say(f"=> bound by INPUT; the limiting stage is inconclusive: {measured.doubt}.")
     else:
@@ -490,14 +490,17 @@ def _say_verdict(
             f"=> bound by INPUT, mostly by {slowest.name}: {slowest.added:.1f} of {total:.1f} µs "
             f"of {measured.by} per example."
         )
-        advice = [*_advice(source, measured, trained), *_processors(measured.whole)]
+        advice = [
+            *_advice(source, measured, trained),
+            *advice_on_processors(source, measured.whole),
+        ]
     for text in advice:
         out.say(f"   - {text}")
     out.facts["advice"] = advice
     return None if measured.doubt else slowest.name
 
 
-def _processors(whole: Stage) -> list[str]:
+def advice_on_processors(source: Input, whole: Stage) -> list[str]:
     """Advice on processors: whether more of them would help."""
     number = num_processors()
     busy = whole.median(lambda timed: timed.busy)
@@ -509,11 +512,11 @@ def _processors(whole: Stage) -> list[str]:
         )
         return [text]
     if busy >= _SATURATED * number:
-        text = (
-            f"{busy:.1f} of {number} processors are busy: do less per example, use more "
-            "processors, or read on other machines (python -m reader serve)"
-        )
-        return [text]
+        ways = ["do less per example", "use more processors"]
+        if not source.options.get("service") and source.allows(service="grpc://host:1"):
+            ways.append("read on other machines (python -m reader serve)")
+        text = f"{', '.join(ways[:-1])} or {ways[-1]}"
+        return [f"{busy:.1f} of {number} processors are busy: {text}"]
     return []
 
 
@@ -680,7 +683,7 @@ def _compression(source: Input, measured: Measured) -> tuple[str, float, float]:
 # Symptoms and checklist.
 
 
-def _symptoms(
+def report_symptoms(
     source: Input, measured: Measured, trained: Trained, step_ms: float, out: Output
 ) -> None:
     """Reports the symptoms known from tuning guides: whether each was seen, and likely causes."""
@@ -766,7 +769,10 @@ def _uneven(source: Input, short: int, *, unequal: bool, jumpy: bool) -> str:
 
 
 def operations_of(dataset: Any) -> tuple[set[str], str]:
-    """The names of all ops in a dataset's graph, and the op of its last dataset."""
+    """The names of all ops in a dataset's graph, and the op of its last dataset.
+
+    Uses the raw op because TensorFlow has no public function for this graph.
+    """
     tf = load_tensorflow()
     content = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1

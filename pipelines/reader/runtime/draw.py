@@ -65,10 +65,12 @@ def num_batches(options: Sharing, left: int, size: int, part: tuple[int, int]) -
     return full + (rest > 0)
 
 
-def went(options: Sharing, num: int, stages: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """How far the stages (steps, batch size, workers) came: (complete epochs, examples)."""
+def went(
+    options: Sharing, num: int, read_so_far: Sequence[tuple[int, int, int]]
+) -> tuple[int, int]:
+    """How far these (steps, batch size, workers) came: (complete epochs, examples)."""
     over = first = 0
-    for steps, size, count in stages:
+    for steps, size, count in read_so_far:
         left = steps
         while left >= (
             most := max(num_batches(options, num - first, size, (i, count)) for i in range(count))

@@ -167,7 +167,11 @@ def _transparent(content: Any, formats: Any) -> Any:
 
 
 def _upright(image: Any, orientation: Any) -> Any:
-    """Applies an EXIF orientation, 1 to 8."""
+    """Applies an EXIF orientation, 1 to 8.
+
+    Uses the raw op because it takes a flag for each axis. ``tf.reverse`` takes the axes' numbers,
+    and how many there are is not known when this is traced.
+    """
     turned = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
     rows = tf.reduce_any(orientation == tf.constant([3, 4, 7, 8], tf.int64))
     columns = tf.reduce_any(orientation == tf.constant([2, 3, 6, 7], tf.int64))

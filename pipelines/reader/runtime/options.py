@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import numbers
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -23,8 +24,8 @@ BUFFER_RECORDS = 16_384
 
 Padding: TypeAlias = "bool | float | Mapping[str, float]"
 """What ``pad`` takes: True (zeros), a number for all lists, or numbers by feature."""
-Stages = list[tuple[int, int, int]]
-"""(steps, batch size, workers) of each stage of an interrupted epoch."""
+ReadSoFar = list[tuple[int, int, int]]
+"""(steps, batch size, workers): the parts of an interrupted epoch that were already read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Options:
     """The arguments of ``dataset``; see its docstring.
 
     Raises:
-        ValueError: if an option is invalid, or two options exclude each other.
+        ValueError: if an option is invalid, or two options cannot be combined.
     """
 
     split: Split
@@ -61,7 +62,7 @@ class Options:
     shard: tuple[int, int] | None = None
     input_context: tf.distribute.InputContext | None = None
     equal_steps: bool = False
-    start_step: int | Stages = 0
+    start_step: int | ReadSoFar = 0
     # Where records come from: changes open_records.
     root: str | os.PathLike[str] | None = None
     cache: str | os.PathLike[str] | None = None
@@ -78,6 +79,8 @@ class Options:
     debug: bool = False
 
     def __post_init__(self) -> None:
+        for name in _INTEGERS:
+            object.__setattr__(self, name, _with_plain_integers(getattr(self, name)))
         assert self.selection  # raises if the split is invalid
         _check_integer("batch_size", self.batch_size, least=1, end=2**31)
         if self.epochs is not None:
@@ -96,7 +99,7 @@ class Options:
         _check_padding(self.pad)
         _check_buffer(self.shuffle)
         _check_parts(self)
-        _check_stages(self.start_step)
+        _check_start(self.start_step)
         _check_places(self)
         _check_functions(self)
         _check_together(self)
@@ -107,12 +110,12 @@ class Options:
         return select(self.split)
 
     @property
-    def stages(self) -> Stages:
-        """``start_step`` as a list; empty at the start of an epoch."""
-        if not hasattr(self.start_step, "__index__"):
-            return list(self.start_step)
-        steps = int(self.start_step)
-        return [(steps, self.batch_size, self.part[1])] if steps else []
+    def read_so_far(self) -> ReadSoFar:
+        """``start_step`` as a list; empty at the start of the first epoch."""
+        if isinstance(self.start_step, int):
+            steps = self.start_step
+            return [(steps, self.batch_size, self.part[1])] if steps else []
+        return list(self.start_step)
 
     @property
     def part(self) -> tuple[int, int]:
@@ -120,7 +123,7 @@ class Options:
         if self.input_context is not None:
             context = self.input_context
             return (context.input_pipeline_id, context.num_input_pipelines)
-        return (0, 1) if self.shard is None else (int(self.shard[0]), int(self.shard[1]))
+        return (0, 1) if self.shard is None else self.shard
 
     @property
     def shuffles(self) -> bool:
@@ -136,7 +139,7 @@ class Options:
             most = max(BUFFER_BYTES // facts.RECORD_BYTES, 4 * self.batch_size)
             return min(BUFFER_RECORDS, most)
         # TensorFlow allocates the whole buffer up front.
-        return min(int(self.shuffle), 2 * self.selection.num_examples + 1_024)
+        return min(self.shuffle, 2 * self.selection.num_examples + 1_024)
 
     @property
     def has_own_files(self) -> bool:
@@ -161,7 +164,7 @@ class Options:
     @property
     def num_parallel_calls(self) -> int:
         """Calls of a stage that run at the same time; -1 lets tf.data decide."""
-        return int(tf.data.AUTOTUNE) if self.parallelism is None else int(self.parallelism)
+        return int(tf.data.AUTOTUNE) if self.parallelism is None else self.parallelism
 
     @property
     def is_deterministic(self) -> bool:
@@ -178,9 +181,30 @@ class Options:
         return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+_INTEGERS = (
+    *("batch_size", "seed", "epochs", "shuffle", "parallelism", "prefetch"),
+    *("pack", "windows", "shard", "start_step", "image_size", "local_copy"),
+)
+"""Options that are or contain integers."""
+
+
+def _with_plain_integers(value: Any) -> Any:
+    """Python's integers instead of NumPy's, also within tuples and lists."""
+    if isinstance(value, tuple | list):
+        found = map(_with_plain_integers, value)
+        return list(found) if isinstance(value, list) else tuple(found)
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:  # not an integer
+        return value
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _check_integer(name: str, value: Any, *, least: int, end: int) -> None:
-    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not is_integer or not least <= value < end:
+    if not _is_integer(value) or not least <= value < end:
         raise ValueError(f"{name}={value!r} must be an integer from {least} to {end - 1}.")
 
 
@@ -195,7 +219,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_buffer(shuffle: Any) -> None:
-    if shuffle is not None and not (hasattr(shuffle, "__index__") and shuffle >= 0):
+    if shuffle is not None and not (isinstance(shuffle, int) and shuffle >= 0):
         raise ValueError(f"shuffle={shuffle!r} must be True, False or a number of records.")
 
 
@@ -216,20 +240,20 @@ def _check_parts(options: Options) -> None:
     if options.windows is not None and min(options.windows) < 1:
         raise ValueError(f"windows={options.windows}: length and step must be 1 or more.")
     pack = options.pack
-    if pack is not None and (pack is True or not _are_integers([pack], 1) or pack < 1):
+    if pack is not None and not (_are_integers([pack], 1) and pack >= 1):
         raise ValueError(f"pack={pack!r} must be the length of a row, an integer of 1 or more.")
 
 
-def _check_stages(stages: Any) -> None:
-    if hasattr(stages, "__index__"):
-        is_valid = not isinstance(stages, bool) and stages >= 0
+def _check_start(start: Any) -> None:
+    if isinstance(start, int):
+        is_valid = _is_integer(start) and start >= 0
     else:
-        is_valid = isinstance(stages, list | tuple) and all(
-            _are_integers(one, 3) and one[0] >= 0 and min(one[1:]) >= 1 for one in stages
+        is_valid = isinstance(start, list | tuple) and all(
+            _are_integers(one, 3) and one[0] >= 0 and min(one[1:]) >= 1 for one in start
         )
     if not is_valid:
         raise ValueError(
-            f"start_step={stages!r} must be a number of steps, or a list of (steps, batch size, "
+            f"start_step={start!r} must be a number of steps, or a list of (steps, batch size, "
             "workers)."
         )
 
@@ -251,7 +275,7 @@ def _check_places(options: Options) -> None:
             raise ValueError(f"{name}={value!r} must be {others}the name of a folder.")
         if kept is not None and "://" in os.fspath(kept):
             raise ValueError(f"{name}={value!r} must be a folder on a local disk.")
-    if isinstance(copy, list | tuple) and not (copy[1] is None or hasattr(copy[1], "__index__")):
+    if isinstance(copy, list | tuple) and not (copy[1] is None or _is_integer(copy[1])):
         raise ValueError(f"local_copy={copy!r} must be (folder, bytes).")
     device = options.prefetch_to_device
     if device is not None:
@@ -306,7 +330,7 @@ _EXCLUDE: dict[tuple[str, str], str] = {
         for name in ("seed", "start_step")
     },
     **{
-        ("service", name): "this cannot be sent to its workers"
+        ("service", name): "its workers cannot run this option"
         for name in ("cache", "local_copy", "balance", "bucket", "windows", "pack")
     },
     **{
@@ -316,7 +340,8 @@ _EXCLUDE: dict[tuple[str, str], str] = {
     },
 }
 _EXCLUDE_DECODED = ("bucket", "windows", "pack", "start_step")
-"""Options that ``cache="decoded"`` excludes: it shuffles decoded examples all together."""
+"""Options that ``cache="decoded"`` cannot be combined with: decoded examples are shuffled as a
+whole."""
 
 
 def _check_together(options: Options) -> None:
@@ -329,21 +354,21 @@ def _check_together(options: Options) -> None:
     }
     exclude = dict(_EXCLUDE)
     if options.cache == "decoded":
-        why = "decoded examples are shuffled all together"
+        why = "decoded examples are shuffled as a whole"
         exclude |= {("cache", name): why for name in _EXCLUDE_DECODED}
     if options.augment is not None:
         exclude["filter", "pad"] = "with augment=, lists are padded before examples are left out"
     for (one, other), why in exclude.items():
         if one in given and other in given:
-            raise ValueError(f"{one}= and {other}= exclude each other ({why}): leave one out.")
+            raise ValueError(f"{one}= and {other}= cannot be combined ({why}): leave one out.")
     if options.balance is not None and options.shuffle is not None and not options.shuffle:
         raise ValueError("balance= always shuffles: leave out shuffle=False.")
     if "start_step" in given and options.seed is None and (options.shuffles or options.balance):
         raise ValueError("start_step= resumes the order of a seed: pass the same seed= as before.")
     if options.balance is not None and options.bucket and "start_step" in given:
         raise ValueError(
-            "balance=, bucket= and start_step= exclude each other (which records have come depends "
-            "on their lengths, and balance= does not read them again): leave one out."
+            "balance=, bucket= and start_step= cannot be combined (which records have come "
+            "depends on their lengths, and balance= does not read them again): leave one out."
         )
     if options.balance is not None and options.seed is None and options.part[1] > 1:
         raise ValueError(
@@ -356,8 +381,5 @@ def _are_integers(value: Any, num: int) -> bool:
     return (
         isinstance(value, list | tuple)
         and len(value) == num
-        and all(
-            hasattr(one, "__index__") and not isinstance(one, bool) and abs(one) < 2**31
-            for one in value
-        )
+        and all(_is_integer(one) and abs(one) < 2**31 for one in value)
     )

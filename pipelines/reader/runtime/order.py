@@ -38,7 +38,7 @@ _PIECE = 640
 """Approximate minimum of records in a piece: opening one costs as much as 50 to 100 small ones …"""
 _PIECE_BYTES = 2 << 20
 """… or this many bytes, if that is fewer records …"""
-_LEAST = 53
+_MIN_PIECE = 53
 """… but no fewer than this."""
 _PIECES = 12
 """Approximate maximum of pieces in a stream: with 8, the orders of two epochs sometimes correlate
@@ -58,7 +58,7 @@ _TURN = 64
 """How many of them are read from a stream at a time."""
 _WINDOW = 8
 """Minimum number of records shuffled at a time within each stream …"""
-_MOST_WINDOW = 256
+_MAX_WINDOW = 256
 """… and maximum, unless set by ``shuffle``: more do not fit into the processor's cache."""
 _SHORT = 1_280
 """Streams of up to this many records, which are too short for several pieces, are shuffled
@@ -170,8 +170,8 @@ class Order(Protocol):
     pieces: Sequence[Piece]
     num_records: int
     """Records per epoch."""
-    num: int
-    """Streams."""
+    num_streams: int
+    """Number of streams."""
     num_open: int
     """Streams read at a time."""
     chunk: int
@@ -190,7 +190,7 @@ class Order(Protocol):
     """Whether some records of the epoch were already delivered."""
 
     def streams(self, seed: Any) -> Any:
-        """The streams of an epoch: int64[num, ...], a row for each."""
+        """The streams of an epoch: int64[num_streams, ...], a row for each."""
 
     def stream(self, row: Any, seed: Any) -> tuple[Any, Any]:
         """The pieces of a stream in the order of an epoch.
@@ -229,18 +229,18 @@ class ByShard:
             batch_size: Batch size of this worker.
             num_open: Maximum number of shards read at a time.
         """
-        self.pieces, self.num, self.most_open = pieces, len(pieces), num_open
+        self.pieces, self.num_streams, self.most_open = pieces, len(pieces), num_open
         self.num_records = sum(piece.take for piece in pieces)
         self.shuffles_streams = buffer > 0
-        self.num_open = max(1, min(num_open, self.num)) if buffer else 1
+        self.num_open = max(1, min(num_open, self.num_streams)) if buffer else 1
         self.window = max(1, min(_WINDOWS, buffer // 2) // self.num_open)
         self.chunk = self.turn = max(1, min(CHUNK, batch_size // 8, self.window))
         self.buffer = max(0, buffer - self.window * self.num_open)
 
     def streams(self, seed: Any) -> Any:
-        """int64[num], the numbers of their only pieces."""
+        """int64[num_streams], the numbers of their only pieces."""
         del seed
-        return tf.range(self.num, dtype=tf.int64)
+        return tf.range(self.num_streams, dtype=tf.int64)
 
     def stream(self, row: Any, seed: Any) -> tuple[Any, Any]:
         """See ``Order``."""
@@ -286,7 +286,7 @@ class Dealt:
         self.num_records = dealing.num_records(worker)
         numbers = range(worker, dealing.num_streams if dealing.length else 0, dealing.workers)
         positions = [dealing.position(number) for number in numbers]
-        self.num = self.num_open = len(positions)
+        self.num_streams = self.num_open = len(positions)
         self.chunk, self.window, self.buffer = dealing.chunk, window, 0
         self._delivered, begun = dealing.num_delivered(delivered)
         self.begun = len(range(worker, begun, dealing.workers))
@@ -295,8 +295,8 @@ class Dealt:
         self._tail_delivered = len(range(worker, tail_delivered, dealing.workers))
         self._num_gaps = dealing.num_streams + 1 if gaps and dealing.tail else 1
         self.is_resumed = delivered > 0
-        least = max(1, min(_PIECE, max(_LEAST, _PIECE_BYTES // facts.RECORD_BYTES)))
-        num_pieces = max(dealing.length // least, min(_FEW_PIECES, dealing.length // _LEAST))
+        least = max(1, min(_PIECE, max(_MIN_PIECE, _PIECE_BYTES // facts.RECORD_BYTES)))
+        num_pieces = max(dealing.length // least, min(_FEW_PIECES, dealing.length // _MIN_PIECE))
         num_pieces = 1 if window >= dealing.length else max(1, min(_PIECES, num_pieces))
         pieces: list[Piece] = []
         streams, tails, ends = [], [], ends_of(shards)
@@ -313,13 +313,13 @@ class Dealt:
             pieces += cut(shards, ends, begin, begin + dealing.tail)
             tails.append((first, len(pieces)))
         self.pieces: Sequence[Piece] = pieces
-        self._streams = np.array(streams, np.int64).reshape(len(shifts), self.num, 3)
+        self._streams = np.array(streams, np.int64).reshape(len(shifts), self.num_streams, 3)
         """What ``streams`` returns for streams before the gap, and for those behind it."""
         self._tails = np.array(tails, np.int64)
         """int64[gaps, 2]: for each gap, the first piece of the tail, and the end of its pieces."""
 
     def streams(self, seed: Any) -> Any:
-        """int64[num, 3]: for each, its position, its first piece, and the end of its pieces."""
+        """int64[num_streams, 3]: position, first piece, and end of the pieces of each."""
         if self._num_gaps == 1:
             return tf.constant(self._streams[0])
         before, behind = self._streams
@@ -356,12 +356,12 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
     """
     if not is_dealt(options, shards):
         pieces = divided_pieces(options, shards)
-        # Balanced reading checks the shards that it opens, and the workers of a service check those
-        # assigned to them. Stored order resumes without the finished shards: they may be gone.
+        # Balanced reading checks the shards that it opens. Stored order resumes without the
+        # finished shards: they may be gone.
         is_in_order = not options.shuffles and options.part[1] == 1
-        if options.balance is None and options.service is None:
+        if options.balance is None:
             inner = [piece for piece in pieces if piece.skip or not is_in_order]
-            may_be_missing = options.has_own_files or (is_in_order and bool(options.stages))
+            may_be_missing = options.has_own_files or (is_in_order and bool(options.read_so_far))
             found = locate(inner, shards, options.root_folder, may_be_missing=may_be_missing)
             by_place = {piece.place: piece for piece in found}
             pieces = [by_place.get(piece.place, piece) for piece in pieces]
@@ -374,7 +374,7 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
 
 
 def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Dealt:
-    """The same for dealt records, before the bytes at which pieces start are looked up."""
+    """The order of dealt records; the byte at which each piece starts is not looked up yet."""
     dealing = deal(options)
     return Dealt(
         dealing,
@@ -434,7 +434,7 @@ def window_of(options: Options, dealing: Dealing) -> int:
         if is_small and dealing.length <= _SHORT:
             return max(1, dealing.length)
         buffer = min(BUFFER_RECORDS, BUFFER_BYTES // facts.RECORD_BYTES)
-        return min(_MOST_WINDOW, max(_WINDOW, buffer // dealing.num_streams))
+        return min(_MAX_WINDOW, max(_WINDOW, buffer // dealing.num_streams))
     return max(1, options.buffer // dealing.num_streams)
 
 

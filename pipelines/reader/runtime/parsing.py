@@ -152,7 +152,10 @@ def _conversion(
     """
     has_images = any(map(has_pixels, facts.FEATURES.values()))
     if not has_images and (image_size, dtype, scale) != (None, None, None):
-        raise ValueError("image_size=, dtype= and scale= are for images, and there are none here.")
+        raise ValueError(
+            f"image_size=, dtype= and scale= apply to images, but {facts.NAME} has none: leave "
+            "them out."
+        )
     name = ("uint8" if scale is None else "float32") if dtype is None else dtype
     try:
         # as_dtype takes numbers, too, which are TensorFlow's own.

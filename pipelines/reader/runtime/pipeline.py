@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from .options import Options, Stages
+from .options import Options, ReadSoFar
 from .order import CHUNK, Order
 from .shards import Shard, as_columns
 
@@ -48,7 +48,7 @@ class Plan:
     """Whether each record is paired with its position in the stored order."""
     first: int = 0
     """The place in an epoch at which to begin, if the stage that reads epochs computes it."""
-    rest_of_epoch: Callable[[Stages], tuple[int, int, int]] | None = None
+    rest_of_epoch: Callable[[ReadSoFar], tuple[int, int, int]] | None = None
     """Computes the number of finished epochs, ``first`` of the next one, and its batches."""
 
     @functools.cached_property
@@ -91,7 +91,7 @@ def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
 
 def read_in_order(plan: Plan) -> tf.data.Dataset:
     """Records in stored order, piece by piece."""
-    numbers = tf.range(plan.order.num, dtype=tf.int64)
+    numbers = tf.range(plan.order.num_streams, dtype=tf.int64)
     return open_pieces(plan, plan.ahead(plan, list_pieces(plan, numbers)))
 
 
@@ -120,7 +120,7 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
 
     streams = tf.data.Dataset.from_tensor_slices(order.streams(seed))
     if order.shuffles_streams:
-        streams = plan.ahead(plan, shuffle(streams, order.num, seed, -1))
+        streams = plan.ahead(plan, shuffle(streams, order.num_streams, seed, -1))
     chunks = streams.interleave(
         open_stream,
         cycle_length=max(1, order.num_open),

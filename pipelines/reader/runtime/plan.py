@@ -19,8 +19,12 @@ from .pipeline import Plan, read_epoch, read_epochs
 from .shards import list_shards, open_records
 
 
-def plan_reading(options: Options) -> Plan:
+def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
     """Builds the plan for the given options. Each less common option replaces one stage.
+
+    Args:
+        options: Of ``dataset``.
+        num_skipped: With ``start_step``, examples of the first batch that were already read.
 
     Raises:
         ValueError: if the snapshot cannot be read with these options.
@@ -84,10 +88,10 @@ def plan_reading(options: Options) -> Plan:
         plan = pad_lists(plan)
     if options.debug:
         plan = _run_eagerly(plan)
-    if options.stages:
+    if options.read_so_far or num_skipped:
         from .resume import resume
 
-        plan = resume(plan)
+        plan = resume(plan, num_skipped)
     _check_end(options, plan.num_batches)
     return plan
 
@@ -95,7 +99,9 @@ def plan_reading(options: Options) -> Plan:
 def _check_end(options: Options, num_batches: int | None) -> None:
     if options.epochs is None and num_batches == 0:
         raise ValueError(
-            f"epochs=None waits forever: {options.split} gives no batch of {options.batch_size}."
+            f"epochs=None would wait forever: split={options.split!r} gives this worker no batch "
+            f"of {options.batch_size}. Use a smaller batch_size, fewer workers, or "
+            "drop_remainder=False."
         )
 
 
@@ -130,7 +136,7 @@ def plain_plan(options: Options) -> Plan:
     shards = list_shards(options.split, options.root_folder)
     order = plan_order(options, shards)
     whole = {(shard.path, shard.num_stored) for shard in shards}
-    is_fresh = not options.stages
+    is_fresh = not options.read_so_far
     return Plan(
         options=options,
         shards=shards,
@@ -174,7 +180,7 @@ def _take_batches(plan: Plan) -> Plan:
     read, num, options = plan.read_epoch, plan.num_batches, plan.options
 
     def read_some(plan: Plan, seed: Any) -> tf.data.Dataset:
-        is_same = plan.options is options  # not a stage of a resumed epoch
+        is_same = plan.options is options  # not the options of a part of a resumed epoch
         most = num if is_same else num_batches(plan.options, plan.shards)
         return read(plan, seed).take(most)
 

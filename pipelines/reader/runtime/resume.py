@@ -56,14 +56,20 @@ class _Progress:
     """bool[total]: the records already read, if the order has changed since."""
 
 
-def resume(plan: Plan) -> Plan:
+def resume(plan: Plan, num_skipped: int = 0) -> Plan:
     """Reads the rest of the interrupted epoch first, then all later epochs.
+
+    Later passes are complete. So the number of batches is known only if the first one is as long.
+
+    Args:
+        plan: Of complete epochs.
+        num_skipped: Examples to leave out of the first batch.
 
     Raises:
         ValueError: if there were too many epochs before to draw their seeds again.
     """
     if plan.rest_of_epoch is not None:
-        number, first, num_batches = plan.rest_of_epoch(plan.options.stages)
+        number, first, num_batches = plan.rest_of_epoch(plan.options.read_so_far)
         rest_plan = dataclasses.replace(plan, first=first)
     else:
         progress = _progress(plan)
@@ -71,21 +77,35 @@ def resume(plan: Plan) -> Plan:
         rest_plan, num_batches = _rest(plan, progress)
 
     def rest(seed: Any) -> tf.data.Dataset:  # through all stages, as other epochs
-        return plan.read_epoch(rest_plan, seed)
+        batches = plan.read_epoch(rest_plan, seed)
+        return _skip(batches, num_skipped) if num_skipped else batches
 
     def read_epochs(plan: Plan) -> tf.data.Dataset:
         return _resumed(plan, number, rest, num_batches)
 
-    unknown = None if plan.num_batches or plan.options.epochs else 0
-    return dataclasses.replace(plan, read_epochs=read_epochs, num_batches=unknown)
+    is_complete = num_batches == plan.num_batches and not num_skipped
+    if plan.options.epochs is not None and (not is_complete or number % plan.options.epochs):
+        plan = dataclasses.replace(plan, num_batches=None)
+    return dataclasses.replace(plan, read_epochs=read_epochs)
+
+
+def _skip(batches: tf.data.Dataset, num: int) -> tf.data.Dataset:
+    """Leaves out the first examples of the first batch."""
+
+    def cut(number: Any, batch: Any) -> Any:
+        start = tf.where(number == 0, num, 0)
+        # A scalar is the seed of the epoch.
+        return tf.nest.map_structure(lambda part: part[start:] if part.shape.rank else part, batch)
+
+    return batches.enumerate().map(tf.autograph.experimental.do_not_convert(cut))
 
 
 def _progress(plan: Plan) -> _Progress:
-    """How far all stages, each (steps, batch size, workers), came."""
+    """How far the parts of the epoch that were read, each (steps, batch size, workers), came."""
     options = plan.options
     at = _Progress()
     total = options.selection.num_examples
-    for steps, size, workers in (*options.stages, (0, options.batch_size, options.part[1])):
+    for steps, size, workers in (*options.read_so_far, (0, options.batch_size, options.part[1])):
         now = dataclasses.replace(
             options, batch_size=size, shard=(0, workers), input_context=None, start_step=0
         )

@@ -417,7 +417,7 @@ def _rows(lengths: Any, length: Any) -> Any:
 
 def waits_forever(option: str) -> str:
     """The error of endless epochs without a batch: the first one would be searched for forever."""
-    return f"epochs=None waits forever: {option} gives no batch."
+    return f"epochs=None would wait forever: {option} gives no batch."
 
 
 def fail_if_empty(

@@ -147,7 +147,7 @@ def _work(plan: Plan, pieces: list[Piece]) -> tf.data.Dataset:
         batches = batches.rebatch(options.batch_size)
     else:
         batches = streams.flat_map(plan.open_records).batch(options.batch_size)
-    batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    batches = batches.map(parse, num_parallel_calls=options.num_parallel_calls)
     return batches.prefetch(tf.data.AUTOTUNE)
 
 

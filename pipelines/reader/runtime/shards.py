@@ -110,7 +110,11 @@ def manifest_of(root: str) -> dict[str, Any]:
 
 
 def read_text(path: str) -> str | None:
-    """A file's content, or the reason why it cannot be read; None if it is missing."""
+    """A file's content; None if it is missing.
+
+    Raises:
+        ValueError: if it cannot be read.
+    """
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             return bytes(file.read()).decode(errors="replace")
@@ -121,7 +125,10 @@ def read_text(path: str) -> str | None:
     except tf.errors.NotFoundError:
         return None
     except tf.errors.OpError as error:
-        return str(error.message)
+        raise ValueError(
+            f"{path} cannot be read ({error.message}). Check the permissions and the connection, "
+            "or pass another root=."
+        ) from None
 
 
 def ends_of(shards: Sequence[Shard]) -> list[int]:

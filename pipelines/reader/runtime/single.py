@@ -31,11 +31,11 @@ def read_examples(arguments: Mapping[str, Any]) -> tf.data.Dataset:
         ValueError: as ``plan_reading``, or if an option needs batches.
     """
     options, num_skipped = _options_of(arguments)
-    plan = plan_reading(options)
-    examples = parsed(plan).unbatch().skip(num_skipped)
+    plan = plan_reading(options, num_skipped)
+    examples = parsed(plan).unbatch()
     num = plan.num_batches
-    if num:  # unknown after part of an epoch, as with batches
-        num = None if num_skipped else _num_examples(options)
+    if num:
+        num = _num_examples(options)
     return prefetch(dataclasses.replace(plan, num_batches=num), examples)
 
 
@@ -58,11 +58,11 @@ def _options_of(arguments: Mapping[str, Any]) -> tuple[Options, int]:
     for name, why in _REFUSED.items():
         if arguments.get(name) is not None and arguments[name] is not False:
             raise ValueError(
-                f"batch_size=None and {name}= exclude each other ({why}): leave one out."
+                f"batch_size=None and {name}= cannot be combined ({why}): leave one out."
             )
     size = 1 if arguments.get("equal_steps") is True else _BATCH
     options = Options(**{**arguments, "batch_size": size})
-    if not options.stages:
+    if not options.read_so_far:
         return options, 0
     _, workers = options.part
     if not isinstance(options.start_step, int) or (size > 1 and workers > 1):
