@@ -346,12 +346,11 @@ class TestFilter:
         ({}, lambda example, seed: example["number"]),
         ({}, lambda example, seed: [example["number"], seed[..., 0]]),
         ({"as_supervised": True}, lambda image, mask: (image, mask)),
-        ({"as_supervised": True}, lambda image, mask: (image, tf.cast(mask, tf.float32))),
         ({"as_supervised": True}, lambda example, seed: example[0]),
         ({"as_supervised": True}, lambda example, seed: [example[0]["number"], example[1]]),
         ({"as_supervised": True}, lambda example, seed: (*example, seed)),
     ],
-    ids=range(15),
+    ids=range(14),
 )
 @pytest.mark.parametrize("name", ["augment", "augment_batch"])
 def test_errors_of_functions_show_both_forms(
@@ -378,8 +377,11 @@ class TestResults:
             ({}, lambda one, seed: {"number": one["number"], "seed": seed}),
             ({"as_supervised": True}, lambda one, seed: ((one[0]["number"], one[1]), one[1])),
             ({"as_supervised": True}, lambda one, seed: (one[0]["number"], seed)),
+            ({"as_supervised": True}, lambda one, seed: (*one, tf.ones_like(one[1]))),
+            ({}, lambda one, seed: ({"number": one["number"]}, one["number"])),
+            ({}, lambda one, seed: (one, tf.one_hot(one["number"] % 2, 2))),
         ],
-        ids=["other names", "a tuple of inputs", "another label"],
+        ids=["other names", "a tuple of inputs", "another label", "weights", "a pair", "one-hot"],
     )
     def test_other_values(
         self, own: types.ModuleType, name: str, options: dict[str, Any], function: Any

@@ -188,7 +188,7 @@ def _stacked(augment: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _check_result(name: str, found: Any, batch: Any) -> None:
-    """Raises ValueError if what a function returns does not have the form of its argument.
+    """Raises ValueError if a function does not return an example, or returns its seed as a label.
 
     Args:
         name: "augment" or "augment_batch".
@@ -197,28 +197,29 @@ def _check_result(name: str, found: Any, batch: Any) -> None:
     """
     if found is None or any(one is None for one in tf.nest.flatten(found)):
         raise ValueError(f"{name}= must return the changed example, found {found!r}.")
-    if isinstance(batch, tuple):
-        form, is_same = "the pair (features, label)", isinstance(found, tuple)
-        is_same = is_same and len(found) == len(batch) and not _holds_seed(found, batch)
+    if isinstance(found, tuple):
+        is_example = len(found) in (2, 3) and not _holds_seed(found, batch)
     else:
-        form, is_same = "a dict", isinstance(found, Mapping)
-    if not is_same:
+        is_example = isinstance(found, Mapping) and isinstance(batch, Mapping)
+    if not is_example:
+        form = "(features, label) or (features, label, sample_weight)"
+        if isinstance(batch, Mapping):
+            form = f"a dict, {form}"
         kinds = tf.nest.map_structure(lambda one: tf.as_dtype(one.dtype).name, found)
-        raise ValueError(
-            f"{name}= must return {form}, like its argument, found {kinds}. {_forms(name)}"
-        )
+        raise ValueError(f"{name}= must return {form}, found {kinds}. {_forms(name)}")
 
 
-def _holds_seed(found: tuple[Any, ...], batch: tuple[Any, ...]) -> bool:
-    """Whether a result is (example, seed), as of a function of (features, label)."""
-    try:
-        tf.nest.assert_same_structure(found[0], batch)
-    except (TypeError, ValueError):
+def _holds_seed(found: tuple[Any, ...], batch: Any) -> bool:
+    """Whether a result ends with a seed, as that of a function written for (features, label)."""
+    *examples, last = found
+    shape = getattr(last, "shape", None)
+    if shape is None or not shape.rank or shape[-1] != 2 or not last.dtype.is_integer:
         return False
-    shape, expected = (getattr(one[-1], "shape", None) for one in (found, batch))
-    if shape is None or not shape.rank or shape[-1] != 2:
-        return False
-    return expected is None or expected[1:] != [2]
+    for example in (examples[0], tuple(examples)):
+        with contextlib.suppress(TypeError, ValueError):
+            tf.nest.assert_same_structure(example, batch)
+            return True
+    return False
 
 
 def _spec(is_ragged: bool, value: Any) -> Any:

@@ -123,7 +123,7 @@ class Options:
         if self.input_context is not None:
             context = self.input_context
             return (context.input_pipeline_id, context.num_input_pipelines)
-        return (0, 1) if self.shard is None else self.shard
+        return (0, 1) if self.shard is None else (self.shard[0], self.shard[1])
 
     @property
     def shuffles(self) -> bool:
