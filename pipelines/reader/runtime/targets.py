@@ -32,8 +32,8 @@ class Targets:
         if self.inputs is not None:
             if columns is not None:
                 raise ValueError(
-                    "columns= and as_supervised=(inputs, targets) exclude each other, since both "
-                    "name the inputs: leave out columns=."
+                    "columns= and as_supervised=(inputs, targets) cannot be combined (both name "
+                    "the inputs): leave out columns=."
                 )
             return {*_names(self.inputs)} | targets
         wanted = {*facts.FEATURES} if columns is None else {*columns}
