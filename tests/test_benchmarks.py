@@ -107,6 +107,7 @@ def test_planning_at_scale_runs(tmp_path: Path) -> None:
     [
         ("read.py", ["**`reader.dataset`, shuffled**", "batched, then parsed", "no parsing"]),
         ("read_mixing.py", ["plain", "`seed=1`", '`cache="decoded"`', "`shuffle=2_000`"]),
+        ("wide.py", ["as columns", "stacked"]),
         ("train.py", ["**the snapshot, `reader.dataset`**", "`image_dataset_from_directory("]),
     ],
 )
@@ -114,7 +115,7 @@ def test_a_benchmark_prints_its_tables(
     examples: Path, tmp_path: Path, script: str, rows: list[str]
 ) -> None:
     images = examples / "data" / "sign_digits"
-    given = [] if script == "read_mixing.py" else ["--images", str(images)]
+    given = [] if script in ("read_mixing.py", "wide.py") else ["--images", str(images)]
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / script), *given, "--smoke"],
         cwd=tmp_path,
