@@ -29,6 +29,7 @@ import os
 import re
 import signal
 import threading
+import time
 
 import snapshard as ss
 
@@ -47,6 +48,7 @@ def hang(place):
         os.read(os.pipe()[0], 1)
     if cause == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(600)  # another thread may take the signal, and this one go on for a moment
 
 
 def read(file):

@@ -175,7 +175,10 @@ def test_what_hangs_in_another_process_fails_the_build(tmp_path: Path, cause: st
     worker = (
         "sys.exit(begin({cause!r}))"
         if cause != "stop"
-        else ("\nwith working_on('the element'):\n    os.kill(os.getpid(), signal.SIGSTOP)\n")
+        else (
+            "\nwith working_on('the element'):\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+            "    time.sleep(600)\n"
+        )
     )
     script = SCRIPT.format(fifo=str(tmp_path / "fifo")) + worker.format(cause=cause)
     build = f"""
