@@ -616,6 +616,22 @@ class TestTheEnd:
         )
         assert done.stdout.split() == [str(2 * (2 * TOTAL - 48)), "True", str(TOTAL)]
 
+    @pytest.mark.slow  # as above
+    def test_debug_takes_arrays_of_numpy(self, folder: Path) -> None:
+        program = (
+            "import sys\n"
+            f"sys.path.insert(0, {str(folder)!r})\n"
+            "import numpy as np, reader\n"
+            "def augment(batch, seeds):\n"
+            "    return batch, np.zeros((16, 3), np.int64)\n"
+            "options = {'augment_batch': augment, 'drop_remainder': True, 'debug': True}\n"
+            "print(sum(len(zeros) for _, zeros in reader.dataset('train', 16, **options)))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        )
+        assert done.stdout.split() == [str(TOTAL // 16 * 16)]
+
 
 def test_the_order_may_be_left_open(reader: types.ModuleType) -> None:
     for deterministic in (True, False):

@@ -212,8 +212,8 @@ def _check_result(name: str, found: Any, batch: Any) -> None:
 def _holds_seed(found: tuple[Any, ...], batch: Any) -> bool:
     """Whether a result ends with a seed, as that of a function written for (features, label)."""
     *examples, last = found
-    shape = getattr(last, "shape", None)
-    if shape is None or not shape.rank or shape[-1] != 2 or not last.dtype.is_integer:
+    shape = tf.TensorShape(getattr(last, "shape", None))  # with debug=True, maybe of an array
+    if not shape.rank or shape[-1] != 2 or not tf.as_dtype(last.dtype).is_integer:
         return False
     for example in (examples[0], tuple(examples)):
         with contextlib.suppress(TypeError, ValueError):
