@@ -7,7 +7,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTHON ?= python3.11 python3.12 python3.13 python3
 
-# The tests start many processes: without bytecode each takes three times as long to import.
+# The tests start many processes, which import faster from bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help

@@ -19,7 +19,9 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.pipelines.build import build as build_recipe
+from snapshard.pipelines.inventory.step import read_descriptors
 from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.schemas.blocks import Block
 
 from .kill_projects import Projects
 
@@ -115,6 +117,15 @@ class Lab:
         value = json.loads((Path(snapshot.path) / "build.json").read_text())
         assert isinstance(value, dict)
         return value
+
+    def blocks(self, snapshot: ss.Snapshot) -> set[Block]:
+        """The blocks that a snapshot was made of, as the workspace lists them."""
+        lists = Path(snapshot.path).parent / ".work" / "blocks"
+        return {
+            Block.from_line(line)
+            for name in self.build_facts(snapshot)["work"]["blocks"]
+            for line in read_descriptors(str(lists / f"{name}.jsonl"))
+        }
 
     def hashes(self, snapshot: ss.Snapshot | str) -> dict[str, str]:
         """sha256 of every file that the manifest lists, computed anew, and of the manifest."""

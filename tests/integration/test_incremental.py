@@ -48,16 +48,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "group_blocks", grouping)
 
 
-def blocks_of(lab: Any, snapshot: ss.Snapshot) -> set[Block]:
-    """The blocks that a snapshot was made of, as the workspace lists them."""
-    lists = Path(snapshot.path).parent / ".work" / "blocks"
-    return {
-        Block.from_line(line)
-        for name in lab.build_facts(snapshot)["work"]["blocks"]
-        for line in inventory.read_descriptors(str(lists / f"{name}.jsonl"))
-    }
-
-
 def paths(blocks: set[Block]) -> set[str]:
     return {part.path for block in blocks for part in block.ranges}
 
@@ -124,7 +114,7 @@ def check_again(
     assert lab.hashes(second) == lab.hashes(anew)
     told, whole = lab.build_facts(second)["blocks"], lab.build_facts(anew)["blocks"]
     assert whole["prepared"] == whole["total"] == told["total"]
-    old, new = blocks_of(lab, first), blocks_of(lab, second)
+    old, new = lab.blocks(first), lab.blocks(second)
     # What no block of a touched file's is, and no neighbour of one, is as it was.
     names = sorted(paths(old | new), key=str.encode)
     near = {names.index(name) + step for name in touched for step in range(-NEAR, NEAR + 1)}
@@ -167,7 +157,7 @@ def test_folders_of_files(lab: Any, tmp_path: Path, kind: str) -> None:
     for number in range(40):
         table.put(f"{number:02}", some_rows(100 + number, 80))
     first = lab.build(recipe, tmp_path / "out")
-    assert len(blocks_of(lab, first)) > 8
+    assert len(lab.blocks(first)) > 8
     touched = change_files(table)
     second, num_prepared = check_again(lab, recipe, tmp_path, first, touched=touched)
     assert 1 <= num_prepared <= 6
@@ -241,7 +231,7 @@ def test_a_large_file(
     table.put("large", rows)
     table.put("small", some_rows(1, 20))
     first = lab.build(recipe, tmp_path / "out")
-    num_blocks = len(blocks_of(lab, first))
+    num_blocks = len(lab.blocks(first))
     assert num_blocks >= 4
     change(rows)
     table.put("large", rows)
@@ -269,7 +259,7 @@ def test_another_header_prepares_all_of_a_large_file(lab: Any, tmp_path: Path) -
     first = lab.build(recipe, tmp_path / "out")
     path.write_text(text.replace("one,two", "two,one"))
     _, prepared = check_again(lab, recipe, tmp_path, first, touched={"large.csv"})
-    assert prepared == len(blocks_of(lab, first)) >= 3
+    assert prepared == len(lab.blocks(first)) >= 3
 
 
 @pytest.mark.slow  # two builds

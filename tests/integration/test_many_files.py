@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inventory import step as inventory
-from snapshard.schemas.blocks import Block
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "incremental.md"
 NUM, NUM_BYTES = 1_020, 24_000
@@ -22,16 +20,6 @@ def write(folder: Path, number: int, version: int) -> None:
     letters = np.random.default_rng([number, version]).integers(97, 123, NUM_BYTES, np.uint8)
     letters[9::10] = 32
     (folder / f"{number:05}.txt").write_bytes(letters.tobytes())
-
-
-def blocks_of(lab: Any, snapshot: ss.Snapshot) -> set[Block]:
-    """The blocks that a snapshot was made of, as the workspace lists them."""
-    lists = Path(snapshot.path).parent / ".work" / "blocks"
-    return {
-        Block.from_line(line)
-        for name in lab.build_facts(snapshot)["work"]["blocks"]
-        for line in inventory.read_descriptors(str(lists / f"{name}.jsonl"))
-    }
 
 
 @pytest.mark.slow
@@ -54,7 +42,7 @@ def test_changed_files_prepare_their_blocks_only(lab: Any, tmp_path: Path) -> No
             write(data, number, version)
         after = ss.build(recipe, tmp_path / "out")
         assert sum(split.num_examples for split in after.manifest.splits.values()) == NUM
-        new = blocks_of(lab, after) - blocks_of(lab, before)
+        new = lab.blocks(after) - lab.blocks(before)
         num_blocks = lab.build_facts(after)["blocks"]
         assert num_blocks == {"prepared": len(new), "total": 120}
         files = {int(part.path.removesuffix(".txt")) for block in new for part in block.ranges}

@@ -24,9 +24,7 @@ PICTURES: Features = {"image": Image(4, 4), "label": ClassLabel(names=("a", "b")
 
 def run(heading: str, reader: types.ModuleType) -> dict[str, Any]:
     """Runs the Python blocks of a section in order; returns their variables."""
-    found = re.search(rf"^#+ {heading}\n(.*?)(?=^#+ |\Z)", DOCUMENT.read_text(), re.M | re.S)
-    assert found, f"no section {heading!r}"
-    blocks = re.findall(r"^```python\n(.*?)^```", found[1], re.M | re.S)
+    blocks = code_blocks(DOCUMENT, heading)
     assert blocks
     variables: dict[str, Any] = {"reader": reader, "tf": tf}
     exec("\n".join(blocks), variables)
@@ -127,7 +125,7 @@ def test_single_examples(reader: types.ModuleType) -> None:
 
 
 def test_ids(reader: types.ModuleType) -> None:
-    found = run(r"Which record is it\?", reader)
+    found = run("Which record is it?", reader)
     expected = [i for i in range(300) if (i % 7 > 2.5) != i % 2]
     assert found["wrong"] == [f"validation/{i}".encode() for i in expected]
     numbers = found["batch"]["x"].numpy()[:, 2].tolist()

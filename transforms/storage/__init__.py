@@ -43,8 +43,8 @@ from .remote import read_remote as read_remote
 from .unchanged import stamp_of_local
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_REQUESTS = 32
 _LOCAL_SCHEME = re.compile(r"(?:file|local)://")
+_STORE_REQUESTS = 32
 
 
 def is_chained(url: str) -> bool:
@@ -80,7 +80,7 @@ def num_requests(url: str, *, local: int = 1) -> int:
         url: Where the requests go.
         local: The number for local files.
     """
-    return local if is_local(url) else _REQUESTS
+    return local if is_local(url) else _STORE_REQUESTS
 
 
 def local_path(url: str) -> str:
