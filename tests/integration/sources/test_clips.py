@@ -354,12 +354,11 @@ def test_a_clip_beyond_the_limit_is_a_reject(lab: Any, tmp_path: Path) -> None:
     assert ids_of(lab, snapshot) == set(CLIPS) - {"run/a"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_clips_of_many_blocks(lab: Any, tmp_path: Path, workers: int) -> None:
+@pytest.mark.slow  # starts two worker processes
+def test_clips_of_many_blocks(lab: Any, tmp_path: Path) -> None:
     clips = {f"{n % 3}/{n}": [pixels(64, 64) for _ in range(9)] for n in range(40)}
     source = ss.ClipFolder(in_folder(tmp_path, frames_of(clips)))
-    snapshot = build(tmp_path, source, workers=workers, splits=ss.Splits(train=1.0))
+    snapshot = build_all(tmp_path, source, workers=2)
     rows = rows_of(lab, snapshot)
     assert set(rows) == set(clips)
     for name, row in rows.items():
