@@ -59,6 +59,14 @@ def _there(engine: Callable[[], Path]) -> Path:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _quick_java() -> Iterator[None]:
+    """Job servers run for seconds: compiling them well takes more than it gives."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
+
+
 @pytest.fixture(scope="session")
 def airflow_python() -> Path:
     return _there(airflow)

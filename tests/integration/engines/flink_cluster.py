@@ -234,6 +234,9 @@ class FlinkCluster:
             [
                 "java",
                 f"-Xmx{heap}",
+                # Of what runs for seconds, compiling it well takes more than it gives.
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
                 f"-Dlog4j.configurationFile={self._folder}/log4j.properties",
                 *opened,
                 "-cp",

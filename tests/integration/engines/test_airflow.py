@@ -1,10 +1,13 @@
 """Airflow runs a build as a DAG: one task fails once, one for good, and what is done is reused."""
 
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +32,25 @@ from snapshard.pipelines.operate.airflow import dag
 made = dag(
     {recipe!r},
     {out!r},
-    dag_id="table",
+    dag_id={dag_id!r},
     python={python!r},
     {parts}
     retries=1,
     retry_delay=datetime.timedelta(seconds=1),
 )
+"""
+# Its command line; that one process runs all commands saves 10 s for each.
+COMMANDS = """
+import sys
+from airflow.__main__ import main
+
+for line in sys.stdin:
+    sys.argv = ["airflow", *line.split()]
+    try:
+        main()
+    except SystemExit:
+        pass
+    print("ended:", line, flush=True)
 """
 FAILING = """#!/bin/sh
 # The first part of prepare fails once; write does as long as a file says so.
@@ -50,64 +66,82 @@ _TOLD = re.compile(r'(\{"num_\w+": .*?\}) +\[airflow\.task')
 
 
 class Airflow:
-    """An installation with one DAG, and a database in a file."""
+    """An installation, and a database in a file."""
 
-    def __init__(self, python: Path, folder: Path, recipe: Path, *, parts: str = "") -> None:
-        self._python = python
-        self.folder = folder
-        self.out = folder / "out"
-        home, dags = folder / "home", folder / "dags"
-        home.mkdir()
-        dags.mkdir()
+    def __init__(self, python: Path, folder: Path) -> None:
+        """Starts its process."""
+        self._dags = folder / "dags"
+        for name in ("home", "dags", "path"):
+            (folder / name).mkdir()
         # As `pip install --no-deps snapshard` does: without its libraries.
-        (folder / "path").mkdir()
         (folder / "path/snapshard").symlink_to(ROOT)
-        failing = folder / "python"
-        failing.write_text(FAILING.format(folder=folder, python=sys.executable))
-        failing.chmod(0o755)
-        text = DAG.format(recipe=str(recipe), out=str(self.out), python=str(failing), parts=parts)
-        (dags / "table.py").write_text(text)
-        self._environment = {
-            **os.environ,
-            "AIRFLOW_HOME": str(home),
-            "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
-            "PYTHONPATH": str(folder / "path"),
-        }
-        self.run("db", "migrate")
-
-    def run(self, *arguments: str) -> str:
-        """What a command of Airflow prints."""
-        done = subprocess.run(
-            [str(self._python), "-m", "airflow", *arguments],
+        self._process = subprocess.Popen(
+            [str(python), "-c", COMMANDS],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            check=False,
-            env=self._environment,
-            timeout=300,
+            env={
+                **os.environ,
+                "AIRFLOW_HOME": f"{folder}/home",
+                "AIRFLOW__CORE__DAGS_FOLDER": str(self._dags),
+                "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/home/airflow.db",
+                "PYTHONPATH": f"{folder}/path",
+            },
         )
-        return done.stdout
 
-    def test_dag(self) -> tuple[str, list[dict[str, Any]]]:
-        """Runs the DAG; gives what was printed, and what its tasks told that succeeded."""
-        printed = self.run("dags", "test", "table")
+    def run(self, command: str) -> str:
+        """What a command of Airflow prints."""
+        assert self._process.stdin
+        assert self._process.stdout
+        print(command, file=self._process.stdin, flush=True)
+        hangs = threading.Timer(300, self._process.kill)
+        hangs.start()
+        end = f"ended: {command}\n"
+        printed = "".join(itertools.takewhile(lambda line: line != end, self._process.stdout))
+        hangs.cancel()
+        return printed
+
+    def add_dag(self, dag_id: str, recipe: Path, *, python: Path | str, parts: str = "") -> Path:
+        """Writes a DAG; gives the folder that it builds into."""
+        out = recipe.with_name("out")
+        told = {"recipe": str(recipe), "out": str(out), "python": str(python)}
+        (self._dags / f"{dag_id}.py").write_text(DAG.format(dag_id=dag_id, parts=parts, **told))
+        return out
+
+    def test_dag(self, dag_id: str) -> tuple[str, list[dict[str, Any]]]:
+        """Runs a DAG; gives what was printed, and what its tasks told that succeeded."""
+        printed = self.run(f"dags test {dag_id}")
         return printed, [json.loads(told) for told in _TOLD.findall(printed)]
+
+    def close(self) -> None:
+        """Ends its process."""
+        self._process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def installed(airflow_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    found = Airflow(airflow_python, tmp_path_factory.mktemp("airflow"))
+    found.run("db migrate")
+    yield found
+    found.close()
 
 
 @pytest.mark.engine
-@pytest.mark.slow  # Airflow starts three times, and snapshard for each task
-def test_a_dag_fails_goes_on_and_reuses(airflow_python: Path, tmp_path: Path) -> None:
+@pytest.mark.slow  # two runs of a DAG, which start snapshard for each task
+def test_a_dag_fails_goes_on_and_reuses(installed: Airflow, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.py"
     recipe.write_text(RECIPE)
     (tmp_path / "rows.csv").write_text("\n".join(["number", *map(str, range(1000))]))
-    installed = Airflow(airflow_python, tmp_path, recipe, parts="parts=2,")
-    no_room = tmp_path / "no-room"
+    failing, no_room = tmp_path / "python", tmp_path / "no-room"
+    failing.write_text(FAILING.format(folder=tmp_path, python=sys.executable))
+    failing.chmod(0o755)
     no_room.touch()
+    out = installed.add_dag("parts", recipe, python=failing, parts="parts=2,")
 
     # One task fails once and is tried again; a later one fails, as often as it is tried.
-    printed, told = installed.test_dag()
+    printed, told = installed.test_dag("parts")
     names = [(one["step"], one["part"], one["reused"]) for one in told]
     assert sorted(names[1:3]) == [("prepare", "1/2", False), ("prepare", "2/2", True)], printed
     assert [name for name, _, _ in names] == [
@@ -116,11 +150,11 @@ def test_a_dag_fails_goes_on_and_reuses(airflow_python: Path, tmp_path: Path) ->
     assert "the machine is gone" in printed
     assert printed.count("no room left") >= 2
     assert "state=failed" in printed
-    assert not list((installed.out / "table").glob("*/manifest.json"))
+    assert not list((out / "table").glob("*/manifest.json"))
 
     # Another run goes on from what is done.
     no_room.unlink()
-    printed, told = installed.test_dag()
+    printed, told = installed.test_dag("parts")
     assert "state=success" in printed
     assert [(one["step"], one["reused"]) for one in told] == [
         ("inventory", True),
@@ -140,13 +174,14 @@ def test_a_dag_fails_goes_on_and_reuses(airflow_python: Path, tmp_path: Path) ->
 
 
 @pytest.mark.engine
-@pytest.mark.slow  # Airflow starts twice, and snapshard for each task
-def test_a_dag_without_parts(airflow_python: Path, tmp_path: Path) -> None:
+@pytest.mark.slow  # snapshard starts for each task
+def test_a_dag_without_parts(installed: Airflow, tmp_path: Path) -> None:
     """As the documents have it: a task for each step, none of them mapped."""
     recipe = tmp_path / "recipe.py"
     recipe.write_text(RECIPE)
     (tmp_path / "rows.csv").write_text("\n".join(["number", *map(str, range(1000))]))
-    printed, told = Airflow(airflow_python, tmp_path, recipe).test_dag()
+    installed.add_dag("whole", recipe, python=sys.executable)
+    printed, told = installed.test_dag("whole")
     assert "state=success" in printed
     assert [(one["step"], one["part"]) for one in told] == [(step, None) for step in STEPS], printed
     # The recipe has nothing to analyze.

@@ -67,7 +67,7 @@ def several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four files, each of more rows than one batch of an analysis has."""
+    """Four files, each of more rows than one batch of an analysis has, which is 4,096."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "table").mkdir()
     rng = np.random.default_rng(5)
@@ -75,7 +75,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = [
             f"{value:.5f},word {word},{'no' if value < 1000 else 'yes'}"
             for value, word in zip(
-                rng.normal(1000, 30, 9000), rng.integers(0, 300, 9000), strict=True
+                rng.normal(1000, 30, 4500), rng.integers(0, 300, 4500), strict=True
             )
         ]
         text = "\n".join(["number,word,label", *rows])
