@@ -9,6 +9,7 @@ one that the job names, before it begins, when only the rename is left, or once 
 import contextlib
 import dataclasses
 import functools
+import gc
 import importlib
 import json
 import os
@@ -45,6 +46,16 @@ _STEP_OF = (
 def step_of(name: str) -> str:
     """The step of the build that puts a file."""
     return next(step for pattern, step in _STEP_OF if re.match(pattern, name))
+
+
+def ends_of_kinds(names: Sequence[str]) -> list[str]:
+    """The first and the last file of each kind that is put, in order; all if that is asked for."""
+    if "SNAPSHARD_ALL_FAULTS" in os.environ:
+        return list(names)
+    kinds = [re.sub(r"[0-9a-f]{16,}|/[0-9a-f]{2}/|train|test|reader/\w+", "*", n) for n in names]
+    ends = {kinds.index(kind) for kind in kinds}
+    ends |= {len(kinds) - 1 - kinds[::-1].index(kind) for kind in kinds}
+    return [names[at] for at in sorted(ends)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -364,9 +375,15 @@ def main() -> None:
         "snapshard.pipelines.write.job",
         "snapshard.runners.direct",
         "apache_beam.runners.portability.fn_api_runner",
+        # What is loaded late, else each fork loads it anew.
+        "apache_beam.typehints.opcodes",
+        "rich.progress",
+        "snapshard.terminal",
+        "tensorflow_metadata.proto.v0.schema_pb2",
         *sys.argv[1:],
     ):
         importlib.import_module(library)
+    gc.freeze()  # else the garbage collector of each fork copies all of this process's pages
     for job in _jobs():
         print(json.dumps(_run(job)), file=answers, flush=True)
 

@@ -32,7 +32,13 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-DAMAGES: tuple[Callable[[Path], None], ...] = (flip, truncate, empty, remove)
+def damages_of(number: int) -> tuple[Callable[[Path], None], ...]:
+    """Two kinds of damage for a kind of file; the second differs from one number to the next.
+
+    All kinds of damage of all that is checksummed: ``tests/transforms/test_artifacts.py``.
+    """
+    return flip, (truncate, empty, remove)[number % 3]
+
 
 # Kinds of files that a build reuses when it goes on after the last run …
 BEFORE_SHARDS = (
@@ -85,12 +91,12 @@ def damage_and_go_on(
     return facts
 
 
-@pytest.mark.slow  # a build for each kind of damage of each kind of file
+@pytest.mark.slow  # two builds for each kind of file
 def test_files_before_the_shards(projects: Projects, tmp_path: Path) -> None:
     project = projects["table"]
     left = killed(project, tmp_path / "left", r"SNAPSHOT/index", "before")
-    for pattern in BEFORE_SHARDS:
-        for damage in DAMAGES:
+    for number, pattern in enumerate(BEFORE_SHARDS):
+        for damage in damages_of(number):
             facts = damage_and_go_on(project, left, tmp_path / "out", f".work/{pattern}", damage)
             met = facts["damage_met"]
             assert isinstance(met, list)
@@ -99,13 +105,13 @@ def test_files_before_the_shards(projects: Projects, tmp_path: Path) -> None:
             assert len(met) <= large, (pattern, damage)
 
 
-@pytest.mark.slow  # a build for each kind of damage of each kind of file
+@pytest.mark.slow  # two builds for each kind of file
 def test_shards_of_a_killed_build(projects: Projects, tmp_path: Path) -> None:
     """Each byte of a shard and its index is read before a manifest lists it."""
     project = projects["table"]
     left = killed(project, tmp_path / "left", r"SNAPSHOT/manifest", "before")
-    for pattern in AFTER_SHARDS:
-        for damage in DAMAGES:
+    for number, pattern in enumerate(AFTER_SHARDS):
+        for damage in damages_of(number):
             facts = damage_and_go_on(project, left, tmp_path / "out", pattern, damage)
             assert facts["shards"] == {"by": "ranges", "total": 2, "written": 1}, (pattern, damage)
             assert facts["blocks"] == {"total": 4, "prepared": 0}
@@ -137,31 +143,42 @@ def test_damage_that_a_worker_meets(projects: Projects, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # builds of their own
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_extracted_records_and_an_earlier_stage(
-    projects: Projects, tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_extracted_records_and_an_earlier_stage(projects: Projects, tmp_path: Path) -> None:
     project = projects["query"]
     names = [name for name in project.names if re.fullmatch(r"runs/.*(?<!keys)\.json", name)]
     assert len(names) == 2
     left = killed(project, tmp_path / "left", re.escape(names[1]), "before")
-    for pattern in (".work/extracted/*.arrow", f".work/{names[0].removesuffix('json')}arrow"):
-        damage_and_go_on(project, left, tmp_path / "out", pattern, damage)
+    patterns = (".work/extracted/*.arrow", f".work/{names[0].removesuffix('json')}arrow")
+    for number, pattern in enumerate(patterns, 1):
+        for damage in damages_of(number):
+            damage_and_go_on(project, left, tmp_path / "out", pattern, damage)
 
 
 @pytest.mark.slow  # processes that analyse, each of which loads TensorFlow
-def test_damage_that_the_analysis_meets(projects: Projects, tmp_path: Path) -> None:
-    """In a process of its own, within a pipeline."""
-    project = projects["graph"]
-    left = killed(project, tmp_path / "left", "scratch/", "before")
-    facts = damage_and_go_on(project, left, tmp_path / "out", ".work/runs/*/*.arrow", flip)
-    assert isinstance(facts["damage_met"], list)
-    assert len(facts["damage_met"]) == 1
-
-
-@pytest.mark.slow  # processes that analyse, each of which loads TensorFlow
-def test_a_damaged_graph(projects: Projects, tmp_path: Path) -> None:
-    project = projects["graph"]
-    left = killed(project, tmp_path / "left", r"plans/", "before")
-    for pattern in ("graph.json", "*/assets/words", "*/saved_model.pb"):
-        damage_and_go_on(project, left, tmp_path / "out", f".work/graphs/*/{pattern}", flip)
+def test_damage_that_the_analysis_meets_and_a_damaged_graph(
+    projects: Projects, tmp_path: Path
+) -> None:
+    project, left = projects["graph"], tmp_path / "left"
+    killed(project, left, "scratch/", "before")
+    # In a process of its own, within a pipeline.
+    flip(next(iter(left.glob("*/.work/runs/*/*.arrow"))))
+    project.go_on(left)
+    (found,) = left.glob("*/*/build.json")
+    assert len(json.loads(found.read_text())["damage_met"]) == 1
+    # As a build leaves it that is killed before its plan.
+    shutil.rmtree(found.parent)
+    for path in (*left.glob("*/latest.json"), *left.glob("*/.work/plans/*")):
+        path.unlink()
+    damaged = []
+    for number, pattern in enumerate(("graph.json", "*/assets/words", "*/saved_model.pb")):
+        out = tmp_path / f"{number}"
+        shutil.copytree(left, out, symlinks=True)
+        (path,) = out.glob(f"*/.work/graphs/*/{pattern}")
+        flip(path)
+        damaged.append(path.relative_to(out))
+        # It is noticed: the analysis begins once more …
+        killed(project, out, "scratch/", "before")
+    # … and puts all of them anew.
+    for name in damaged[:-1]:
+        flip(out / name)
+    project.go_on(out)

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from snapshard.pipelines import workspace
+from snapshard.transforms import storage
+
 from .faults import Ended, assert_told, look, run_here, write_table
 
 MB = 1 << 20
@@ -31,12 +34,8 @@ NOBODY = (
 PAUSED = """
 import os, sys, time
 from snapshard import cli
-from snapshard.pipelines import workspace
 from snapshard.transforms import storage
 
-if "UNLOCKED" in os.environ:
-    # A disk cannot be made read-only by hand while a file is open to be written.
-    workspace._open_lock = lambda _: None
 place, reached, go_on = sys.argv[1:4]
 for name in ("put_bytes", "put_file"):
     def pausing(first, second, put=getattr(storage, name), name=name):
@@ -75,16 +74,22 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def go_on(project: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Path], None]:
+def build(project: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Path], Ended]:
+    """Builds in this process."""
+    return lambda out: run_here(capsys, *_arguments(project / "recipe.py", out))
+
+
+@pytest.fixture
+def go_on(project: Path, build: Callable[[Path], Ended]) -> Callable[[Path], None]:
     """Builds where a build has failed, once the cause is gone: what nothing has disturbed."""
 
-    def build(out: Path) -> None:
-        again = run_here(capsys, "build", project / "recipe.py", "--out", out)
+    def finish(out: Path) -> None:
+        again = build(out)
         assert again.code == 0, again.stderr
         assert look(out / "table") == look(project / "quiet" / "table")
         assert not list(out.rglob(".*.tmp"))
 
-    return build
+    return finish
 
 
 @pytest.fixture
@@ -178,6 +183,27 @@ def run_with(
     return Ended(process.returncode, stdout, stderr)
 
 
+@contextlib.contextmanager
+def acting(act: Callable[[], object], *, at: str) -> Iterator[None]:
+    """Does something when a build in this process is about to put a file of a phase."""
+    acted: list[object] = []
+
+    def before(put: Callable[..., None], place: int) -> Callable[..., None]:
+        def putting(*arguments: str | bytes) -> None:
+            if not acted and PHASES[at] in str(arguments[place]):
+                acted.append(True)
+                act()
+            put(*arguments)
+
+        return putting
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(storage, "put_bytes", before(storage.put_bytes, 0))
+        patched.setattr(storage, "put_file", before(storage.put_file, 1))
+        yield
+    assert acted, f"{at} was never reached"
+
+
 def fill(disk: Path, *, leave: int = 0) -> Path:
     """Fills a disk but for so many bytes."""
     ballast = disk / "ballast"
@@ -188,23 +214,19 @@ def fill(disk: Path, *, leave: int = 0) -> Path:
     return ballast
 
 
-@pytest.mark.slow  # two processes for each phase
+@pytest.mark.slow  # two builds for each phase
+@pytest.mark.usefixtures("real_fsync")
 @pytest.mark.parametrize("phase", ["prepare", "write", "publish", "pointer"])
 def test_a_full_disk(
     project: Path,
     go_on: Callable[[Path], None],
-    tmp_path: Path,
+    build: Callable[[Path], Ended],
     mounted: Callable[..., Path],
     phase: str,
 ) -> None:
     disk = mounted("disk", num_bytes=4 * MB)
-    ended = run_with(
-        functools.partial(fill, disk),
-        at=phase,
-        recipe=project / "recipe.py",
-        out=disk / "out",
-        scratch=tmp_path,
-    )
+    with acting(functools.partial(fill, disk), at=phase):
+        ended = build(disk / "out")
     assert_told(ended)
     assert "no space left. Free some space" in ended.error
     # A pointer that cannot be put leaves what it would have pointed to whole.
@@ -216,7 +238,7 @@ def test_a_full_disk(
 
 @pytest.mark.slow  # many processes, each on a smaller disk
 def test_a_disk_that_is_too_small(
-    project: Path, go_on: Callable[[Path], None], tmp_path: Path, mounted: Callable[..., Path]
+    project: Path, go_on: Callable[[Path], None], mounted: Callable[..., Path]
 ) -> None:
     """Full wherever it happens to be full, in the libraries' own writers too."""
     needed = sum(path.stat().st_size for path in (project / "quiet").rglob("*"))
@@ -273,59 +295,61 @@ def test_output_and_temporary_folder_on_one_full_disk(
     go_on(disk / "out")
 
 
-@pytest.mark.slow  # two processes for each phase
+@pytest.mark.slow  # three builds for each phase
+@pytest.mark.usefixtures("real_fsync")
 @pytest.mark.parametrize("phase", ["prepare", "commit"])
 def test_a_disk_that_turns_read_only(
     monkeypatch: pytest.MonkeyPatch,
-    project: Path,
     go_on: Callable[[Path], None],
-    tmp_path: Path,
+    build: Callable[[Path], Ended],
     mounted: Callable[..., Path],
     phase: str,
 ) -> None:
     """As kernels do after an error of the disk."""
     disk = mounted("disk", num_bytes=8 * MB)
-    monkeypatch.setenv("UNLOCKED", "1")
+    # It cannot be made so by hand while a file is open to be written.
+    monkeypatch.setattr(workspace, "_open_lock", lambda _: None)
     remount = ["mount", "-o", "remount,{}", str(disk)]
-    ended = run_with(
-        lambda: subprocess.run([part.format("ro") for part in remount], check=True),
-        at=phase,
-        recipe=project / "recipe.py",
-        out=disk / "out",
-        scratch=tmp_path,
-    )
+    with acting(
+        lambda: subprocess.run([part.format("ro") for part in remount], check=True), at=phase
+    ):
+        ended = build(disk / "out")
     assert_told(ended, code=2)
     assert "the filesystem is read-only. Choose another place" in ended.error
     assert look(disk / "out" / "table") == {}
     # Nor does a build begin there.
-    ended = run(project / "recipe.py", disk / "out")
+    ended = build(disk / "out")
     assert_told(ended, code=2)
     subprocess.run([part.format("rw") for part in remount], check=True)
     go_on(disk / "out")
 
 
-@pytest.mark.slow  # processes
+@pytest.mark.slow  # builds
 def test_what_is_published_on_a_read_only_disk_is_found(
-    project: Path, mounted: Callable[..., Path]
+    build: Callable[[Path], Ended], mounted: Callable[..., Path]
 ) -> None:
     disk = mounted("disk", num_bytes=8 * MB)
-    assert run(project / "recipe.py", disk / "out").code == 0
+    assert build(disk / "out").code == 0
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    ended = run(project / "recipe.py", disk / "out")
+    ended = build(disk / "out")
     assert ended.code == 0, ended.stderr
     assert '"cached": true' in ended.stdout
 
 
-@pytest.mark.slow  # processes
+@pytest.mark.slow  # builds
+@pytest.mark.usefixtures("real_fsync")
 def test_output_on_another_disk_than_the_work(
-    project: Path, go_on: Callable[[Path], None], mounted: Callable[..., Path]
+    project: Path,
+    go_on: Callable[[Path], None],
+    build: Callable[[Path], Ended],
+    mounted: Callable[..., Path],
 ) -> None:
     """Files are copied there, then named: nothing is half, nothing is left behind."""
     disk = mounted("disk", num_bytes=8 * MB)
     work = mounted("work", num_bytes=8 * MB)
     (disk / "out" / "table").mkdir(parents=True)
     (disk / "out" / "table" / ".work").symlink_to(work)
-    ended = run(project / "recipe.py", disk / "out")
+    ended = build(disk / "out")
     assert ended.code == 0, ended.stderr
     assert look(disk / "out" / "table") == look(project / "quiet" / "table")
     assert list(work.glob("runs/*/*.arrow"))
@@ -336,7 +360,7 @@ def test_output_on_another_disk_than_the_work(
     shutil.rmtree(next(path for path in project_again.iterdir() if len(path.name) == 16))
     shutil.rmtree(work / "shards")
     ballast = fill(disk, leave=1 << 14)
-    ended = run(project / "recipe.py", disk / "out")
+    ended = build(disk / "out")
     assert_told(ended)
     assert "no space left" in ended.error
     assert look(disk / "out" / "table") == {}
@@ -390,7 +414,7 @@ def test_permission_lost_midway(
 
 @pytest.mark.slow  # processes
 def test_an_output_that_may_not_be_written(
-    project: Path, tmp_path: Path, nobody: tuple[str, ...]
+    project: Path, tmp_path: Path, nobody: tuple[str, ...], build: Callable[[Path], Ended]
 ) -> None:
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o755)
@@ -399,7 +423,7 @@ def test_an_output_that_may_not_be_written(
     assert "permission denied" in ended.error
     assert not (tmp_path / "out").exists()
     # What lies there is found by who may only read it.
-    assert run(project / "recipe.py", tmp_path / "out").code == 0
+    assert build(tmp_path / "out").code == 0
     ended = run(project / "recipe.py", tmp_path / "out", prefix=nobody)
     assert ended.code == 0, ended.stderr
     assert '"cached": true' in ended.stdout

@@ -111,12 +111,12 @@ def make_images(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_image_bombs_are_rejects_and_memory_stays_flat(tmp_path: Path) -> None:
-    """Decodes images in TensorFlow twice; a PNG of 60,000² takes 2 s to make."""
+    """Decodes images in TensorFlow twice."""
     make_images(tmp_path / "good")
     make_images(tmp_path / "bad")
     frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 2000, 2000, 0) + b"\x02\x02\x4c\x01\x00"
     bombs = {
-        "pixels.png": png_of(60_000, 60_000),
+        "pixels.png": png_of(20_000, 20_000),
         "frames.gif": b"GIF89a" + struct.pack("<HHBBB", 9, 9, 0, 0, 0) + frame * 3000 + b";",
         "name\nwith \x1b[31m breaks.png": b"no image",
         "n" * 251 + ".png": b"",
@@ -190,15 +190,19 @@ def test_files_and_folders_whose_names_have_quotes_or_are_not_text(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("quote", "reason"), [(b"", "row too long"), (b'"', "quote not closed")], ids=["bare", "quoted"]
+    ("quote", "num_mb", "reason"),
+    [(b"", 500, "row too long"), (b'"', 250, "quote not closed")],
+    ids=["bare", "quoted"],
 )
-def test_a_cell_of_500_mb_is_one_reject(tmp_path: Path, quote: bytes, reason: str) -> None:
-    """Writes and reads 500 MB: the rows before and behind it are built, in flat memory."""
+def test_a_cell_of_500_mb_is_one_reject(
+    tmp_path: Path, quote: bytes, num_mb: int, reason: str
+) -> None:
+    """Writes and reads it: the rows before and behind it are built, in flat memory."""
     path = tmp_path / "t.csv"
     megabyte = b"x" * 1_000_000
     with path.open("wb") as file:
         file.write(b"n,text\n1,a\n2," + quote)
-        file.writelines(itertools.repeat(megabyte, 500))
+        file.writelines(itertools.repeat(megabyte, num_mb))
         file.write(quote + b"\n" + b"".join(b"%d,b\n" % n for n in range(3, 100)))
     recipe = tmp_path / "cell.py"
     recipe.write_text(
@@ -210,7 +214,7 @@ def test_a_cell_of_500_mb_is_one_reject(tmp_path: Path, quote: bytes, reason: st
     finally:
         path.unlink()
     assert done.code == 0, done.text
-    assert done.peak_mib < 1000
+    assert done.peak_mib < 600
     (path,) = (tmp_path / "out" / "cell").glob("*/manifest.json")
     splits = json.loads(path.read_text())["splits"]
     assert sum(split["num_examples"] for split in splits.values()) == 98

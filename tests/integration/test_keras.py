@@ -353,7 +353,8 @@ class TestDistributed:
             assert sorted(found) == sorted(ids["train"])
 
 
-# Goes on from a checkpoint, to the end; or gives the first of its steps and writes one.
+# For each seed, goes on from a checkpoint, to the end; or gives the first of its steps and writes
+# one.
 RESUMED = """
 import json
 
@@ -361,48 +362,52 @@ import tensorflow as tf
 
 import reader
 
-_, kind, path, seed, steps = sys.argv[1:]
-dataset = reader.dataset("train", 32, epochs=3, seed=json.loads(seed))
-iterator = iter(dataset)
-checkpoint = tf.train.Checkpoint(iterator=iterator, step=tf.Variable(0))
-if kind == "write":
-    batches = [next(iterator) for _ in range(int(steps))]
-    checkpoint.step.assign(int(steps))
-    checkpoint.write(path)
-else:
-    checkpoint.read(path).assert_consumed()
-    assert int(checkpoint.step) == int(steps)
-    batches = list(iterator)
-print(json.dumps([[batch[name].numpy().tolist() for name in ("id", "x")] for batch in batches]))
+_, kind, folder, seeds, steps = sys.argv[1:]
+found = []
+for seed in json.loads(seeds):
+    path = f"{folder}/{seed}"
+    dataset = reader.dataset("train", 32, epochs=3, seed=seed)
+    iterator = iter(dataset)
+    checkpoint = tf.train.Checkpoint(iterator=iterator, step=tf.Variable(0))
+    if kind == "write":
+        batches = [next(iterator) for _ in range(int(steps))]
+        checkpoint.step.assign(int(steps))
+        checkpoint.write(path)
+    else:
+        checkpoint.read(path).assert_consumed()
+        assert int(checkpoint.step) == int(steps)
+        batches = list(iterator)
+    found.append([[batch[name].numpy().tolist() for name in ("id", "x")] for batch in batches])
+print(json.dumps(found))
 """
 
 
 class TestCheckpoint:
-    @pytest.mark.parametrize("seed", [None, 5])
     def test_another_process_goes_on(
         self,
         rows: ss.Snapshot,
         reader: types.ModuleType,
         ids: dict[str, list[int]],
         tmp_path: Path,
-        seed: int | None,
     ) -> None:
         steps = reader.steps("train", 32) + 3  # in the midst of the second epoch
-        path = tmp_path / "checkpoint"
-        arguments = (path, json.dumps(seed), steps)
-        before = run(RESUMED, rows.path, "write", *arguments, cwd=tmp_path)
-        after = run(RESUMED, rows.path, "read", *arguments, cwd=tmp_path)
-        assert len(before) == steps
-        assert len(before) + len(after) == 3 * reader.steps("train", 32)
-        found = [one for batch, _ in before + after for one in batch]
-        size = len(ids["train"])
-        assert_epochs([found[i : i + size] for i in range(0, 3 * size, size)], ids["train"])
-        if seed is not None:
-            whole = [
-                [batch[name].numpy().tolist() for name in ("id", "x")]
-                for batch in reader.dataset("train", 32, epochs=3, seed=seed)
-            ]
-            assert before + after == whole, "to the bit"
+        seeds = (None, 5)
+        arguments = (tmp_path, json.dumps(seeds), steps)
+        parts = [
+            run(RESUMED, rows.path, kind, *arguments, cwd=tmp_path) for kind in ("write", "read")
+        ]
+        for seed, before, after in zip(seeds, *parts, strict=True):
+            assert len(before) == steps
+            assert len(before) + len(after) == 3 * reader.steps("train", 32)
+            found = [one for batch, _ in before + after for one in batch]
+            size = len(ids["train"])
+            assert_epochs([found[i : i + size] for i in range(0, 3 * size, size)], ids["train"])
+            if seed is not None:
+                whole = [
+                    [batch[name].numpy().tolist() for name in ("id", "x")]
+                    for batch in reader.dataset("train", 32, epochs=3, seed=seed)
+                ]
+                assert before + after == whole, "to the bit"
 
 
 def test_the_profile_of_the_example(

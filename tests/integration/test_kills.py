@@ -1,4 +1,4 @@
-"""Builds killed by SIGKILL, just before and just after every durable transition, and at random.
+"""Builds killed by SIGKILL, halfway through and just after durable transitions, and at random.
 
 After each kill nothing half-published lies there; a build that is started again goes on, does
 nothing twice that was done, and gives the snapshot of a build that nothing disturbed, byte for
@@ -15,10 +15,10 @@ import pytest
 from snapshard.pipelines.operate.gc import collect_garbage
 
 from .kill_projects import Project, Projects
-from .killed_builds import Stop, step_of
+from .killed_builds import Stop, ends_of_kinds, step_of
 from .snapshots_left import check_visible
 
-NUM_MOMENTS = 6
+NUM_MOMENTS = 4
 _COMMITS = re.compile(r"(runs|shards)/.*\.json|summaries/.*\.arrow|plans/.*|graphs/.*/graph\.json")
 
 
@@ -39,13 +39,16 @@ def chain(project: Project, out: Path, stops: list[Stop]) -> None:
     assert not list(out.glob("*/.work/scratch/*"))
 
 
-@pytest.mark.slow  # a kill and a build for each of some fifty transitions, three times
+@pytest.mark.slow  # a kill and a build for each of some thirty transitions, twice
 def test_every_transition(projects: Projects, tmp_path: Path) -> None:
     project = projects["table"]
     steps = {step_of(name) for name in project.names}
     assert steps == {"inventory", "prepare", "plan", "write", "publish", "pointer"}
-    moments = ("before", "halfway", "after")
-    chain(project, tmp_path, [Stop(name, when) for name in project.names for when in moments])
+    names = ends_of_kinds(project.names)
+    assert {step_of(name) for name in names} == steps
+    # Before one is what was after the one before, or its halfway without a temporary file.
+    stops = [Stop(name, when) for name in names for when in ("halfway", "after")]
+    chain(project, tmp_path, [Stop(names[0], "before"), *stops])
 
 
 @pytest.mark.slow  # as above, of a query and two stages
@@ -55,7 +58,7 @@ def test_every_transition_of_stages(projects: Projects, tmp_path: Path) -> None:
     names = [name for name in project.names if step_of(name) in ("inventory", "prepare", "plan")]
     assert any(name.startswith("extracted/") for name in names)
     assert sum(name.startswith("summaries/") for name in names) == 6
-    chain(project, tmp_path, [Stop(name, when) for name in names for when in ("before", "after")])
+    chain(project, tmp_path, [Stop(names[0], "before"), *(Stop(name, "after") for name in names)])
 
 
 @pytest.mark.slow  # builds that use TensorFlow
@@ -63,14 +66,11 @@ def test_every_transition_of_images(projects: Projects, tmp_path: Path) -> None:
     """What is exported for serving; and the shards of images."""
     project = projects["images"]
     # The model is exported while shards are written, until it is published.
-    patterns = (
-        r"SNAPSHOT/train|shards/",
-        r"SNAPSHOT/serving/",
-        r"SNAPSHOT/manifest|latest|reader\.py",
-    )
-    names = [name for pattern in patterns for name in project.names if re.match(pattern, name)]
-    assert len(names) > 8
-    chain(project, tmp_path, [Stop(name, when) for name in names for when in ("before", "after")])
+    pattern = r"SNAPSHOT/train|shards/.*/train|SNAPSHOT/serving/"
+    names = [name for name in project.names if re.match(pattern, name)]
+    assert len(names) > 4
+    manifest = [Stop("SNAPSHOT/manifest.json", when) for when in ("before", "after")]
+    chain(project, tmp_path, [*(Stop(name, "after") for name in names), *manifest])
 
 
 @pytest.mark.slow  # processes that analyse, each of which loads TensorFlow
@@ -78,7 +78,6 @@ def test_transitions_of_a_graph(projects: Projects, tmp_path: Path) -> None:
     project = projects["graph"]
     names = [name for name in project.names if step_of(name) == "analyze"]
     graph = [name for name in names if name.endswith("graph.json")]
-    first = next(name for name in names if name.startswith("graphs/"))
     assert len(graph) == 1
     assert len(names) > 5
     chain(
@@ -87,9 +86,8 @@ def test_transitions_of_a_graph(projects: Projects, tmp_path: Path) -> None:
         # The first is while the analysis runs, in a process of the killed group.
         [
             Stop("scratch/records.pickle", "after"),
-            Stop(first, "after"),
-            Stop(graph[0], "before"),
-            Stop(graph[0], "after"),
+            # All other files of the graph are there; what commits it has its content, not its name.
+            Stop(graph[0], "halfway"),
             Stop("SNAPSHOT/manifest.json", "before"),
         ],
     )
@@ -123,7 +121,7 @@ def test_random_moments(projects: Projects, tmp_path: Path) -> None:
     assert number < 10 * NUM_MOMENTS
 
 
-@pytest.mark.slow  # worker processes, each of which loads Beam, of eight builds
+@pytest.mark.slow  # worker processes, each of which loads Beam, of seven builds
 def test_kills_with_two_workers(projects: Projects, tmp_path: Path) -> None:
     """The workers of a killed driver are at work for a second yet when the next build begins."""
     project = projects["table"]
@@ -133,7 +131,6 @@ def test_kills_with_two_workers(projects: Projects, tmp_path: Path) -> None:
         (r"plans/.*", "halfway"),
         (r"shards/.*", "after"),
         (r"SNAPSHOT/manifest\.json", "before"),
-        (r"SNAPSHOT/manifest\.json", "after"),
         (r"latest\.json", "halfway"),
     )
     for kind, when in kinds:

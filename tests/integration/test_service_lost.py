@@ -30,6 +30,8 @@ TOTAL = SHARDS * SIZE
 STEPS = TOTAL // BATCH
 LOST_S = 4
 """How long a trainer of these tests waits for what is silent."""
+ANSWER_S = 5
+"""How long it waits for one answer."""
 ENDS_S = 60
 """How long it may take then to look, raise and end, on a busy machine."""
 
@@ -37,11 +39,11 @@ TRAINER = """
 import importlib, json, sys, time
 import tensorflow as tf
 
-folder, address, way, lost_s, at, num_workers, slow_s, service, epochs = json.loads(sys.argv[1])
+folder, address, way, waits, at, num_workers, slow_s, service, epochs = json.loads(sys.argv[1])
 sys.path.insert(0, folder)
 import reader
 
-importlib.import_module("reader.relay")._LOST_S = lost_s
+vars(importlib.import_module("reader.relay")).update(waits)
 ids, seen, error = [], set(), None
 
 def who(batch, seeds):
@@ -51,7 +53,9 @@ def who(batch, seeds):
 def dataset(**options):
     # A small buffer, or the first worker would read everything at once.
     options |= {"shuffle": 64, "augment_batch": who}
-    return reader.dataset("train", 8, service={"service": address, **service}, **options)
+    # Without AutoGraph, which takes 3 s of the processor for a new process.
+    make = tf.autograph.experimental.do_not_convert(reader.dataset)
+    return make("train", 8, service={"service": address, **service}, **options)
 
 is_paused = False
 
@@ -193,7 +197,8 @@ class Trainer:
         """
         folder = str(Path(str(reader.__file__)).parent.parent)
         workers = workers if at else 0
-        arguments = [folder, address, way, lost_s, at, workers, slow_s, service or {}, epochs]
+        waits = {"_LOST_S": lost_s, "_LOOK_S": 0.5, "_ANSWER_S": ANSWER_S}
+        arguments = [folder, address, way, waits, at, workers, slow_s, service or {}, epochs]
         self.process = run(stack, "-c", TRAINER, json.dumps(arguments))
         assert self.process.stdout.readline() == "paused\n"
 
@@ -214,9 +219,18 @@ def cut(ids: list[int]) -> list[list[int]]:
     return [ids[start : start + TOTAL] for start in range(0, len(ids), TOTAL)]
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 class TestLostWorker:
-    @pytest.mark.parametrize("at", [20, STEPS + 20, 0], ids=["epoch 1", "epoch 2", "before"])
+    """Killed it refuses, stopped it is silent: each in some of the places of a loop."""
+
+    @pytest.mark.parametrize(
+        ("at", "ending"),
+        [
+            pytest.param(20, signal.SIGKILL, id="epoch 1-killed"),
+            pytest.param(20, signal.SIGSTOP, id="epoch 1-stopped"),
+            pytest.param(STEPS + 20, signal.SIGSTOP, id="epoch 2-stopped"),
+            pytest.param(0, signal.SIGSTOP, id="before-stopped"),
+        ],
+    )
     def test_ends_a_loop(
         self,
         reader: types.ModuleType,
@@ -235,13 +249,11 @@ class TestLostWorker:
         assert f"serve --join {first.address} --port {second.ports[0]}`" in error
         assert_none_twice(ids, epochs=3)
 
-    def test_ends_fit(
-        self, reader: types.ModuleType, started: Started, ending: signal.Signals
-    ) -> None:
+    def test_ends_fit(self, reader: types.ModuleType, started: Started) -> None:
         first = serve(started, reader)
         second = serve(started, reader, "--join", first.address)
         trainer = Trainer(started, reader, first.address, "fit", epochs=3, at=STEPS + 20)
-        second.process.send_signal(ending)
+        second.process.kill()
         epochs, error = trainer.go_on()
         assert error is not None
         assert f"the worker localhost:{second.ports[0]} does not answer" in error
@@ -287,7 +299,7 @@ class TestRestartedWorker:
         second = serve(started, reader, "--join", first.address)
         trainer = Trainer(started, reader, first.address, epochs=2, at=20, lost_s=300)
         second.process.send_signal(signal.SIGSTOP)
-        time.sleep(10)  # longer than an answer may take
+        time.sleep(2 * ANSWER_S)  # longer than an answer may take
         second.process.send_signal(signal.SIGCONT)
         ids, error = trainer.go_on(timeout=120)
         assert error is None

@@ -133,16 +133,15 @@ def test_a_small_buffer_mixes(tmp_path: Path, write_snapshot: WriteSnapshot) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_workers", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("small", [2_048, 0])
+@pytest.mark.parametrize(("small", "num_workers", "later"), [(2_048, 3, (1, 4)), (0, 2, (13, -1))])
 def test_records_are_dealt_alike_one_by_one_and_in_chunks(
-    tmp_path: Path, write_snapshot: WriteSnapshot, small: int, num_workers: int
+    tmp_path: Path,
+    write_snapshot: WriteSnapshot,
+    small: int,
+    num_workers: int,
+    later: tuple[int, int],
 ) -> None:
-    """Small records are dealt one by one, large ones in chunks: with one order for all workers.
-
-    Each dataset is traced, which takes most of a second: the slow set tries more of them.
-    """
-    is_quick = num_workers == 2
+    """Small records are dealt one by one, large ones in chunks: with one order for all workers."""
     num = 24 * 40 + 15
     ids = [*map(serialized, range(num))]
     reader = write_snapshot(tmp_path, NUMBERED, {"train": [ids[:500], ids[500:]]}, label=None)
@@ -158,7 +157,7 @@ def test_records_are_dealt_alike_one_by_one_and_in_chunks(
     steps = len(one) // 2
     for epoch in (one[:steps], one[steps:]):
         assert sorted(itertools.chain(*epoch)) == [*range(num)]
-    for start in (13, steps + 3) if is_quick else (1, 13, steps - 1, steps + 3):
+    for start in (later[0], steps + later[1]):
         assert rows(48, seed=5, epochs=2, start_step=start) == one[start:]
     size = 48 // num_workers
     workers = [(i, num_workers) for i in range(num_workers)]

@@ -121,7 +121,7 @@ class TestValues:
         assert_came_back(list(reader.Stream("train", shuffle=False)), records, EVERY)
 
     @pytest.mark.slow
-    @settings(max_examples=40)
+    @settings(max_examples=20)
     @given(
         declared=st.lists(types_of_features, min_size=1, max_size=4),
         seed=st.integers(0, 2**32),
@@ -594,11 +594,11 @@ class TestResuming:
 
     @pytest.mark.slow
     def test_reads_what_is_left_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        shards = [numbered(n, n + 500) for n in range(0, 4000, 500)]
+        shards = [numbered(n, n + 150) for n in range(0, 1200, 150)]
         reader = numpy_snapshot(tmp_path / "s", NUMBERS, {"train": shards})
         stream = reader.Stream("train", shuffle=100, seed=1)
         iterator = iter(stream)
-        for _ in range(3500):
+        for _ in range(1050):
             next(iterator)
         state, rest = stream.state_dict(), numbers_of(iterator)
         num_bytes = 0
@@ -614,7 +614,7 @@ class TestResuming:
         stream.load_state_dict(state)
         assert numbers_of(stream) == rest
         total = sum(path.stat().st_size for path in (tmp_path / "s").glob("*.tfrecord"))
-        assert num_bytes <= total * 502 // 4000
+        assert num_bytes <= total * 152 // 1200
 
     def test_of_a_pass_that_ended_nothing_is_left(self, made: types.ModuleType) -> None:
         stream = made.Stream("train", seed=1)
@@ -718,7 +718,8 @@ class TestDamage:
         (shard,) = folder.glob("*.tfrecord")
         whole = shard.read_bytes()
         size = len(whole) // 3
-        for place in range(len(whole)):
+        assert size % 3, "each place of a record, in one of the three"
+        for place in range(0, len(whole), 3):
             shard.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
             (fault,) = self.faults(folder)
             record = place // size

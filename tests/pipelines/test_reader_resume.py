@@ -42,30 +42,42 @@ def readers(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnaps
     }
 
 
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot) -> Any:
+    folder = tmp_path_factory.mktemp("indexed")
+    reader = write(folder, write_snapshot, "none")
+    put_index(folder, "none", [i % 2 for i in range(NUM)])
+    return reader
+
+
 def ids(dataset: Any) -> list[int]:
     return [int(i) for batch in dataset for i in batch["id"].numpy()]
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+# (each (steps, batch size, workers) before, workers after)
+STAGES: list[Any] = [([(3, 10, 1)], 1), ([(2, 6, 2)], 3), ([(2, 6, 2), (1, 9, 1)], 2)]
+RESUMED: list[dict[str, Any]] = [
+    {},
+    {"cache": "memory"},
+    {"bucket": True},
+    {"augment": True},
+    {"bucket": True, "augment": True},
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"cache": "memory"},
-        {"bucket": True},
-        {"augment": True},
-        {"bucket": True, "augment": True},
+    ("compression", "options", "divided"),
+    [  # each two of them together, but for some options with one of the stages
+        pytest.param(name, options, STAGES[(i + j) % 3], id=f"{name}-{'+'.join(options)}")
+        for i, options in enumerate(RESUMED)
+        for j, name in enumerate(("none", "gzip"))
     ],
-    ids=lambda options: "+".join(options) or "plain",
-)
-@pytest.mark.parametrize(
-    ("stages", "workers"), [([(3, 10, 1)], 1), ([(2, 6, 2)], 3), ([(2, 6, 2), (1, 9, 1)], 2)]
 )
 @pytest.mark.slow  # several datasets for each of many options
 def test_every_record_comes_once(
-    readers: Any, compression: str, options: Any, stages: Any, workers: int
+    readers: Any, compression: str, options: Any, divided: Any
 ) -> None:
-    reader = readers[compression]
+    reader, (stages, workers) = readers[compression], divided
     options = {"seed": 3, **options}
     if "augment" in options:
         options["augment"] = lambda example, seed: example
@@ -137,45 +149,48 @@ def test_the_folder_may_be_copied_next_to_the_model(readers: Any, tmp_path: Path
     assert sorted(ids(copied.dataset("train", 32, root=folder.parent))) == list(range(NUM))
 
 
+# (epochs of a pass, passes before, steps of the next one)
+PLACES = [(1, 0, 1), (1, 1, 0), (2, 1, 3)]
+LATER: list[dict[str, Any]] = [
+    {"seed": 3},
+    {"seed": 3, "balance": "uniform"},
+    {"seed": 3, "bucket": True},
+    {"shuffle": False},
+    {"seed": 3, "cache": "memory"},
+    {"seed": 3, "shard": (0, 3), "equal_steps": True},
+    {"seed": 3, "augment": lambda example, seed: example},
+    {"seed": 3, "drop_remainder": True},
+]
+
+
 @pytest.mark.slow  # several datasets for each of many options
-@pytest.mark.parametrize("size", [16, None], ids=["batches", "examples"])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"seed": 3},
-        {"shuffle": False},
-        {"seed": 3, "cache": "memory"},
-        {"seed": 3, "balance": "uniform"},
-        {"seed": 3, "augment": lambda example, seed: example},
-        {"seed": 3, "shard": (0, 3), "equal_steps": True},
-        {"seed": 3, "bucket": True},
-        {"seed": 3, "drop_remainder": True},
+    ("size", "options", "place"),
+    [  # each of them in two places
+        pytest.param(size, options, PLACES[(i + j) % 3], id=f"{size}-{'+'.join(options)}")
+        for i, options in enumerate(LATER)
+        # These two need batches.
+        for j, size in enumerate((16, 11 if {"bucket", "drop_remainder"} & {*options} else None))
     ],
-    ids=lambda options: "+".join(options),
 )
 def test_only_the_first_pass_begins_later(
-    tmp_path: Path, write_snapshot: WriteSnapshot, size: int | None, options: dict[str, Any]
+    indexed: Any, size: int | None, options: dict[str, Any], place: tuple[int, int, int]
 ) -> None:
     """The cardinality is known if all passes are as long, as after complete epochs of ``fit``."""
-    if size is None and {"bucket", "drop_remainder"} & {*options}:
-        pytest.skip("these need batches")
-    reader = write(tmp_path, write_snapshot, "none")
-    put_index(tmp_path, "none", [i % 2 for i in range(NUM)])
-    for epochs in (1, 2):
-        given = {"epochs": epochs, **options}
-        plain, each = reader.dataset("train", size, **given), reader.steps("train", size, **options)
-        of_pass = epochs * each
-        passes = [numbers_of(plain) for _ in range(3)]
-        for start in (1, of_pass) if epochs == 1 else (of_pass + 3,):
-            rest = reader.dataset("train", size, start_step=start, **given)
-            done, first = divmod(start, of_pass)
-            found, expected = numbers_of(rest), passes[done][first:]
-            if "bucket" in options:  # the rest of an epoch is bucketed again
-                found, expected = (sorted(itertools.chain(*one)) for one in (found, expected))
-            assert found == expected, start
-            assert numbers_of(rest) == passes[done + 1], start
-            assert rest.cardinality() == (tf.data.UNKNOWN_CARDINALITY if first else of_pass), start
-            assert reader.steps("train", size, start_step=start, **given) == each
+    epochs, done, first = place
+    given = {"epochs": epochs, **options}
+    plain, each = indexed.dataset("train", size, **given), indexed.steps("train", size, **options)
+    of_pass = epochs * each
+    start = done * of_pass + first
+    passes = [numbers_of(plain) for _ in range(done + 2)]
+    rest = indexed.dataset("train", size, start_step=start, **given)
+    found, expected = numbers_of(rest), passes[done][first:]
+    if "bucket" in options:  # the rest of an epoch is bucketed again
+        found, expected = (sorted(itertools.chain(*one)) for one in (found, expected))
+    assert found == expected
+    assert numbers_of(rest) == passes[done + 1]
+    assert rest.cardinality() == (tf.data.UNKNOWN_CARDINALITY if first else of_pass)
+    assert indexed.steps("train", size, start_step=start, **given) == each
 
 
 def numbers_of(dataset: Any) -> list[Any]:

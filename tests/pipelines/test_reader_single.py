@@ -43,13 +43,21 @@ def write(folder: Path, write_snapshot: WriteSnapshot, compression: str) -> type
     return reader
 
 
-@pytest.fixture(scope="module", params=["none", "gzip"])
+@pytest.fixture(scope="module")
+def readers(
+    tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot
+) -> dict[str, types.ModuleType]:
+    return {
+        compression: write(tmp_path_factory.mktemp("single"), write_snapshot, compression)
+        for compression in ("none", "gzip")
+    }
+
+
+@pytest.fixture(params=["none", "gzip"])
 def reader(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    write_snapshot: WriteSnapshot,
+    request: pytest.FixtureRequest, readers: dict[str, types.ModuleType]
 ) -> types.ModuleType:
-    return write(tmp_path_factory.mktemp("single"), write_snapshot, request.param)
+    return readers[request.param]
 
 
 @pytest.fixture
@@ -63,6 +71,16 @@ def named(value: Any) -> str | None:
     return "-".join(value) or "plain" if isinstance(value, dict) else None
 
 
+def each_with_one_reader(*options: dict[str, Any]) -> pytest.MarkDecorator:
+    """Cases: every other one of ``options`` without compression, then the others with it."""
+    cases = [
+        pytest.param(compression, one, id=f"{compression}-{named(one)}")
+        for first, compression in enumerate(("none", "gzip"))
+        for one in options[first::2]
+    ]
+    return pytest.mark.parametrize(("reader", "options"), cases, indirect=["reader"])
+
+
 def identity(example: Any, seed: Any) -> Any:
     return example
 
@@ -73,17 +91,13 @@ def batched(dataset: Any, name: str = "number") -> list[Any]:
 
 class TestSingle:
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"shuffle": False},
-            {"epochs": 2},
-            {"seed": 1, "augment": identity},
-            {"balance": "uniform", "seed": 1},
-            {"cache": "decoded"},
-            {"shard": (1, 3), "seed": 1},
-        ],
-        ids=named,
+    @each_with_one_reader(
+        {"shuffle": False},
+        {"epochs": 2},
+        {"seed": 1, "augment": identity},
+        {"balance": "uniform", "seed": 1},
+        {"cache": "decoded"},
+        {"shard": (1, 3), "seed": 1},
     )
     def test_every_example_comes_with_known_cardinality(
         self, reader: types.ModuleType, options: dict[str, Any]
@@ -122,10 +136,15 @@ class TestSingle:
 
     @pytest.mark.slow
     def test_resumes_at_an_example(self, own: types.ModuleType) -> None:
-        for options in ({"seed": 1}, {"shuffle": False}, {"seed": 1, "balance": "uniform"}):
-            given: dict[str, Any] = {"epochs": 3, **options}
+        options: dict[str, Any]
+        for options, starts in (
+            ({"seed": 1}, (1, NUM - 1, NUM + 200)),
+            ({"shuffle": False}, (128, NUM)),
+            ({"seed": 1, "balance": "uniform"}, (128, NUM + 200)),
+        ):
+            given = {"epochs": 2, **options}
             whole = [int(one["number"]) for one in own.dataset("train", None, **given)]
-            for start in (1, 128, NUM - 1, NUM, NUM + 200):
+            for start in starts:
                 rest = own.dataset("train", None, start_step=start, **given)
                 assert [int(one["number"]) for one in rest] == whole[start:]
 
@@ -167,23 +186,19 @@ class TestSingle:
 
 class TestIds:
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"shuffle": False},
-            {"shuffle": True, "epochs": 2},
-            {"seed": 1, "augment": identity},
-            {"balance": "uniform", "seed": 1, "start_step": 5},
-            {"cache": "decoded"},
-            {"cache": "memory", "augment_batch": identity},
-            {"bucket": True, "pad": True},
-            {"bucket": True, "seed": 1, "start_step": 5},
-            {"bucket": True, "seed": 1, "start_step": 5, "augment": identity},
-            {"seed": 1, "start_step": [(5, 4, 2)]},
-            {"shard": (1, 3), "equal_steps": True},
-            {"filter": lambda example: example["label"] == 1},
-        ],
-        ids=named,
+    @each_with_one_reader(
+        {"shuffle": False},
+        {"shuffle": True, "epochs": 2},
+        {"seed": 1, "augment": identity},
+        {"balance": "uniform", "seed": 1, "start_step": 5},
+        {"cache": "decoded"},
+        {"cache": "memory", "augment_batch": identity},
+        {"bucket": True, "pad": True},
+        {"bucket": True, "seed": 1, "start_step": 5},
+        {"bucket": True, "seed": 1, "start_step": 5, "augment": identity},
+        {"seed": 1, "start_step": [(5, 4, 2)]},
+        {"shard": (1, 3), "equal_steps": True},
+        {"filter": lambda example: example["label"] == 1},
     )
     def test_each_example_has_its_own(
         self, reader: types.ModuleType, options: dict[str, Any]
@@ -260,18 +275,14 @@ class TestFilter:
             assert tf.Variable(1.0) == 1.0
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {},
-            {"seed": 1, "epochs": 2},
-            {"shuffle": False, "drop_remainder": True},
-            {"cache": "decoded"},
-            {"balance": {"odd": 1, "even": 1}},
-            {"augment": identity},
-            {"pad": True},
-        ],
-        ids=named,
+    @each_with_one_reader(
+        {},
+        {"seed": 1, "epochs": 2},
+        {"shuffle": False, "drop_remainder": True},
+        {"cache": "decoded"},
+        {"balance": {"odd": 1, "even": 1}},
+        {"augment": identity},
+        {"pad": True},
     )
     def test_batches_are_full(self, reader: types.ModuleType, options: dict[str, Any]) -> None:
         def keep(example: Any) -> Any:
@@ -353,13 +364,14 @@ class TestFilter:
     ids=range(14),
 )
 @pytest.mark.parametrize("name", ["augment", "augment_batch"])
+@pytest.mark.parametrize("reader", ["none"], indirect=True)
 def test_errors_of_functions_show_both_forms(
-    own: types.ModuleType, name: str, options: dict[str, Any], function: Any
+    reader: types.ModuleType, name: str, options: dict[str, Any], function: Any
 ) -> None:
     with pytest.raises(
         ValueError, match=f"{name}= (takes image, label|failed|must return)"
     ) as raised:
-        own.dataset("train", 8, **{name: function}, **options)
+        reader.dataset("train", 8, **{name: function}, **options)
     one = "example, seed" if name == "augment" else "batch, seeds"
     for line in (f"def {name}({one}):\n", f"def {name}({one}):  # as_supervised=True\n"):
         assert line in str(raised.value)

@@ -567,27 +567,51 @@ def test_show_escapes_what_names_hide(run: Run, tmp_path: Path, write_snapshot: 
 
 
 class TestServe:
-    @pytest.mark.slow  # two processes that load TensorFlow
+    @pytest.mark.slow  # a process that loads TensorFlow
     @pytest.mark.parametrize(
-        ("arguments", "interface", "device"),
-        [((), "loopback", "lo"), (("--host", socket.gethostname()), "all interfaces", "")],
+        ("arguments", "interface", "device", "ending"),
+        [
+            ((), "loopback", "lo", signal.SIGINT),
+            (("--host", socket.gethostname()), "all interfaces", "", signal.SIGTERM),
+        ],
+        ids=["loopback", "host"],
     )
-    def test_listens_on_loopback_unless_a_host_is_given(
-        self, numbers: Path, arguments: tuple[str, ...], interface: str, device: str
+    def test_every_record_once_through_two_workers(
+        self,
+        run: Run,
+        numbers: Path,
+        arguments: tuple[str, ...],
+        interface: str,
+        device: str,
+        ending: signal.Signals,
     ) -> None:
+        """They listen on loopback unless a host is given."""
         started = child(numbers, "serve", "--workers", "2", "--json", *arguments)
         try:
             assert started.stdout is not None
             facts = json.loads(started.stdout.readline())
-            assert facts["interface"] == interface
+            assert (facts["workers"], facts["interface"]) == (2, interface)
             assert listening_on(started.pid) == dict.fromkeys(facts["ports"], device)
             assert len(facts["ports"]) == 3
             host, _, port = facts["address"].removeprefix("grpc://").rpartition(":")
             assert host == (arguments[1] if arguments else "localhost")
             assert int(port) in facts["ports"]
+            records = tf.data.Dataset.range(100)
+            served = records.apply(
+                tf.data.experimental.service.distribute(
+                    processing_mode=tf.data.experimental.service.ShardingPolicy.DYNAMIC,
+                    service=facts["address"],
+                )
+            )
+            assert "cannot be used" in run(numbers, "serve", "--port", port)[2]
+            assert sorted(int(value) for value in served) == list(range(100))
+            started.send_signal(ending)
+            _, errors = started.communicate(timeout=30)
+            assert (started.returncode, errors) == (0, "")
         finally:
-            started.kill()
-            started.communicate()
+            with contextlib.suppress(ProcessLookupError):
+                started.kill()
+            started.wait()
 
     def test_without_a_way_to_loopback_it_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.create_server(("", 0)) as found:
@@ -631,34 +655,6 @@ class TestServe:
                 if process is not None:
                     process.kill()
                     process.communicate()
-
-    @pytest.mark.slow  # a process that loads TensorFlow
-    @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-    def test_every_record_once_through_two_workers(
-        self, run: Run, numbers: Path, ending: signal.Signals
-    ) -> None:
-        started = child(numbers, "serve", "--workers", "2", "--json")
-        try:
-            assert started.stdout is not None
-            facts = json.loads(started.stdout.readline())
-            assert facts["workers"] == 2
-            records = tf.data.Dataset.range(100)
-            served = records.apply(
-                tf.data.experimental.service.distribute(
-                    processing_mode=tf.data.experimental.service.ShardingPolicy.DYNAMIC,
-                    service=facts["address"],
-                )
-            )
-            taken = facts["address"].rpartition(":")[2]
-            assert "cannot be used" in run(numbers, "serve", "--port", taken)[2]
-            assert sorted(int(value) for value in served) == list(range(100))
-            started.send_signal(ending)
-            _, errors = started.communicate(timeout=30)
-            assert (started.returncode, errors) == (0, "")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                started.kill()
-            started.wait()
 
 
 @pytest.mark.usefixtures("real_fsync")

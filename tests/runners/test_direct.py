@@ -106,13 +106,21 @@ def test_workers_are_kept_between_the_jobs_of_a_with_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_processes, "_GRACE_SECONDS", 120.0)
-    folders = [tmp_path / name for name in ("first", "second", "third", "fourth")]
+    folders = [tmp_path / name for name in ("first", "second", "third", "fourth", "fifth")]
     for folder in folders:
         folder.mkdir()
     with DirectRunner(num_workers=2) as runner:
         runner.run(_job(folders[0]), job_name="test")
         runner.run(_job(folders[1]), job_name="test")
         assert len(_children()) == 2
+        # One that died between jobs is replaced.
+        killed = _children()[0]
+        killed.kill()
+        psutil.wait_procs([killed], timeout=10)
+        runner.run(_job(folders[4]), job_name="test")
+        replaced = _processes_used(folders[4])
+        assert len(replaced) == 2
+        assert killed.pid not in replaced
         with pytest.raises(DataError):
             runner.run(_job(folders[2], on_seven="refuse"), job_name="test")
         assert not _children()
@@ -124,25 +132,10 @@ def test_workers_are_kept_between_the_jobs_of_a_with_block(
     assert (folders[3] / "sum-1").read_text() == "100"
 
 
-@pytest.mark.slow  # starts worker processes several times
-def test_a_worker_that_died_between_jobs_is_replaced(tmp_path: Path) -> None:
-    with DirectRunner(num_workers=2) as runner:
-        runner.run(_job(tmp_path), job_name="test")
-        killed = _children()[0]
-        killed.kill()
-        psutil.wait_procs([killed], timeout=10)
-        runner.run(_job(tmp_path), job_name="test")
-        assert len(_processes_used(tmp_path)) == 2
-
-
-@pytest.mark.parametrize(
-    "num_workers",
-    [1, pytest.param(2, marks=pytest.mark.slow)],  # the next test is as strict with two
-)
-def test_an_error_of_ours_comes_back_as_itself(tmp_path: Path, num_workers: int) -> None:
-    runner = DirectRunner(num_workers=num_workers)
+def test_an_error_of_ours_comes_back_as_itself(tmp_path: Path) -> None:
+    """With two workers: the next test."""
     with pytest.raises(DataError) as caught:
-        runner.run(_job(tmp_path, on_seven="refuse"), job_name="test")
+        DirectRunner().run(_job(tmp_path, on_seven="refuse"), job_name="test")
     assert str(caught.value) == "table.csv row 7: refused\nsecond line: {'a': 1}"
     assert type(caught.value) is DataError
     assert not _children()
@@ -166,16 +159,6 @@ def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
         DirectRunner().run(_job(tmp_path, on_seven="bug"), job_name="test")
     with pytest.raises(Exception, match=r"(?s)Traceback.*in process.*KeyError: 'a bug'"):
         DirectRunner(num_workers=2).run(_job(tmp_path, on_seven="bug"), job_name="test")
-
-
-@pytest.mark.slow
-def test_a_killed_worker_ends_the_job_at_once(tmp_path: Path) -> None:
-    with pytest.raises(RunnerError, match=r"killed.*Run the same build again"):
-        DirectRunner(num_workers=2).run(
-            _job(tmp_path, on_seven="die", on_eight="sleep"), job_name="test"
-        )
-    assert not (tmp_path / "8").exists()
-    assert not _children()
 
 
 @pytest.mark.slow  # starts worker processes
@@ -210,10 +193,14 @@ def test_a_death_is_told_where_the_engine_sees_the_connection_break_first(
 
 
 @pytest.mark.slow  # starts worker processes
-def test_what_a_dead_worker_forked_holds_nothing_up(tmp_path: Path) -> None:
-    """It has the worker's output, which does not end with the worker."""
-    with pytest.raises(RunnerError, match="killed"):
-        DirectRunner(num_workers=2).run(_job(tmp_path, on_seven="fork and die"), job_name="test")
+def test_a_killed_worker_ends_the_job_at_once(tmp_path: Path) -> None:
+    """What it forked holds nothing up: it has the worker's output, which does not end with it."""
+    with pytest.raises(RunnerError, match=r"killed.*Run the same build again"):
+        DirectRunner(num_workers=2).run(
+            _job(tmp_path, on_seven="fork and die", on_eight="sleep"), job_name="test"
+        )
+    assert not (tmp_path / "8").exists()
+    assert not _children()
     with contextlib.suppress(psutil.NoSuchProcess):
         forked = psutil.Process(int((tmp_path / "forked").read_text()))
         assert forked.status() == psutil.STATUS_ZOMBIE

@@ -1,5 +1,6 @@
 """Stand-ins for S3 and GCS, as processes, each behind a proxy that counts and breaks requests."""
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,16 @@ def _forget_filesystems() -> None:
             fsspec.get_filesystem_class(protocol).clear_instance_cache()
 
 
+class _QuickAsyncio:
+    """The module ``asyncio``, for clients that wait longer and longer before they try again."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 1000)
+
+
 @pytest.fixture
 def s3(_s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """S3 with an empty bucket, called "bucket"; ``s3://`` leads to it in this process and below."""
@@ -77,8 +89,11 @@ def s3(_s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         _forget_filesystems()
+        import aiobotocore.endpoint
         import s3fs
 
+        for module in (aiobotocore.endpoint, s3fs.core):
+            monkeypatch.setattr(module, "asyncio", _QuickAsyncio())
         files = s3fs.S3FileSystem(use_listings_cache=False)
         if files.exists("bucket"):
             files.rm("bucket", recursive=True)
@@ -96,6 +111,7 @@ def gcs(_gcs_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         _forget_filesystems()
         import gcsfs
 
+        monkeypatch.setattr(gcsfs.retry, "asyncio", _QuickAsyncio())
         files = gcsfs.GCSFileSystem(token="anon", use_listings_cache=False)
         if files.exists("bucket"):
             files.rm("bucket", recursive=True)  # the bucket, too

@@ -1,6 +1,5 @@
 """Stores in trouble: what is published is whole, what is said is one sentence, and builds go on."""
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
@@ -33,30 +32,13 @@ LARGE_BYTES = 101 * 2**20
 """More than s3fs and gcsfs put in one request."""
 
 
-class _QuickAsyncio:
-    """The module ``asyncio``, for clients that wait a minute before they give up."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(asyncio, name)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / 1000)
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has clients try again less often, and at once."""
+    """Has clients try again less often."""
     import s3fs
 
-    _hasten_gcs(monkeypatch)
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 2)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-
-
-def _hasten_gcs(monkeypatch: pytest.MonkeyPatch) -> None:
-    import gcsfs.retry
-
-    monkeypatch.setattr(gcsfs.retry, "asyncio", _QuickAsyncio())
 
 
 @pytest.fixture(params=["s3", "gs"])
@@ -193,10 +175,8 @@ def test_busy_stores(
     table: Path,
     local_hashes: dict[str, str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every ninth request is answered 429 with Retry-After, or cut."""
-    _hasten_gcs(monkeypatch)
     scheme, proxy = store
     source, out = put(table, f"{scheme}://bucket/table"), f"{scheme}://bucket/out"
     seen = [0]

@@ -62,22 +62,21 @@ KINDS: dict[str, tuple[int, Callable[[Indices], bytes]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", ["raw", "encoded"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_samples_are_the_indices(kitchen: Any, kind: str, storage: str) -> None:
-    top, encode = KINDS[kind]
-    indices = RNG.integers(0, top, (13, 21), np.uint8)
-    given = encode(indices)
+def test_samples_are_the_indices(kitchen: Any, storage: str) -> None:
+    masks = {kind: RNG.integers(0, top, (13, 21), np.uint8) for kind, (top, _) in KINDS.items()}
+    given = {kind: encode(masks[kind]) for kind, (_, encode) in KINDS.items()}
     steps = DECODE[1:] if storage == "raw" else []
-    rows = [{"image": picture(13, 21), "mask": given}]
-    ((values), batch, runner) = kitchen.cook(steps, rows, features())
+    rows = [{"image": picture(13, 21), "mask": mask} for mask in given.values()]
+    values, batch, runner = kitchen.cook(steps, rows, features())
     assert not batch.rejects
-    (found,) = (row["mask"] for row in values)
-    if storage == "encoded":
-        assert found[24:26] == b"\x08\x00"  # grey, 8 bits
-        assert found == given or kind != "grey"
-        found = np.asarray(Pillow.open(io.BytesIO(found)))[..., None]
     assert isinstance(runner.features["mask"], ss.Mask)
-    np.testing.assert_array_equal(found[..., 0], indices)
+    for kind, row in zip(KINDS, values, strict=True):
+        found = row["mask"]
+        if storage == "encoded":
+            assert found[24:26] == b"\x08\x00", kind  # grey, 8 bits
+            assert found == given[kind] or kind != "grey"
+            found = np.asarray(Pillow.open(io.BytesIO(found)))[..., None]
+        np.testing.assert_array_equal(found[..., 0], masks[kind], err_msg=kind)
 
 
 FIX = "map each colour to the index of its class"
@@ -111,15 +110,16 @@ BAD: dict[str, tuple[bytes, str, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [[], DECODE[1:]], ids=["encoded", "raw"])
-@pytest.mark.parametrize("name", BAD)
-def test_what_holds_no_indices_is_rejected(kitchen: Any, name: str, steps: list[Any]) -> None:
-    content, reason, text = BAD[name]
-    rows = [{"image": picture(4, 6), "mask": one} for one in (grey(ZEROS), content)]
+def test_what_holds_no_indices_is_rejected(kitchen: Any, steps: list[Any]) -> None:
+    contents = [grey(ZEROS), *(content for content, _, _ in BAD.values())]
+    rows = [{"image": picture(4, 6), "mask": one} for one in contents]
     values, batch, _ = kitchen.cook(steps, rows, features())
     assert len(values) == 1
-    (reject,) = batch.rejects
-    assert reject.reason == reason
-    assert text in reject.message
+    rejects = {reject.record_id: reject for reject in batch.rejects}
+    assert len(rejects) == len(batch.rejects) == len(BAD)
+    for number, (name, (_, reason, text)) in enumerate(BAD.items(), 1):
+        reject = rejects[f"t#{number}"]
+        assert (reject.reason, text in reject.message) == (reason, True), name
 
 
 def nearest(indices: Indices, height: int, width: int) -> Indices:
