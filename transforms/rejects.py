@@ -12,6 +12,7 @@ are spilled in sorted parts and merged, and files are read in row groups of abou
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
 import heapq
@@ -322,7 +323,12 @@ class RejectWriter:
     def __init__(self, path: str | io.BytesIO, *, group_bytes: int = GROUP_BYTES) -> None:
         """Opens the file; ``group_bytes`` is the approximate size of a row group."""
         self._group_bytes = group_bytes
-        self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True)
+        with contextlib.ExitStack() as opened:
+            sink = opened.enter_context(pa.OSFile(path, "wb")) if isinstance(path, str) else path
+            self._writer = opened.enter_context(
+                pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True)
+            )
+            self._opened = opened.pop_all()
         self._held: list[pa.Table] = []
         self._num_bytes = 0
 
@@ -331,9 +337,9 @@ class RejectWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Writes what is held, and the footer."""
-        self._flush()
-        self._writer.close()
+        """Writes what is held, and the footer; closes the file also where a disk is full."""
+        with self._opened:
+            self._flush()
 
     def write(self, table: pa.Table) -> None:
         """Adds rows; only the rows determine where row groups end."""

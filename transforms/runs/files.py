@@ -10,6 +10,7 @@ reads.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import functools
 import os
@@ -157,10 +158,11 @@ class RunWriter:
         self.num_records += batch.num_rows
 
     def close(self) -> None:
-        """Completes and closes the file."""
-        self._writer.close()
-        self._sink.close()
-        os.close(self._fd)
+        """Completes and closes the file; closes it also where a disk is full."""
+        with contextlib.ExitStack() as closing:  # the last one first
+            closing.callback(os.close, self._fd)
+            closing.callback(self._sink.close)
+            closing.callback(self._writer.close)
 
     def __enter__(self) -> RunWriter:
         return self
