@@ -71,7 +71,7 @@ class Airflow:
     def __init__(self, python: Path, folder: Path) -> None:
         """Starts its process."""
         self._dags = folder / "dags"
-        for name in ("home", "dags", "path"):
+        for name in ("state", "dags", "path"):
             (folder / name).mkdir()
         # As `pip install --no-deps snapshard` does: without its libraries.
         (folder / "path/snapshard").symlink_to(ROOT)
@@ -83,10 +83,10 @@ class Airflow:
             text=True,
             env={
                 **os.environ,
-                "AIRFLOW_HOME": f"{folder}/home",
+                "AIRFLOW_HOME": f"{folder}/state",
                 "AIRFLOW__CORE__DAGS_FOLDER": str(self._dags),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/home/airflow.db",
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/state/airflow.db",
                 "PYTHONPATH": f"{folder}/path",
             },
         )
