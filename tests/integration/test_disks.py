@@ -307,12 +307,14 @@ def test_a_disk_that_turns_read_only(
 ) -> None:
     """As kernels do after an error of the disk."""
     disk = mounted("disk", num_bytes=8 * MB)
-    # It cannot be made so by hand while a file is open to be written.
-    monkeypatch.setattr(workspace, "_open_lock", lambda _: None)
     remount = ["mount", "-o", "remount,{}", str(disk)]
-    with acting(
-        lambda: subprocess.run([part.format("ro") for part in remount], check=True), at=phase
-    ):
+
+    def turn() -> None:
+        subprocess.run([part.format("ro") for part in remount], check=True)
+
+    with monkeypatch.context() as patched, acting(turn, at=phase):
+        # It cannot be made so by hand while a file is open to be written.
+        patched.setattr(workspace, "_open_lock", lambda _: None)
         ended = build(disk / "out")
     assert_told(ended, code=2)
     assert "the filesystem is read-only. Choose another place" in ended.error

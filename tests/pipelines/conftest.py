@@ -114,6 +114,27 @@ def part(reader: types.ModuleType, name: str) -> Any:
     return importlib.import_module(f".{name}", reader.__name__)
 
 
+@pytest.fixture(scope="module")
+def readers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, types.ModuleType]:
+    """Compression -> the reader of what the ``write`` of a test's module makes with it."""
+    return {
+        compression: request.module.write(
+            tmp_path_factory.mktemp(compression), write_snapshot, compression
+        )
+        for compression in ("none", "gzip")
+    }
+
+
+@pytest.fixture(params=["none", "gzip"])
+def reader(
+    request: pytest.FixtureRequest, readers: dict[str, types.ModuleType]
+) -> types.ModuleType:
+    """Each of these; modules that write one snapshot have a fixture of this name of their own."""
+    return readers[request.param]
+
+
 @pytest.fixture(scope="session", name="serialize")
 def serialize_fixture() -> Callable[[Features, Record], bytes]:
     return serialize

@@ -345,17 +345,12 @@ def test_a_size_as_a_list_or_of_numpys_numbers(pixels: types.ModuleType) -> None
         assert batch["image"].shape == (1, 3, 4, 3)
 
 
-@pytest.fixture(scope="module")
-def by_compression(
-    tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot
-) -> dict[str, types.ModuleType]:
+def write(folder: Path, write_snapshot: WriteSnapshot, compression: str) -> types.ModuleType:
     rows = [{"id": i, "label": i % 2, "tokens": [1] * (i % 4)} for i in range(NUM)]
-    shards, found = [rows[:7], rows[7:18], rows[18:]], {}
-    for name in ("none", "gzip"):
-        folder = tmp_path_factory.mktemp(name)
-        found[name] = write_snapshot(folder, LISTS, {"train": shards}, compression=name)
-        put_index(folder, name, [row["label"] for row in rows])
-    return found
+    shards = {"train": [rows[:7], rows[7:18], rows[18:]]}
+    reader = write_snapshot(folder, LISTS, shards, compression=compression)
+    put_index(folder, compression, [i % 2 for i in range(NUM)])
+    return reader
 
 
 class TestSteps:
@@ -377,11 +372,11 @@ class TestSteps:
         ],
     )
     @pytest.mark.slow  # 60 datasets
-    def test_are_the_cardinality(self, by_compression: Any, options: Any) -> None:
+    def test_are_the_cardinality(self, readers: Any, options: Any) -> None:
         """For all numbers of records, batches and workers: drawn, the same in every run."""
         random = np.random.default_rng(len(str(options)))
         for index in range(6):
-            reader = by_compression[str(random.choice(["none", "gzip"]))]
+            reader = readers[str(random.choice(["none", "gzip"]))]
             count = int(random.integers(1, 5))
             given = {
                 "batch_size": int(random.choice([1, 2, 3, 5, 7, 8, 24, 40])),

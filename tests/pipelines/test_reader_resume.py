@@ -35,14 +35,6 @@ def write(folder: Path, write_snapshot: WriteSnapshot, compression: str) -> type
 
 
 @pytest.fixture(scope="module")
-def readers(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot) -> Any:
-    return {
-        name: write(tmp_path_factory.mktemp(name), write_snapshot, name)
-        for name in ("none", "gzip")
-    }
-
-
-@pytest.fixture(scope="module")
 def indexed(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot) -> Any:
     folder = tmp_path_factory.mktemp("indexed")
     reader = write(folder, write_snapshot, "none")

@@ -43,23 +43,6 @@ def write(folder: Path, write_snapshot: WriteSnapshot, compression: str) -> type
     return reader
 
 
-@pytest.fixture(scope="module")
-def readers(
-    tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot
-) -> dict[str, types.ModuleType]:
-    return {
-        compression: write(tmp_path_factory.mktemp("single"), write_snapshot, compression)
-        for compression in ("none", "gzip")
-    }
-
-
-@pytest.fixture(params=["none", "gzip"])
-def reader(
-    request: pytest.FixtureRequest, readers: dict[str, types.ModuleType]
-) -> types.ModuleType:
-    return readers[request.param]
-
-
 @pytest.fixture
 def own(tmp_path: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
     """A snapshot that a test may damage."""

@@ -112,7 +112,7 @@ def started(tmp_path: Path, script: str) -> Iterator[tuple["subprocess.Popen[str
 
 IN_MAIN = """
 try:
-    with watched_build(1.0, progress=Told()):
+    with watched_build(2.0, progress=Told()):
         begin({cause!r})
 except RunnerError as error:
     print("failed:", error)
@@ -120,7 +120,7 @@ except RunnerError as error:
 """
 IN_THREAD = """
 try:
-    with watched_build(1.0, progress=Told()):
+    with watched_build(2.0, progress=Told()):
         thread = threading.Thread(target=begin, args=({cause!r},), daemon=True)
         thread.start()
         while True:
@@ -155,12 +155,12 @@ def test_what_hangs_in_the_process_of_the_build_fails_it(
         # No thread of Python's ends it: what a killed process returns.
         assert process.returncode == -signal.SIGKILL
         assert err.count("warning: No progress for ") == 1
-        assert "error: No progress for 1 s on the element, in process" in err
+        assert "error: No progress for 2 s on the element, in process" in err
         assert "Finished work is kept" in err
     else:
         assert process.returncode == 1, err
         assert out.count("warned: No progress for ") == 1
-        assert "failed: No progress for 1 s on the element, in the build's own process" in out
+        assert "failed: No progress for 2 s on the element, in the build's own process" in out
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_what_hangs_in_another_process_fails_the_build(tmp_path: Path, cause: st
     script = SCRIPT.format(fifo=str(tmp_path / "fifo")) + worker.format(cause=cause)
     build = f"""
 try:
-    with watched_build(1.0, progress=Told()):
+    with watched_build(2.0, progress=Told()):
         code = subprocess.Popen([sys.executable, "-c", {script!r}], start_new_session=True).wait()
         raise RunnerError(f"the process ended with {{code}}")
 except RunnerError as error:
@@ -195,7 +195,7 @@ except RunnerError as error:
     assert process.returncode == 1, err
     assert err == ""
     assert out.count("warned: No progress for ") == 1
-    assert "failed: No progress for 1 s on the element, in process" in out
+    assert "failed: No progress for 2 s on the element, in process" in out
     assert (", which is stopped" in out) == (cause == "stop")
 
 

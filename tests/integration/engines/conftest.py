@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .flink_cluster import FlinkCluster
+from .flink_cluster import QUICK_JAVA, FlinkCluster
 from .installed import (
     MissingEngineError,
     airflow,
@@ -61,9 +61,8 @@ def _there(engine: Callable[[], Path]) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_java() -> Iterator[None]:
-    """Job servers run for seconds: compiling them well takes more than it gives."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        patched.setenv("JAVA_TOOL_OPTIONS", " ".join(QUICK_JAVA))
         yield
 
 

@@ -22,6 +22,8 @@ import psutil
 
 from snapshard.runners.job_server import free_port
 
+QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For what runs for seconds: to compile it well takes longer than it saves."""
 _Found = TypeVar("_Found")
 _PATIENCE_S = 20.0
 _OPENED = (
@@ -234,9 +236,7 @@ class FlinkCluster:
             [
                 "java",
                 f"-Xmx{heap}",
-                # Of what runs for seconds, compiling it well takes more than it gives.
-                "-XX:TieredStopAtLevel=1",
-                "-XX:+UseSerialGC",
+                *QUICK_JAVA,
                 f"-Dlog4j.configurationFile={self._folder}/log4j.properties",
                 *opened,
                 "-cp",
