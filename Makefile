@@ -12,19 +12,36 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(VENV)/.run ## Builds the snapshot of the shipped images and trains a model from it
 	@$(PY) examples/demo.py
 
+PYTEST = $(PY) -m pytest --numprocesses 2 --dist worksteal
+
 .PHONY: test
 test: $(VENV)/.dev ## Runs the tests that are quick and need only Python
-	$(PY) -m pytest -m "not slow and not engine and not peers" --numprocesses 2 --dist loadfile
+	$(PYTEST) -m "not slow and not engine and not peers"
+
+.PHONY: test-slow
+test-slow: $(VENV)/.dev ## Runs the slow tests, and one build on each engine and store
+	@$(PY) tests/integration/engines/installed.py smoke
+	$(PYTEST) -m "smoke or (slow and not engine and not peers)" --durations=15
+
+SUITES := tests
+
+.PHONY: test-engines
+test-engines: $(if $(filter tests,$(SUITES)),engines,$(VENV)/.dev) ## Runs all tests on engines, stores and other versions, or those in SUITES
+	$(PYTEST) -m "engine and not smoke" --durations=15 $(SUITES)
+
+.PHONY: test-pythons
+test-pythons: ## Runs the quick tests on Python 3.12 and 3.13
+	for version in 3.12 3.13; do \
+		$(MAKE) VENV=.venv-$$version PYTHON=python$$version test || exit 1; done
 
 .PHONY: test-all
-test-all: test engines ## Runs the quick tests, then the slow ones and those on real engines
-	$(PY) -m pytest -m "slow or engine or peers" --numprocesses 2 --dist loadfile --durations=25 || test $$? -eq 5 # 5: no test bears either mark
+test-all: test test-slow test-engines ## Runs all of these on one Python
 
 PEERS := .venv-peers
 
@@ -33,7 +50,7 @@ peers: $(VENV)/.dev ## Reads snapshots with PyTorch and Grain, in a separate env
 	$(PY) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet \
 		google-crc32c grain numpy torch torchdata
-	SNAPSHARD_PEERS=$(PEERS)/bin/python $(PY) -m pytest -m peers --numprocesses 2 --durations=10
+	SNAPSHARD_PEERS=$(PEERS)/bin/python $(PYTEST) -m peers --durations=10
 
 .PHONY: torture
 torture: $(VENV)/.dev ## Kills builds at random moments, builds large inputs, compares random data with other readers

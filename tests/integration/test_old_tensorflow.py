@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("read_snapshots.py")
 Cases = dict[str, dict[str, Any]]
 
 # Installs each TensorFlow once, a process for each version reads every case: a minute.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

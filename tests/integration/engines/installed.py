@@ -1,12 +1,14 @@
 """Engines and stores that the tests run on: got once, into a folder outside the tree.
 
-``python installed.py`` gets what the tools at hand can get, and says what is missing;
+``python installed.py`` gets what the tools at hand can get, and says what is missing; ``python
+installed.py smoke`` leaves out what no test marked ``smoke`` needs;
 tests that need a missing one skip with that word. With ``SNAPSHARD_NEED_ENGINES`` set it is an
 error instead. ``SNAPSHARD_ENGINES`` names the folder; by default ``~/.cache/snapshard/engines``.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -99,14 +101,13 @@ def airflow() -> Path:
     return _got(place, get, needs=sys.executable, command=f"pip install {package}") / "bin/python"
 
 
-ENGINES: tuple[Callable[[], Path], ...] = (
+SMOKE: tuple[Callable[[], Path], ...] = (
     flink_job_server,
     prism,
     fake_gcs_server,
-    flink_libraries,
-    airflow,
     spark_job_server,
 )
+ENGINES = (*SMOKE[:-1], flink_libraries, airflow, SMOKE[-1])
 """Got two at a time; Maven, whose folder of downloads bears but one at work, begins and ends."""
 
 _MAVEN = threading.Lock()
@@ -130,17 +131,23 @@ def _job_server(engine: str) -> Path:
 
 
 def _got(place: Path, get: Callable[[Path], None], *, needs: str, command: str) -> Path:
-    """A folder that ``get`` fills, whole or not at all."""
-    if not place.is_dir():
-        _need(needs, command=command)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f".{place.name}.{os.getpid()}")
+    """A folder that ``get`` fills, whole or not at all, in one process at a time."""
+    if place.is_dir():
+        return place
+    _need(needs, command=command)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{place.name}.partial")
+    with place.with_name(f".{place.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if place.is_dir():
+            return place
         try:
+            shutil.rmtree(partial, ignore_errors=True)
             get(partial)
             partial.rename(place)
         except (OSError, subprocess.CalledProcessError) as error:
-            told = getattr(error, "output", None) or str(error)
-            raise MissingEngineError(f"{place.name} could not be got: {told[-1000:]}") from None
+            output = getattr(error, "output", None) or str(error)
+            raise MissingEngineError(f"{place.name} is not available: {output[-1000:]}") from None
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return place
@@ -166,7 +173,8 @@ def main() -> int:
     """Gets what can be got; the exit code is 1 where one is missing and all are needed."""
     missing = 0
     with ThreadPoolExecutor(2) as pool:
-        pending = {engine.__name__: pool.submit(engine) for engine in ENGINES}
+        engines = SMOKE if sys.argv[1:] == ["smoke"] else ENGINES
+        pending = {engine.__name__: pool.submit(engine) for engine in engines}
     for name, place in pending.items():
         try:
             print(f"{name}: {place.result()}")

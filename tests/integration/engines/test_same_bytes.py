@@ -44,6 +44,7 @@ def test_direct_with_workers(
     assert lab.build_facts(snapshot)["runner"] == "direct"
 
 
+@pytest.mark.smoke
 def test_prism(
     lab: Any,
     table_recipe: Path,
@@ -57,6 +58,7 @@ def test_prism(
     assert lab.build_facts(snapshot)["runner"] == "prism"
 
 
+@pytest.mark.smoke
 def test_embedded_flink(
     lab: Any, table_recipe: Path, table_hashes: dict[str, str], flink_jar: Path, tmp_path: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_images_on_embedded_flink(
     assert lab.hashes(snapshot) == image_hashes
 
 
+@pytest.mark.smoke
 def test_embedded_spark(
     lab: Any, table_recipe: Path, table_hashes: dict[str, str], spark_jar: Path, tmp_path: Path
 ) -> None:

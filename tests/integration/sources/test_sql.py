@@ -233,6 +233,7 @@ def table(postgres: str) -> str:
 
 
 @pytest.mark.engine
+@pytest.mark.smoke
 def test_postgres_comes_back_equal(lab: Any, tmp_path: Path, table: str) -> None:
     source = ss.Sql(table, "SELECT * FROM t", key="id", label="feeling")
     snapshot = build(tmp_path, source)

@@ -129,6 +129,7 @@ def check_described(job: Job, *, step: str, labels: dict[str, str] | None = None
         assert not found.dependencies
 
 
+@pytest.mark.smoke
 def test_build(service: DataflowService, tmp_path: Path) -> None:
     """Each job of a build: described, staged, run from its staged files; the bytes of direct."""
     write_tables("gs://bucket/table")

@@ -80,7 +80,7 @@ def hashes(lab: Any, snapshot: ss.Snapshot, folder: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.smoke), 2])
 def test_all_on_s3(
     lab: Any, s3: Proxy, table: Path, local_hashes: dict[str, str], tmp_path: Path, workers: int
 ) -> None:
@@ -91,6 +91,7 @@ def test_all_on_s3(
     assert ss.build(recipe(source), "s3://bucket/out").cached
 
 
+@pytest.mark.smoke
 def test_all_on_gcs(
     lab: Any, gcs: Proxy, table: Path, local_hashes: dict[str, str], tmp_path: Path
 ) -> None:
