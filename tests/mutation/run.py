@@ -9,9 +9,11 @@ from this one, which has loaded the libraries; there the module is compiled from
 and the tests run until one fails. That, a crash and a timeout count as killed. What survives is
 listed: an equivalent mutant, or something that these tests do not hold.
 
-A process that a test starts loads the module from its file, so there it is not mutated. Compare
-runs of one Python version: mutants are known by statements as its ``ast.unparse`` writes them. Ends
-with 1 if a subject's tests fail unmutated, or kill fewer than in the results of ``--against``.
+A process that a test starts loads the module from its file, so there it is not mutated. A module
+whose text is copied, as those of the reader are into each snapshot, is mutated in the copies.
+Compare runs of one Python version: mutants are known by statements as its ``ast.unparse`` writes
+them. With ``--against``, the mutants are those of that run that still exist. Ends with 1 if a
+subject's tests fail unmutated, or let a mutant survive that was killed in that run.
 """
 
 import argparse
@@ -59,7 +61,10 @@ LIBRARIES = (
 QUICK = "not slow and not engine and not peers"
 _POLL_SECONDS = 0.02
 _LIMIT_SECONDS, _LIMIT_TIMES = 20, 3
-"""What a mutant may take: so long, and so many times what the tests take without one."""
+"""What a mutant may take: so long, and so many times what the tests take without one; that much
+processor time, so that a busy machine kills no mutant."""
+_IDLE_TIMES = 10
+"""A mutant may wait so much longer than it may compute."""
 _MEMORY_BYTES = 6 << 30
 
 
@@ -70,6 +75,7 @@ class Trial:
     outcome: str
     """passed (so it survived), failed, timeout or crashed."""
     seconds: float
+    """Processor time."""
     killer: str
     """The first test that failed; empty where none did."""
     missing: tuple[str, ...]
@@ -107,6 +113,24 @@ class _MutantFinder(MetaPathFinder):
         return spec_from_file_location(fullname, self._path, loader=loader)
 
 
+class _CopiedText:
+    """Gives a module's mutated text to who reads its file as text, and notes who does."""
+
+    def __init__(self, mutant: Mutant | None) -> None:
+        self.read: set[Path] = set()
+        texts = {}
+        if mutant:
+            path = ROOT / mutant.path
+            texts[path] = mutant.apply(path.read_bytes()).decode()
+        original = Path.read_text
+
+        def read_text(path: Path, *args: Any, **options: Any) -> str:
+            self.read.add(path)
+            return texts[path] if path in texts else original(path, *args, **options)
+
+        Path.read_text = read_text  # type: ignore[method-assign]
+
+
 class _Watch:
     """What pytest is asked besides its exit status, and told besides its options."""
 
@@ -140,7 +164,7 @@ def _module_name(path: str) -> str:
     return ".".join([PACKAGE, *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
 
-def _run_tests(subject: Subject, mutant: Mutant | None, folder: Path) -> int:
+def _run_tests(subject: Subject, mutant: Mutant | None, folder: Path, limit: float) -> int:
     """Runs a subject's tests in this process, which is good for nothing else afterwards."""
     import pytest
 
@@ -148,11 +172,13 @@ def _run_tests(subject: Subject, mutant: Mutant | None, folder: Path) -> int:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+    if limit < math.inf:
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit), resource.RLIM_INFINITY))
     # Where a mutant removes or leaves temporary files, it is in a folder of its own.
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     if mutant:
         sys.meta_path.insert(0, _MutantFinder(mutant))
-    watch = _Watch()
+    copied, watch = _CopiedText(mutant), _Watch()
     options = ["-q", "-x", "-m", QUICK, "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short"]
     basetemp = f"--basetemp={folder / 'tests'}"
     status = pytest.main([*options, basetemp, *subject.tests], plugins=[watch])
@@ -160,7 +186,8 @@ def _run_tests(subject: Subject, mutant: Mutant | None, folder: Path) -> int:
     missing = []
     for path in subject.modules:
         module = sys.modules.get(_module_name(path))
-        if module is None or Path(module.__file__ or "").resolve() != ROOT / path:
+        loaded = module is not None and Path(module.__file__ or "").resolve() == ROOT / path
+        if not loaded and ROOT / path not in copied.read:
             missing.append(path)
     (folder / "end").write_text(json.dumps({"killer": watch.killer, "missing": missing}))
     return int(status)
@@ -181,7 +208,7 @@ class _Forked:
             try:
                 os.setsid()
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                status = _run_tests(subject, mutant, Path(self._folder.name))
+                status = _run_tests(subject, mutant, Path(self._folder.name), limit)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -192,9 +219,9 @@ class _Forked:
         seconds = time.monotonic() - self._started
         # Looked at and not reaped: else its group's number could be another's before it is killed.
         ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended is None and seconds < self._limit:
+        if ended is None and seconds < _IDLE_TIMES * self._limit:
             return None
-        self.kill()
+        cpu_seconds = self.kill()
         folder = Path(self._folder.name)
         end: dict[str, Any] = {"killer": "", "missing": ()}
         with contextlib.suppress(OSError, json.JSONDecodeError):
@@ -203,20 +230,21 @@ class _Forked:
         with contextlib.suppress(OSError):
             output = (folder / "output").read_text(errors="replace")
         self._folder.cleanup()
-        if ended is None:
+        if ended is None or ended.si_status == signal.SIGXCPU:
             outcome = "timeout"
         elif ended.si_code != os.CLD_EXITED:
             outcome = "crashed"
         else:
             outcome = "failed" if ended.si_status else "passed"
-        return Trial(outcome, seconds, end["killer"], tuple(end["missing"]), output)
+        return Trial(outcome, cpu_seconds, end["killer"], tuple(end["missing"]), output)
 
-    def kill(self) -> None:
-        """Ends it with all that it started, and reaps it."""
+    def kill(self) -> float:
+        """Ends it with all that it started, and returns the processor time that it took."""
         for kill in (os.killpg, os.kill):  # it may not have a group yet
             with contextlib.suppress(ProcessLookupError):
                 kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        _, _, usage = os.wait4(self._pid, 0)
+        return usage.ru_utime + usage.ru_stime
 
 
 def run_trials(
@@ -238,10 +266,15 @@ def run_trials(
             one.kill()
 
 
-def chosen(subject: Subject, num: int) -> list[Mutant]:
-    """The mutants of a subject."""
-    found = [find_mutants((ROOT / path).read_bytes(), path) for path in subject.modules]
-    return choose(itertools.chain.from_iterable(found), num)
+def chosen(subject: Subject, num: int, before: Mapping[str, Any] | None = None) -> list[Mutant]:
+    """The mutants of a subject; those of the results ``before``, where they still exist."""
+    modules = [find_mutants((ROOT / path).read_bytes(), path) for path in subject.modules]
+    mutants = list(itertools.chain.from_iterable(modules))
+    if before is None:
+        return choose(mutants, num)
+    ranks = {mutant["rank"] for mutant in before["mutants"]}
+    kept = [mutant for mutant in mutants if mutant.rank in ranks]
+    return choose(kept, len(kept)) if kept else []
 
 
 def told(mutant: Mutant) -> str:
@@ -275,7 +308,9 @@ class Result:
         return {"killed": self.num_killed, "total": len(self.trials), "mutants": mutants}
 
 
-def run_subject(name: str, *, num: int, jobs: int) -> Result:
+def run_subject(
+    name: str, *, num: int, jobs: int, before: Mapping[str, Any] | None = None
+) -> Result:
     """Runs the mutants of one subject, and says how each ended.
 
     Raises:
@@ -292,8 +327,8 @@ def run_subject(name: str, *, num: int, jobs: int) -> Result:
                 "is listed in tests/mutation/subjects.py."
             )
     slowest = max(trial.seconds for trial in unmutated)
-    print(f"{name}: passed without a mutant in {slowest:.0f} s", flush=True)
-    mutants, trials = chosen(subject, num), []
+    print(f"{name}: passed without a mutant in {slowest:.0f} s of processor time", flush=True)
+    mutants, trials = chosen(subject, num, before), []
     limit = _LIMIT_SECONDS + _LIMIT_TIMES * slowest
     for mutant, trial in run_trials(subject, mutants, jobs=jobs, limit=limit):
         assert mutant
@@ -304,21 +339,28 @@ def run_subject(name: str, *, num: int, jobs: int) -> Result:
 
 
 def weaker(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What is to be said of each subject whose tests kill fewer than before: results as JSON."""
+    """The mutants of each subject that were killed before and survive now: results as JSON."""
     lines = []
     for name in sorted(before.keys() & after.keys()):
-        old, new = before[name], after[name]
-        if new["killed"] < old["killed"]:
-            lines.append(f"{name}: {new['killed']} killed, {old['killed']} before")
-            killed = {one["rank"] for one in old["mutants"] if one["killed"]}
-            for one in new["mutants"]:
-                if not one["killed"] and one["rank"] in killed:
-                    place = f"{one['path']}:{one['line']} {one['function']}"
-                    lines.append(f"  survives now: {place}: {one['statement']} [{one['mutation']}]")
+        killed = {mutant["rank"] for mutant in before[name]["mutants"] if mutant["killed"]}
+        survivors = [
+            f"  survives now: {mutant['path']}:{mutant['line']} {mutant['function']}: "
+            f"{mutant['statement']} [{mutant['mutation']}]"
+            for mutant in after[name]["mutants"]
+            if not mutant["killed"] and mutant["rank"] in killed
+        ]
+        if survivors:
+            same = {mutant["rank"] for mutant in after[name]["mutants"]}
+            lines += [
+                f"{name}: {after[name]['killed']} killed, {len(killed & same)} of the same before",
+                *survivors,
+            ]
     return lines
 
 
-def run(names: Sequence[str], *, num: int, jobs: int, out: Path | None) -> dict[str, Any]:
+def run(
+    names: Sequence[str], *, num: int, jobs: int, out: Path | None, before: Mapping[str, Any]
+) -> dict[str, Any]:
     """Runs subjects, prints what is found, and gives the results as JSON has them.
 
     Raises:
@@ -332,7 +374,7 @@ def run(names: Sequence[str], *, num: int, jobs: int, out: Path | None) -> dict[
     assert PACKAGE not in sys.modules
     started, results, written = time.monotonic(), dict[str, Result](), dict[str, Any]()
     for name in names:
-        results[name] = run_subject(name, num=num, jobs=jobs)
+        results[name] = run_subject(name, num=num, jobs=jobs, before=before.get(name))
         written[name] = results[name].as_json()
         if out:
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -342,7 +384,7 @@ def run(names: Sequence[str], *, num: int, jobs: int, out: Path | None) -> dict[
         for mutant in result.survivors:
             print(f"  {name:8} {told(mutant)}")
     for name, result in results.items():
-        seconds = sum(trial.seconds for _, trial in result.trials) / len(result.trials)
+        seconds = sum(trial.seconds for _, trial in result.trials) / max(1, len(result.trials))
         count = f"{result.num_killed} of {len(result.trials)}"
         print(f"{name:8} {count} killed, {seconds:.1f} s a mutant")
     return written
@@ -367,7 +409,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     before = json.loads(args.against.read_text()) if args.against else {}
     try:
-        after = run(names, num=args.num, jobs=args.jobs, out=args.out and args.out.resolve())
+        out = args.out and args.out.resolve()
+        after = run(names, num=args.num, jobs=args.jobs, out=out, before=before)
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1

@@ -130,4 +130,101 @@ SUBJECTS = {
             "tests/integration/test_hostile_credentials.py",
         ),
     ),
+    "reader": Subject(
+        modules=(
+            "pipelines/reader/runtime/options.py",
+            "pipelines/reader/runtime/order.py",
+            "pipelines/reader/runtime/parsing.py",
+            "pipelines/reader/runtime/pipeline.py",
+            "pipelines/reader/runtime/plan.py",
+            "pipelines/reader/runtime/resume.py",
+            "pipelines/reader/runtime/shards.py",
+            "pipelines/reader/runtime/splits.py",
+        ),
+        tests=(
+            "tests/pipelines/test_reader.py",
+            "tests/pipelines/test_reader_options.py",
+            "tests/pipelines/test_reader_streams.py",
+            "tests/pipelines/test_reader_values.py",
+            "tests/pipelines/test_reader_mistakes.py",
+            "tests/pipelines/test_reader_splits.py",
+            "tests/pipelines/test_reader_resume.py",
+        ),
+    ),
+    "csv": Subject(
+        modules=(
+            "transforms/sources/csv/cells.py",
+            "transforms/sources/csv/dialect.py",
+            "transforms/sources/csv/rows.py",
+            "transforms/sources/csv/source.py",
+            "transforms/sources/csv/types.py",
+            "transforms/sources/text_stream.py",
+        ),
+        tests=(
+            "tests/transforms/sources/test_csv.py",
+            "tests/transforms/sources/test_csv_formats.py",
+            "tests/transforms/sources/test_csv_sniff.py",
+            "tests/transforms/sources/test_exact_numbers.py",
+            "tests/transforms/sources/test_inference.py",
+            "tests/transforms/sources/test_oracles.py",
+        ),
+    ),
+    "json": Subject(
+        modules=(
+            "transforms/sources/json/rows.py",
+            "transforms/sources/json/source.py",
+            "transforms/sources/json/types.py",
+            "transforms/sources/json/values.py",
+        ),
+        tests=(
+            "tests/transforms/sources/test_json_lines.py",
+            "tests/transforms/sources/test_json_lines_malformed.py",
+            "tests/transforms/sources/test_exact_numbers.py",
+            "tests/transforms/sources/test_mixed_types.py",
+            "tests/transforms/sources/test_oracles.py",
+        ),
+    ),
+    "labels": Subject(
+        modules=(
+            "transforms/sources/folders/labels.py",
+            "transforms/sources/folders/side_tables.py",
+        ),
+        tests=(
+            "tests/transforms/sources/test_file_labels.py",
+            "tests/transforms/sources/test_image_folder.py",
+            "tests/transforms/sources/test_audio_folder.py",
+            "tests/transforms/sources/test_coco.py",
+        ),
+    ),
+    "publish": Subject(
+        modules=(
+            "pipelines/publish/serving.py",
+            "pipelines/publish/step.py",
+            "pipelines/reader/emit.py",
+            "schemas/manifest.py",
+        ),
+        tests=(
+            "tests/schemas/test_manifest.py",
+            "tests/pipelines/test_emit.py",
+            "tests/pipelines/test_snapshot.py",
+            "tests/pipelines/test_damage.py",
+            "tests/pipelines/test_hostile_names.py",
+            "tests/integration/test_publish_together.py",
+            "tests/integration/test_told_to_reader.py",
+        ),
+    ),
+    "digest": Subject(
+        modules=(
+            "transforms/code/dependencies.py",
+            "transforms/code/digest.py",
+            "transforms/code/user_code.py",
+            "transforms/code/values.py",
+        ),
+        tests=(
+            "tests/transforms/test_code_digest.py",
+            "tests/pipelines/test_dependencies.py",
+            "tests/pipelines/test_fingerprint_changes.py",
+            "tests/transforms/test_computed.py",
+        ),
+    ),
 }

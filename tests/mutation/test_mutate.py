@@ -119,9 +119,10 @@ def test_fewer_kills_are_told() -> None:
     same = {"killed": 30, "mutants": []}
     before = {"keys": {"killed": 1, "mutants": [one | {"killed": True}]}, "plan": same}
     after = {"keys": {"killed": 0, "mutants": [one | {"killed": False}]}, "plan": same}
-    assert weaker(after, before) == weaker(before, before) == []
+    gone = {"keys": {"killed": 0, "mutants": []}}
+    assert weaker(after, before) == weaker(before, before) == weaker(before, gone) == []
     assert weaker(before, after) == [
-        "keys: 0 killed, 1 before",
+        "keys: 0 killed, 1 of the same before",
         "  survives now: a.py:3 f: g() [call deleted]",
     ]
 
@@ -191,7 +192,7 @@ def test_a_run(tmp_path: Path) -> None:
         [*command, "--against", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert weak.returncode == 1
-    assert "made: 0 killed, 4 before" in weak.stdout
+    assert "made: 0 killed, 4 of the same before" in weak.stdout
     assert "survives now: code.py:3 join: return a + b [Add → Sub]" in weak.stdout
 
     (root / "test_made.py").write_text("def test_nothing(): pass")
