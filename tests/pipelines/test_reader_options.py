@@ -3,8 +3,6 @@
 import io
 import math
 import os
-import subprocess
-import sys
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -538,29 +536,6 @@ class TestTheEnd:
         assert not reader.dataset("train", 16).options().deterministic
         assert sorted(ids(dataset)) == list(range(TOTAL))
 
-    @pytest.mark.slow  # another process, which has two devices
-    def test_batches_lie_on_a_device(self, folder: Path, reader: types.ModuleType) -> None:
-        assert reader.NUM_EXAMPLES
-        program = (
-            "import sys\n"
-            f"sys.path.insert(0, {str(folder)!r})\n"
-            "import reader, tensorflow as tf\n"
-            "(cpu,) = tf.config.list_physical_devices('CPU')\n"
-            "two = [tf.config.LogicalDeviceConfiguration()] * 2\n"
-            "tf.config.set_logical_device_configuration(cpu, two)\n"
-            "for options in ({}, {'prefetch_to_device': '/CPU:1'}):\n"
-            "    dataset = reader.dataset('train', 16, **options)\n"
-            "    batches = list(dataset)\n"
-            "    print(*{one['id'].device[-5:] for one in batches}, int(dataset.cardinality()))\n"
-            "    print(sorted(int(i) for one in batches for i in one['id']) == [*range(TOTAL)])\n"
-        ).replace("TOTAL", str(TOTAL))
-        done = subprocess.run(
-            [sys.executable, "-c", program], check=True, capture_output=True, text=True
-        )
-        plain, all_of_them, there, all_there = done.stdout.splitlines()
-        assert (plain, there) == (f"CPU:0 {-(-TOTAL // 16)}", "CPU:1 -2")
-        assert (all_of_them, all_there) == ("True", "True")
-
     @pytest.mark.parametrize(
         ("options", "words"),
         [
@@ -594,35 +569,6 @@ class TestTheEnd:
     ) -> None:
         with pytest.raises(ValueError, match=words.replace(" .", " .*")):
             reader.dataset("train", 16, **options)
-
-    @pytest.mark.slow  # debug mode cannot be left again: another process loads TensorFlow
-    def test_debug_runs_functions_eagerly(self, reader: types.ModuleType, folder: Path) -> None:
-        """They may return arrays of NumPy."""
-        program = (
-            "import sys\n"
-            f"sys.path.insert(0, {str(folder)!r})\n"
-            "import numpy as np, reader\n"
-            "seen, found = [], []\n"
-            "def augment(example, seed):\n"
-            "    if hasattr(example['id'], 'numpy'):  # it is traced once, too\n"
-            "        seen.append(example['id'].numpy())\n"
-            "    return example\n"
-            "for _ in range(2):\n"
-            "    options = {'seed': 1, 'epochs': 2, 'augment': augment, 'debug': True}\n"
-            "    for batch in reader.dataset('train', 16, start_step=15, **options):\n"
-            "        found += [int(i) for i in batch['id']]\n"
-            "print(len(found), {*seen} == {*found}, len({*found}))\n"
-            "def augment(batch, seeds):\n"
-            "    return batch, np.zeros((16, 3), np.int64)\n"
-            "options = {'augment_batch': augment, 'drop_remainder': True, 'debug': True}\n"
-            "print(sum(len(zeros) for _, zeros in reader.dataset('train', 16, **options)))\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", program], check=True, capture_output=True, text=True
-        )
-        facts, num = done.stdout.splitlines()
-        assert facts.split() == [str(2 * (2 * TOTAL - 240)), "True", str(TOTAL)]
-        assert num == str(TOTAL // 16 * 16)
 
 
 def test_the_order_may_be_left_open(reader: types.ModuleType) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
@@ -181,7 +182,6 @@ class TestIds:
         {"bucket": True, "seed": 1, "start_step": 5, "augment": identity},
         {"seed": 1, "start_step": [(5, 4, 2)]},
         {"shard": (1, 3), "equal_steps": True},
-        {"filter": lambda example: example["label"] == 1},
     )
     def test_each_example_has_its_own(
         self, reader: types.ModuleType, options: dict[str, Any]
@@ -250,79 +250,25 @@ class TestIds:
                 make("train", 1, with_id=True)
 
 
-class TestFilter:
-    def test_one_that_fails_leaves_nothing_behind(self, reader: types.ModuleType) -> None:
-        with pytest.raises(ValueError, match="filter= must return True or False"):
-            reader.dataset("train", 16, filter=lambda example: None)
-        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-            assert tf.Variable(1.0) == 1.0
+class TestCallsOfTfDataThatFollow:
+    """As docs/reading.md shows them."""
 
-    @pytest.mark.slow
-    @each_with_one_reader(
-        {},
-        {"seed": 1, "epochs": 2},
-        {"shuffle": False, "drop_remainder": True},
-        {"cache": "decoded"},
-        {"balance": {"odd": 1, "even": 1}},
-        {"augment": identity},
-        {"pad": True},
-    )
-    def test_batches_are_full(self, reader: types.ModuleType, options: dict[str, Any]) -> None:
-        def keep(example: Any) -> Any:
-            if example["label"] == 1:  # converted by AutoGraph
-                return tf.size(example["tokens"]) < 100
-            return False
+    def test_leaving_out_examples(self, reader: types.ModuleType) -> None:
+        examples = reader.dataset("train", None, seed=1, epochs=2)
+        some = examples.filter(lambda example: example["label"] == 1).batch(16).prefetch(2)
+        batches = [batch["number"].numpy().tolist() for batch in some]
+        assert {len(batch) for batch in batches[:-1]} == {16}
+        found = [number for batch in batches for number in batch]
+        assert sorted(found) == sorted([*range(1, NUM, 2)] * 2)
 
-        dataset = reader.dataset("train", 16, filter=keep, **options)
-        assert dataset.cardinality() == reader.steps("train", 16, filter=keep, **options) == -2
-        found = [batch["number"].numpy().tolist() for batch in dataset]
-        epochs = options.get("epochs", 1)
-        sizes = [len(batch) for batch in found]
-        assert sizes == ([16] * 10 + [5] * (not options.get("drop_remainder"))) * epochs
-        numbers = [number for batch in found for number in batch]
-        if "balance" not in options and "drop_remainder" not in options:
-            assert sorted(numbers) == sorted([*range(1, NUM, 2)] * epochs)
-        assert all(number % 2 for number in numbers)
-
-    def test_examples_of_pairs_and_single_ones(self, reader: types.ModuleType) -> None:
-        def keep(example: Any) -> Any:
-            features, label = example
-            return (label == 0) & (features["number"] < 100)
-
-        given: dict[str, Any] = {"filter": keep, "as_supervised": True, "shuffle": False}
-        found = [int(features["number"]) for features, _ in reader.dataset("train", None, **given)]
-        assert found == [*range(0, 100, 2)]
-        assert reader.steps("train", None, **given) == -2
-
-    @pytest.mark.slow
-    def test_nothing_is_left(self, reader: types.ModuleType) -> None:
-        assert not [*reader.dataset("train", 8, filter=lambda example: False)]
-        endless = reader.dataset("train", 8, filter=lambda example: False, epochs=None)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="filter= gives no batch"):
-            next(iter(endless))
-        some = reader.dataset("train", 8, filter=lambda one: one["number"] < 20, epochs=None)
-        found = batched(some.take(8))  # three batches in each epoch
-        assert sorted(found[:20]) == sorted(found[20:40]) == [*range(20)]
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"filter": 1}, "filter=1 must be a function"),
-            ({"equal_steps": True}, "filter= and equal_steps= cannot be combined"),
-            ({"start_step": 3, "seed": 1}, "filter= and start_step= cannot be combined"),
-            ({"bucket": True}, "filter= and bucket= cannot be combined"),
-            ({"augment_batch": identity}, "filter= and augment_batch= cannot be combined"),
-            ({"pad": True, "augment": identity}, "filter= and pad= cannot be combined"),
-            ({"filter": lambda example: None}, "filter= must return True or False"),
-            ({"filter": lambda example: example["number"]}, "filter= must return True or False"),
-            ({"filter": lambda image, label: True}, r"called as f\(example\)"),
-        ],
-        ids=range(9),
-    )
-    def test_refused(self, reader: types.ModuleType, options: dict[str, Any], message: str) -> None:
-        given = {"filter": lambda example: True, **options}
-        with pytest.raises(ValueError, match=message):
-            reader.dataset("train", 8, **given)
+    def test_mixing_datasets(self, reader: types.ModuleType) -> None:
+        odd, even = (
+            reader.dataset("train", None, epochs=None, seed=1, balance={name: 1})
+            for name in ("odd", "even")
+        )
+        both = tf.data.Dataset.sample_from_datasets([odd, even], [0.75, 0.25], seed=1)
+        labels = np.concatenate([batch["label"] for batch in both.batch(128).take(10)])
+        assert (labels == 1).mean() == pytest.approx(0.75, abs=0.05)
 
 
 @pytest.mark.slow

@@ -33,7 +33,6 @@ from .facts import (
 if TYPE_CHECKING:
     from . import arrays
     from .api import dataset, files, steps
-    from .balance import mix
     from .input_wait import InputWait
     from .parsing import parse
     from .serving import preprocess
@@ -54,7 +53,6 @@ __all__ = [
     "dataset",
     "files",
     "fold",
-    "mix",
     "parse",
     "preprocess",
     "steps",
@@ -64,7 +62,6 @@ _LAZY = {
     "dataset": "api",
     "files": "api",
     "steps": "api",
-    "mix": "balance",
     "InputWait": "input_wait",
     "parse": "parsing",
     "preprocess": "serving",

@@ -44,7 +44,6 @@ def dataset(
     bucket: bool | str = False,
     windows: tuple[int, int] | None = None,
     pack: int | None = None,
-    filter: Callable[[Any], Any] | None = None,
     augment: Callable[[Any, Any], Any] | None = None,
     augment_batch: Callable[[Any, Any], Any] | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -52,9 +51,7 @@ def dataset(
     service: str | dict[str, Any] | None = None,
     parallelism: int | None = None,
     prefetch: int | None = None,
-    prefetch_to_device: str | None = None,
     options: tf.data.Options | None = None,
-    debug: bool = False,
 ) -> tf.data.Dataset:
     """Returns one split as a dataset of batches, prefetched, with exact cardinality.
 
@@ -110,8 +107,6 @@ def dataset(
             and no window at all is an error. The number of batches is unknown.
         pack: Fill rows of this length with several lists, and add <name>_segment_ids (from 1) and
             <name>_positions; longer lists are split. The number of batches is unknown.
-        filter: ``filter(example)`` gives True for the examples to keep, of those that ``dataset``
-            would yield without it. Batches are full. Their number is unknown.
         augment: ``augment(example, seed)`` is mapped over the examples, after the cache, on all
             cores; ``seed`` is int64[2], different for each record and epoch, for
             ``tf.image.stateless_*``.
@@ -126,10 +121,7 @@ def dataset(
             decide.
         prefetch: Number of batches kept ready; None lets tf.data decide, 0 prepares each batch when
             it is requested.
-        prefetch_to_device: Device such as "/GPU:0" to copy batches to, ahead of time; makes the
-            cardinality unknown.
         options: Additional ``tf.data.Options``, which override the reader's own.
-        debug: Run all functions eagerly, for breakpoints and prints; slow.
 
     Returns:
         Dicts by feature name: images are ``uint8[batch, height, width, channels]``, or uint16 as
@@ -169,8 +161,7 @@ def steps(*args: Any, **kwargs: Any) -> int:
     nothing: it shortens only the first epoch.
 
     Returns:
-        The number of batches; -2 (``tf.data.UNKNOWN_CARDINALITY``) with ``windows=``, ``pack=`` or
-        ``filter=``.
+        The number of batches; -2 (``tf.data.UNKNOWN_CARDINALITY``) with ``windows=`` or ``pack=``.
 
     Raises:
         ValueError: as ``dataset``.

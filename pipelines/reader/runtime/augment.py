@@ -125,24 +125,17 @@ It is called as f({arguments}). Without as_supervised, {one} is a dict; with it,
 (features, label):
     def {name}({arguments}):
         image = {one}["image"]
-        return {changed_dict}
+        return {{**{one}, "image": image}}
     def {name}({arguments}):  # as_supervised=True
         image, label = {one}
-        return {changed_pair}"""
+        return image, label"""
 
 
 def _forms(name: str) -> str:
     """How a function is called without and with ``as_supervised``."""
-    one = "batch" if name == "augment_batch" else "example"
-    arguments = {"augment": "example, seed", "augment_batch": "batch, seeds"}.get(name, one)
-    is_filter = name == "filter"
-    return _FORMS.format(
-        name=name,
-        one=one,
-        arguments=arguments,
-        changed_dict="True" if is_filter else f'{{**{one}, "image": image}}',
-        changed_pair="True" if is_filter else "image, label",
-    )
+    is_batch = name == "augment_batch"
+    one, arguments = ("batch", "batch, seeds") if is_batch else ("example", "example, seed")
+    return _FORMS.format(name=name, one=one, arguments=arguments)
 
 
 @contextlib.contextmanager
@@ -212,7 +205,7 @@ def _check_result(name: str, found: Any, batch: Any) -> None:
 def _holds_seed(found: tuple[Any, ...], batch: Any) -> bool:
     """Whether a result ends with a seed, as that of a function written for (features, label)."""
     *examples, last = found
-    shape = tf.TensorShape(getattr(last, "shape", None))  # with debug=True, maybe of an array
+    shape = tf.TensorShape(getattr(last, "shape", None))
     if not shape.rank or shape[-1] != 2 or not tf.as_dtype(last.dtype).is_integer:
         return False
     for example in (examples[0], tuple(examples)):

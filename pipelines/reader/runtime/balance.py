@@ -1,20 +1,17 @@
-"""``balance=``: the classes of an epoch in a given ratio; and ``mix``, for several datasets."""
+"""``balance=``: the classes of an epoch in a given ratio."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 import numbers
 import os
-import random
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +20,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .cache import free_memory
-from .draw import GOLDEN, Draw, mixed, num_batches, share, went
+from .draw import Draw, num_batches, share, went
 from .frames import Inflated, LocalFile, fault_of, fault_of_shard, how_to_verify
 from .local_copy import place_of
 from .options import Options, ReadSoFar
@@ -134,97 +131,6 @@ def _check_window(options: Options, num_bytes: int) -> None:
             f"{options.split!r} has {num_bytes:,} bytes. Give only the folder, or a window of at "
             "least that size."
         )
-
-
-def mix(
-    datasets: Sequence[tf.data.Dataset],
-    weights: Sequence[float],
-    batch_size: int,
-    *,
-    seed: int | None = None,
-) -> tf.data.Dataset:
-    """Mixes the examples of several datasets into batches, in a given ratio.
-
-    Chunks of an eighth of a batch are taken from each dataset in turn, at multiples of the golden
-    ratio: any stretch of examples, however short, has the given ratio to within a few chunks. It
-    ends when the first dataset ends, and drops the rest of the others. Its cardinality is infinite
-    if all datasets are endless (``epochs=None``), otherwise unknown.
-
-    Args:
-        datasets: Batched datasets of equal types, as ``dataset`` returns them: of several splits or
-            snapshots.
-        weights: Relative number of examples from each dataset; they need not add up to 1.
-        batch_size: Examples per batch; only the last batch may have fewer.
-        seed: Fixes which dataset comes next, regardless of ``tf.random.set_seed``.
-
-    Raises:
-        ValueError: if the datasets differ in their element types, or are padded batch by batch, or
-            a weight is not a number above 0.
-    """
-    if not datasets or len(datasets) != len(weights) or batch_size < 1:
-        raise ValueError(
-            f"{len(datasets)} datasets, {len(weights)} weights and batch_size={batch_size}: there "
-            "must be one weight for each dataset, and a batch size of at least 1."
-        )
-    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
-        raise ValueError(f"weights={list(weights)} must be numbers above 0.")
-    chunk = max(1, batch_size // 8)
-    chunks = [_chunked(dataset, chunk) for dataset in datasets]
-    for number, one in enumerate(chunks):
-        if one.element_spec != chunks[0].element_spec:
-            raise ValueError(
-                f"dataset {number} gives {one.element_spec}, but dataset 0 "
-                f"{chunks[0].element_spec}: choose columns=, image_size= and dtype= alike."
-            )
-    shares = list(itertools.accumulate(Fraction(float(weight)) for weight in weights))
-    ends = [int(share / shares[-1] * 2**64) for share in shares[:-1]]
-    offset = random.getrandbits(64) if seed is None else mixed(np.uint64(seed & _MASK))
-
-    def chosen(step: Any) -> Any:
-        place = tf.cast(step, tf.uint64) * tf.constant(GOLDEN, tf.uint64)
-        place += tf.constant(int(offset), tf.uint64)
-        return tf.math.count_nonzero(place >= tf.constant(ends, tf.uint64))
-
-    choices = tf.data.Dataset.range(tf.int64.max).map(chosen)
-    found = tf.data.Dataset.choose_from_datasets(chunks, choices, stop_on_empty_dataset=True)
-    endless = all(
-        int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY for dataset in datasets
-    )
-    found = found.rebatch(batch_size, drop_remainder=endless)
-    if endless:
-        found = found.repeat()  # endless anyway, but this makes the cardinality infinite
-    own = tf.data.Options()
-    own.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return found.with_options(own).prefetch(tf.data.AUTOTUNE)
-
-
-def _chunked(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
-    """The same examples in batches of another size.
-
-    Raises:
-        ValueError: if batches cannot be combined.
-    """
-    for name, spec in _named(dataset.element_spec, "the value"):
-        if isinstance(spec, tf.TensorSpec) and not spec.shape[1:].is_fully_defined():
-            raise ValueError(
-                f"{name} has the shape {spec.shape}, which differs from batch to batch and cannot "
-                "be mixed: leave out pad=, and pad the batches that mix returns."
-            )
-    # One more batch copies the elements: a slice of a batch shares its memory, and the next
-    # ``rebatch`` would warn about that on standard error.
-    return dataset.rebatch(size).batch(1).unbatch()
-
-
-def _named(spec: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The components of an element spec, with their names."""
-    if isinstance(spec, Mapping):
-        for key, part in spec.items():
-            yield from _named(part, repr(key))
-    elif isinstance(spec, tuple):
-        for part in spec:
-            yield from _named(part, name)
-    else:
-        yield name, spec
 
 
 # Index and classes of the snapshot

@@ -57,7 +57,6 @@ class Options:
     bucket: bool | str = False
     windows: tuple[int, int] | None = None
     pack: int | None = None
-    filter: Callable[[Any], Any] | None = None
     # Which part of the split this worker reads: changes list_shards.
     shard: tuple[int, int] | None = None
     input_context: tf.distribute.InputContext | None = None
@@ -71,12 +70,10 @@ class Options:
     # What is applied to batches: follows parse_batch.
     augment: Callable[[Any, Any], Any] | None = None
     augment_batch: Callable[[Any, Any], Any] | None = None
-    prefetch_to_device: str | None = None
     # How much is done at a time: changes all stages.
     parallelism: int | None = None
     prefetch: int | None = None
     options: tf.data.Options | None = None
-    debug: bool = False
 
     def __post_init__(self) -> None:
         for name in _INTEGERS:
@@ -87,7 +84,7 @@ class Options:
             _check_integer("epochs", self.epochs, least=1, end=2**31)
         if self.seed is not None:
             _check_integer("seed", self.seed, least=-(2**63), end=2**63)
-        for name in ("drop_remainder", "equal_steps", "debug", "with_id"):
+        for name in ("drop_remainder", "equal_steps", "with_id"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
         for name, least in (("parallelism", 1), ("prefetch", 0)):
@@ -277,28 +274,10 @@ def _check_places(options: Options) -> None:
             raise ValueError(f"{name}={value!r} must be a folder on a local disk.")
     if isinstance(copy, list | tuple) and not (copy[1] is None or _is_integer(copy[1])):
         raise ValueError(f"local_copy={copy!r} must be (folder, bytes).")
-    device = options.prefetch_to_device
-    if device is not None:
-        devices = [one.name for one in tf.config.list_logical_devices()]
-        if not any(_is_device(device, name) for name in devices):
-            raise ValueError(
-                f"prefetch_to_device={device!r}: TensorFlow sees no such device, only "
-                f"{', '.join(devices)}."
-            )
-
-
-def _is_device(asked: str, name: str) -> bool:
-    """Whether ``asked`` (e.g. "/GPU:0") is the device with this full name."""
-    try:
-        one, other = tf.DeviceSpec.from_string(str(asked)), tf.DeviceSpec.from_string(name)
-    except ValueError:
-        return False
-    is_same = (one.device_type, one.device_index or 0) == (other.device_type, other.device_index)
-    return bool(is_same)
 
 
 def _check_functions(options: Options) -> None:
-    for name in ("augment", "augment_batch", "filter"):
+    for name in ("augment", "augment_batch"):
         value = getattr(options, name)
         if value is not None and not callable(value):
             raise ValueError(f"{name}={value!r} must be a function.")
@@ -315,14 +294,6 @@ _EXCLUDE: dict[tuple[str, str], str] = {
     ("pack", "as_supervised"): "labels cannot be packed",
     ("pack", "with_id"): "a row holds several records",
     ("service", "with_id"): "its workers do not report which records they read",
-    **{
-        ("filter", name): "how many examples are left is not known in advance"
-        for name in ("equal_steps", "start_step")
-    },
-    **{
-        ("filter", name): "it forms batches before examples are left out"
-        for name in ("bucket", "windows", "pack", "augment_batch")
-    },
     **{("service", name): "the service divides the work" for name in ("shard", "input_context")},
     ("service", "equal_steps"): "the service divides the work",
     **{
@@ -356,8 +327,6 @@ def _check_together(options: Options) -> None:
     if options.cache == "decoded":
         why = "decoded examples are shuffled as a whole"
         exclude |= {("cache", name): why for name in _EXCLUDE_DECODED}
-    if options.augment is not None:
-        exclude["filter", "pad"] = "with augment=, lists are padded before examples are left out"
     for (one, other), why in exclude.items():
         if one in given and other in given:
             raise ValueError(f"{one}= and {other}= cannot be combined ({why}): leave one out.")

@@ -402,7 +402,7 @@ def is_dealt(options: Options, shards: Sequence[Shard]) -> bool:
     """Whether records are dealt from streams; otherwise shards are read from front to back."""
     if not options.shuffles or facts.COMPRESSION != "none":
         return False
-    if options.cache == "decoded" or options.service is not None or options.debug:
+    if options.cache == "decoded" or options.service is not None:
         return False
     if isinstance(options.local_copy, tuple | list):
         limit = options.local_copy[1]

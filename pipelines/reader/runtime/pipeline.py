@@ -182,8 +182,6 @@ def prefetch(plan: Plan, batches: tf.data.Dataset) -> tf.data.Dataset:
         batches = batches.prefetch(options.prefetch or tf.data.AUTOTUNE)
     if options.options is not None:
         batches = batches.with_options(options.options)
-    if options.prefetch_to_device is not None:
-        batches = batches.apply(tf.data.experimental.prefetch_to_device(options.prefetch_to_device))
     return batches
 
 

@@ -47,7 +47,7 @@ def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
         from .balance import balance_classes
 
         plan = balance_classes(plan)
-    if options.pads and options.service is None and options.filter is None:
+    if options.pads and options.service is None:
         from .sequences import pad_lists
 
         plan = pad_lists(plan)
@@ -78,16 +78,10 @@ def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
         from .sequences import pack_lists
 
         plan = pack_lists(plan)
-    if options.filter is not None:
-        from .filtering import filter_examples
-
-        plan = filter_examples(plan)
-    if options.pads and (options.service is not None or options.filter is not None):
+    if options.pads and options.service is not None:
         from .sequences import pad_lists
 
         plan = pad_lists(plan)
-    if options.debug:
-        plan = _run_eagerly(plan)
     if options.read_so_far or num_skipped:
         from .resume import resume
 
@@ -187,23 +181,6 @@ def _take_batches(plan: Plan) -> Plan:
     return dataclasses.replace(plan, read_epoch=read_some)
 
 
-def _run_eagerly(plan: Plan) -> Plan:
-    """Runs all functions eagerly; keeps references to their datasets, which Python would free."""
-    tf.data.experimental.enable_debug_mode()
-    kept: list[tf.data.Dataset] = []
-
-    def keep(make: Any) -> Any:
-        def made(*arguments: Any) -> tf.data.Dataset:
-            kept.append(make(*arguments))
-            return kept[-1]
-
-        return made
-
-    return dataclasses.replace(
-        plan, read_epoch=keep(plan.read_epoch), open_records=keep(plan.open_records)
-    )
-
-
 def steps_of(options: Options) -> int:
     """Batches per epoch of this worker; reads only the manifest.
 
@@ -240,7 +217,7 @@ def steps_of(options: Options) -> int:
         weights_of(options.balance)
         total = options.selection.num_examples
         num = num_drawn(options, total, options.batch_size, options.part)
-    if (options.windows, options.pack, options.filter) != (None, None, None):
+    if (options.windows, options.pack) != (None, None):
         some = num_batches(dataclasses.replace(options, drop_remainder=False), shards)
         num = int(tf.data.UNKNOWN_CARDINALITY) if some else 0
     elif options.service is not None:
