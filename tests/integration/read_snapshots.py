@@ -87,9 +87,6 @@ def read(case: dict[str, Any]) -> dict[str, Any]:
         batches: list[Any] = [reader.preprocess()(image=raw)]
     else:
         dataset = reader.dataset("train", 8, **options)
-        if "weights" in case:
-            other = reader.dataset("train", 8, **options | {"seed": 4})
-            dataset = reader.mix([dataset, other], case["weights"], 8, seed=options["seed"])
         batches = list(dataset.take(case.get("take", -1)))
         servers.clear()
     found: dict[str, Any] = {"num": np.array(len(batches))}

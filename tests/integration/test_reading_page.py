@@ -1,7 +1,6 @@
 """The README's recipe, built, and what the pages show of its snapshot: each example runs."""
 
 import contextlib
-import re
 import shutil
 import sys
 import types
@@ -13,7 +12,7 @@ import pytest
 
 import snapshard as ss
 
-from .documented import HEAD, code_blocks, run_examples
+from .documented import HEAD, run_examples
 
 ROOT = Path(__file__).resolve().parents[2]
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "reading.md"
@@ -75,18 +74,3 @@ def test_ways_to_import_a_reader(
     assert fingerprint == variables["reader"].FINGERPRINT
     assert capsys.readouterr().out == (f"{fingerprint}\n" if block == 1 else "")
     assert variables["reader"].__file__.startswith(str(project / "out" / "sign_digits"))
-
-
-def test_a_sweep(project: Path, fingerprint: str, lab: Any) -> None:
-    del fingerprint
-    (shown,) = [text for text in code_blocks(PAGE, "The benchmark", "console") if "sweep" in text]
-    command, *lines = shown.splitlines()
-    words = command.removeprefix("$ snapshard ").split()
-    done = lab.run_cli(*words, "--seconds", "0.05", cwd=project)
-    assert done.returncode == 0, done.stderr
-    found = [re.sub(r"\s+[\d,]+$", "", line) for line in done.stdout.splitlines()]
-    for line in lines[:-1]:
-        if line.split()[1:2] != ["4"]:  # twice the number of processors
-            assert re.sub(r"\s+[\d,]+$", "", line) in found
-    assert found[-1].startswith("fastest: ")
-    assert lines[-1].startswith("fastest: ")

@@ -216,21 +216,6 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"no dispatcher answers .*`python .*/reader serve"):
             reader.dataset("train", BATCH, service="grpc://localhost:1")
 
-    def test_a_dispatcher_without_workers(
-        self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It would hang; a worker that joins within the time is waited for."""
-        service = tf.data.experimental.service
-        dispatcher = service.DispatchServer()
-        monkeypatch.setattr(part(reader, "service"), "_WAIT_S", 1)
-        with pytest.raises(ValueError, match=r"no worker joined its dispatcher within 1 s. Start"):
-            reader.dataset("train", BATCH, service=dispatcher.target)
-        address = dispatcher.target.partition("://")[2]
-        worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=address))
-        dataset = reader.dataset("train", BATCH, service=dispatcher.target)
-        assert sorted(int(i) for batch in dataset for i in batch["id"]) == [*range(TOTAL)]
-        del dataset, worker
-
     @pytest.mark.parametrize(
         "options",
         [

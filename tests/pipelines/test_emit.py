@@ -270,10 +270,6 @@ def test_the_facts_of_a_snapshot_are_those_that_the_package_is_tested_with() -> 
     assert names(emitted(KINDS["everything"])) == names((RUNTIME / "facts.py").read_text())
 
 
-SERVICE = ("reader/relay.py", "reader/service.py")
-"""Modules of ``service=``, which need gRPC; TensorFlow requires it itself."""
-
-
 def test_it_needs_tensorflow_and_nothing_else() -> None:
     """At its start; fsspec, Grain and others are imported where they are asked for."""
     for name, text in emit_reader(facts_of(LABEL)).items():
@@ -288,7 +284,6 @@ def test_it_needs_tensorflow_and_nothing_else() -> None:
             *sys.stdlib_module_names,
             "numpy",
             "tensorflow",
-            *(["grpc"] if name in SERVICE else []),
         }, name
 
 

@@ -410,7 +410,7 @@ class TestBytes:
             own.dataset("train", 16, local_copy=(str(fast), 15_000), **options)
 
 
-VERIFY = r"Verify the snapshot: python \S+/reader verify"
+VERIFY = r"Verify the snapshot: snapshard verify \S+"
 
 
 def swap(content: bytes, each: int, first: int, second: int) -> bytes:

@@ -333,7 +333,7 @@ def test_an_exact_epoch_or_an_error(
         except (ValueError, tf.errors.OpError) as error:
             text = str(error)
             assert SHARD in text, name
-            command = f"Verify the snapshot: python {mine}/reader verify --root {folder}"
+            command = f"Verify the snapshot: snapshard verify {folder}"
             assert command in text, (name, text)
             assert mode not in WITHOUT_INDEX or name != "index empty", "it opens the index"
         else:

@@ -730,7 +730,7 @@ class TestDamage:
             else:
                 assert f"{shard}, record {record} at byte {record * size}, " in fault
                 assert "fails its checksum" in fault or "bytes according to its header" in fault
-            assert f"python {folder}/reader verify" in fault
+            assert f"snapshard verify {folder}" in fault
 
     def test_without_checks_values_may_be_wrong_but_frames_are_not(self, folder: Path) -> None:
         (shard,) = folder.glob("*.tfrecord")
@@ -783,7 +783,7 @@ class TestDamage:
         index.write_bytes(content[entries].tobytes())
         (fault,) = self.faults(folder, check=False)
         assert f"{index} {message}" in fault
-        assert f"python {folder}/reader verify" in fault
+        assert f"snapshard verify {folder}" in fault
 
     @pytest.mark.parametrize(
         ("ends", "message"),
@@ -799,7 +799,7 @@ class TestDamage:
         index.write_bytes(content.tobytes())
         (fault,) = self.faults(folder, check=False)
         assert re.search(message, fault)
-        assert f"python {folder}/reader verify" in fault
+        assert f"snapshard verify {folder}" in fault
 
     def test_example_that_is_none(self, tmp_path: Path) -> None:
         numpy_snapshot(tmp_path / "s", NUMBERS, {"train": [[*numbered(0, 1), b"\x0a\x05ab"]]})

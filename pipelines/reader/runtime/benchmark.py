@@ -27,8 +27,6 @@ _SAMPLE_BYTES = 32 * MB
 """Size of the sample of records that is rewritten to compare compressions."""
 _PIECE_BYTES = 64 << 10
 """Size of one read from a throttled file."""
-_SWEPT = ("batch_size", "parallelism", "prefetch", "shuffle")
-"""What ``--sweep`` changes."""
 
 
 def benchmark(arguments: argparse.Namespace, out: Output) -> int:
@@ -81,39 +79,9 @@ def benchmark(arguments: argparse.Namespace, out: Output) -> int:
         out.say(f"other programs used up to {others:.1f} processors meanwhile: rates are too low.")
     out.facts["other_processors"] = others
     out.facts |= {"split": source.split, "batch_size": source.batch_size, "cold": cold_why is None}
-    if arguments.sweep:
-        _sweep(source, seconds, out)
     if arguments.mb_per_s:
         _throttles(source, arguments.mb_per_s, seconds, out)
     return 0
-
-
-def _sweep(source: Input, seconds: float, out: Output) -> None:
-    """Tries batch sizes, then parallelism, prefetch and shuffle buffers, one at a time."""
-    base, processors = source.batch_size, num_processors()
-    tried: list[dict[str, Any]] = [{}]
-    tried += [{"batch_size": size} for size in (max(1, base // 4), base * 4) if size != base]
-    tried += [{"parallelism": num} for num in sorted({1, 2, processors, 2 * processors})]
-    tried += [{"prefetch": num} for num in (0, 1, 4)]
-    if source.asked().shuffles and source.allows(shuffle=1_000):
-        tried += [{"shuffle": 1_000}, {"shuffle": 10_000}]
-    given = {"batch_size": base, **source.options}
-    out.say("sweep: the reader with one setting changed at a time")
-    rows: list[tuple[Any, ...]] = []
-    for changes in tried:
-        row = [{**given, **changes}.get(name) for name in _SWEPT]
-        cells = ["auto" if value is None else value for value in row]
-        rows.append((*cells, time_batches(source.dataset(**changes), seconds).rate))
-    columns = ("batch size", "parallelism", "prefetch", "shuffle", "examples/s")
-    out.table("sweep", columns, rows)
-    best = max(range(len(rows)), key=lambda number: float(rows[number][-1]))
-    settings = ", ".join(f"{name}={value}" for name, value in tried[best].items())
-    gain = rows[best][-1] / max(1, rows[0][-1])
-    out.say(
-        f"fastest: {settings}, {gain:.2f} × the first row; differences of a few percent are noise"
-        if best
-        else "fastest: the first row, as given"
-    )
 
 
 def _throttles(source: Input, rates: Sequence[float], seconds: float, out: Output) -> None:

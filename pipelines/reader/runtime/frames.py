@@ -121,10 +121,7 @@ def read_manifest(content: str, path: str) -> dict[str, Any]:
 
 def how_to_verify(root: str) -> str:
     """A sentence with the command that verifies all files of the snapshot under ``root``."""
-    package = os.path.dirname(os.path.abspath(__file__))
-    command = ["python", package, "verify"]
-    command += [] if os.path.dirname(package) == os.path.abspath(root) else ["--root", root]
-    return f"Verify the snapshot: {shlex.join(command)}"
+    return f"Verify the snapshot: {shlex.join(['snapshard', 'verify', root])}"
 
 
 def masked_crc32c(content: bytes) -> int:

@@ -27,11 +27,6 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
     least = 0 if target is None else 1
     if arguments.workers < least:
         raise RefusedError(f"--workers {arguments.workers} must be {least} or more.")
-    if arguments.work_dir is not None and (target is not None or not arguments.port):
-        raise RefusedError(
-            f"--work-dir {arguments.work_dir} is for a dispatcher that is restarted at the same "
-            "address: pass --port, and leave out --join."
-        )
     joined = "" if target is None else target.rpartition("://")[2].rpartition(":")[0]
     if joined and is_private and not _is_loopback(joined):
         raise RefusedError(
@@ -55,13 +50,7 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
         _free(port)
     try:
         if target is None:
-            dispatcher = service.DispatchServer(
-                service.DispatcherConfig(
-                    port=ports[0],
-                    work_dir=arguments.work_dir,
-                    fault_tolerant_mode=arguments.work_dir is not None,
-                )
-            )
+            dispatcher = service.DispatchServer(service.DispatcherConfig(port=ports[0]))
             started(dispatcher)
             target = dispatcher.target.replace("localhost", arguments.host)
         address = target.rpartition("://")[2]

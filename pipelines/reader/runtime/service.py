@@ -1,7 +1,8 @@
 """``service=``: a tf.data service shares the work of reading.
 
 Its workers read, shuffle, parse and augment; the trainer cuts batches of the requested size. Losing
-a worker or the dispatcher is an error (see ``relay.py``), and so is losing records with it.
+records with a worker that was restarted is an error. TensorFlow waits for a dispatcher or worker
+that does not come back.
 """
 
 from __future__ import annotations
@@ -10,25 +11,22 @@ import dataclasses
 import os
 import random
 import socket
-import time
 from typing import Any
 
-import grpc  # type: ignore[import-untyped, unused-ignore]  # TensorFlow requires grpcio
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from .cache import as_is
 from .options import Options
 from .order import ByShard
 from .pipeline import Plan, shuffle
-from .relay import SERVE, relay_to, workers_of
 from .shards import Piece, as_columns
 
 _ORDERS = 8
 """Number of shard orders to choose from; each epoch uses one."""
 _RANGES = 8
 """Pieces for all workers together to share, for each piece that a worker has open."""
-_WAIT_S = 30.0
-"""How long to wait for the first worker to join."""
+_SERVE = f"python {os.path.dirname(os.path.abspath(__file__))} serve"
+"""The command that starts a service."""
 _CONNECT_S = 5.0
 _EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
 
@@ -37,15 +35,17 @@ def share_work(plan: Plan) -> Plan:
     """Reads epochs of parsed batches from the workers of a service.
 
     Raises:
-        ValueError: if no dispatcher answers, or no worker has joined it.
+        ValueError: if no dispatcher answers.
     """
     options = plan.options
     asked = asked_of(options)
     url = str(asked.get("service"))
-    dispatcher = url.removeprefix("grpc://")
-    _check(dispatcher)
+    if error := _error_of(url.removeprefix("grpc://")):
+        raise ValueError(
+            f"service={url!r}: no dispatcher answers ({error}). Start one with `{_SERVE}`, and "
+            "pass the grpc:// address that it prints."
+        )
     exact = is_exact(options)
-    asked["service"] = relay_to(dispatcher, counts_records=exact)
     pieces = [
         piece if "://" in piece.path else piece._replace(path=os.path.abspath(piece.path))
         for piece in plan.order.pieces
@@ -156,27 +156,6 @@ def _drawn() -> Any:
     return tf.random.uniform([], 1, tf.int64.max, tf.int64)
 
 
-def _check(dispatcher: str) -> None:
-    """Waits for the first worker to join a dispatcher.
-
-    Raises:
-        ValueError: if no dispatcher answers, or no worker joins: ``distribute`` would wait forever.
-    """
-    if error := _error_of(dispatcher):
-        raise ValueError(
-            f"service='grpc://{dispatcher}': no dispatcher answers ({error}). Start one with "
-            f"`{SERVE}`, and pass the grpc:// address that it prints."
-        )
-    end = time.monotonic() + _WAIT_S
-    while not _has_workers(dispatcher):
-        if time.monotonic() > end:
-            raise ValueError(
-                f"service='grpc://{dispatcher}': no worker joined its dispatcher within "
-                f"{_WAIT_S:g} s. Start one with `{SERVE} --join grpc://{dispatcher}`."
-            )
-        time.sleep(0.2)
-
-
 def _error_of(address: str) -> str:
     """Why nothing answers at ``host:port``; "" if something does."""
     host, _, port = address.rpartition(":")
@@ -185,10 +164,3 @@ def _error_of(address: str) -> str:
     except (OSError, ValueError) as error:
         return str(error)
     return ""
-
-
-def _has_workers(dispatcher: str) -> bool:
-    try:
-        return bool(workers_of(dispatcher))
-    except grpc.RpcError:  # it is still starting
-        return False

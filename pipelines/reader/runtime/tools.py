@@ -1,4 +1,4 @@
-"""The commands of a snapshot's reader: they measure, check, show and serve the snapshot.
+"""The commands of a snapshot's reader: they measure, show and serve the snapshot.
 
     python SNAPSHOT/reader benchmark --batch-size 128 --mb-per-s 10,100
     python SNAPSHOT/reader doctor --step-ms 50
@@ -10,9 +10,6 @@ Exit codes: 0 success, 2 the command cannot be executed as given, 4 the snapshot
 from __future__ import annotations
 
 import argparse
-import ast
-import hashlib
-import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +22,6 @@ from .doctor import doctor
 from .kinds import has_pixels
 from .serve import serve
 from .timing import Input, Snapshot, load_tensorflow, size_of
-
-_INDEX_BYTES = {".idx": 16, ".labels": 4}
-"""Bytes per record of a shard."""
 
 
 def profile(arguments: argparse.Namespace, out: Output) -> int:
@@ -50,93 +44,6 @@ def profile(arguments: argparse.Namespace, out: Output) -> int:
         f"tensorboard --logdir {arguments.folder}  (with the plugin tensorboard-plugin-profile)"
     )
     return 0
-
-
-def verify(arguments: argparse.Namespace, out: Output) -> int:
-    """Checks every file against the manifest, and every record of a shard against its checksums."""
-    tf = load_tensorflow()
-    snapshot = Snapshot(arguments.root)
-    shards = {
-        shard["file"]: shard for split in snapshot.splits.values() for shard in split["shards"]
-    }
-    findings, edited, num_records = [], [], 0
-    for name, entry in sorted(snapshot.manifest["files"].items()):
-        path = f"{snapshot.root}/{name}"
-        if not tf.io.gfile.exists(path):
-            findings.append(f"{name} is missing")
-            continue
-        hasher, num_bytes = hashlib.sha256(), 0
-        with tf.io.gfile.GFile(path, "rb") as file:
-            while piece := file.read(4 << 20):
-                hasher.update(piece)
-                num_bytes += len(piece)
-        wrong = []
-        if num_bytes != entry["bytes"]:
-            wrong.append(f"has {num_bytes:,} bytes, expected {entry['bytes']:,}")
-        elif hasher.hexdigest() != entry["sha256"]:
-            wrong.append("its sha256 differs")
-        stem, kind = os.path.splitext(name.removeprefix("index/"))
-        if kind in _INDEX_BYTES and stem in shards:
-            num_listed = num_bytes / _INDEX_BYTES[kind]
-            if num_listed != shards[stem]["num_examples"]:
-                wrong.append(
-                    f"lists {num_listed:,g} records, expected {shards[stem]['num_examples']:,}"
-                )
-        if name in shards:
-            count, damage = _count_records(path, "GZIP" if snapshot.gzip else "")
-            num_records += count
-            if damage is not None:
-                wrong.append(damage)
-            elif count != shards[name]["num_examples"]:
-                wrong.append(f"holds {count:,} records, expected {shards[name]['num_examples']:,}")
-        if wrong and name.endswith(".py") and _is_python(path):
-            edited.append(name)
-        elif wrong:
-            findings.append(f"{name}: {'; '.join(wrong)}")
-    out.facts |= {
-        "intact": not findings,
-        "damaged": findings,
-        "edited": edited,
-        "num_records": num_records,
-    }
-    if edited:
-        out.say(f"edited, which does not affect the data: {', '.join(edited)}")
-    if not findings:
-        out.say(
-            f"intact: {len(snapshot.manifest['files'])} files, {num_records:,} records in "
-            f"{snapshot.root}"
-        )
-        return 0
-    out.end()
-    listed = "".join(f"\n  {finding}" for finding in findings)
-    raise RefusedError(f"{snapshot.root} is damaged:{listed}\nRestore or rebuild it.", DAMAGED)
-
-
-def _is_python(path: str) -> bool:
-    """Whether a file can be parsed: files that a user edited can, damaged ones rarely."""
-    with load_tensorflow().io.gfile.GFile(path, "rb") as file:
-        try:
-            ast.parse(file.read())
-        except (SyntaxError, ValueError):
-            return False
-    return True
-
-
-def _count_records(path: str, kind: str) -> tuple[int, str | None]:
-    """The number of intact records in a shard, and what is wrong with the first damaged one."""
-    tf = load_tensorflow()
-    try:
-        return sum(len(batch) for batch in tf.data.TFRecordDataset(path, kind).batch(1024)), None
-    except tf.errors.OpError:
-        records = iter(tf.data.TFRecordDataset(path, kind))
-        for count in itertools.count():
-            try:
-                next(records)
-            except StopIteration:
-                return count, None
-            except tf.errors.OpError as error:
-                return count, f"record {count} is damaged ({reason(error)})"
-    raise AssertionError
 
 
 def show(arguments: argparse.Namespace, out: Output) -> int:
@@ -278,11 +185,6 @@ def _parser() -> argparse.ArgumentParser:
     one = command(benchmark)
     one.add_argument("--seconds", type=float, default=5, help="duration of each measurement")
     one.add_argument(
-        "--sweep",
-        action="store_true",
-        help="try batch sizes, parallelism, prefetch and shuffle buffers",
-    )
-    one.add_argument(
         "--mb-per-s", type=_rates, metavar="10,100", help="simulate stores with these rates"
     )
     one = command(doctor)
@@ -293,7 +195,6 @@ def _parser() -> argparse.ArgumentParser:
     one = command(profile)
     one.add_argument("folder", metavar="DIR", help="TensorBoard's log folder")
     one.add_argument("--batches", type=int, default=100, metavar="N")
-    command(verify, reads=False)
     one = command(show, reads=False)
     one.add_argument("--split", help=_SPLIT)
     one.add_argument("--records", type=int, default=3, metavar="N", help="how many to show")
@@ -310,11 +211,6 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         help="of the dispatcher, or with --join of the first worker; workers use the next ports; "
         "0: any free ports",
-    )
-    one.add_argument(
-        "--work-dir",
-        metavar="DIR",
-        help="folder for the dispatcher's state, to allow restarting it at the same --port",
     )
     one.add_argument(
         "--host",
