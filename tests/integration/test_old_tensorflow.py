@@ -153,7 +153,6 @@ ORDERS: dict[str, dict[str, Any]] = {
     "later": {"seed": 3, "start_step": 3, "epochs": 2},
     "later in parts": {"seed": 3, "start_step": [[2, 8, 2]], "shard": [0, 3]},
     "cached": {"seed": 3, "epochs": 2, "cache": "memory"},
-    "cached in files": {"seed": 3, "epochs": 2, "cache": "cached"},
     "copied": {"seed": 3, "local_copy": "copied"},
     "augmented": {"seed": 3, "augment": True},
     "balanced": {"seed": 3, "balance": "uniform"},

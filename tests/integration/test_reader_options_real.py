@@ -241,18 +241,10 @@ class TestWorkers:
 
 
 class TestCopies:
-    @pytest.mark.parametrize("where", ["memory", "folder"])
-    def test_a_cache_gives_each_once(self, some: Kind, tmp_path: Path, where: str) -> None:
-        cache = "memory" if where == "memory" else str(tmp_path / "cache")
-        found = some.keys(seed=2, epochs=2, cache=cache)
+    def test_a_cache_gives_each_once(self, some: Kind) -> None:
+        found = some.keys(seed=2, epochs=2, cache="memory")
         assert sorted(found[: some.num]) == sorted(found[some.num :]) == some.all
         assert found[: some.num] != found[some.num :]
-        if where == "folder":
-            written = sorted(path.name for path in (tmp_path / "cache").iterdir())
-            assert written
-            assert some.keys(seed=2, epochs=2, cache=cache) == found
-            assert some.keys(seed=2, epochs=2, cache="memory") == found
-            assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == written
 
     def test_examples_kept_decoded(self, kind: Kind) -> None:
         found = kind.keys(seed=2, epochs=2, cache="decoded")
@@ -266,11 +258,6 @@ class TestCopies:
         shards = sorted(path.name for path in some.path.glob("train-*"))
         assert len(shards) == 5
         assert sorted(path.name for path in tmp_path.glob("*/train-*")) == shards
-
-    def test_a_window_of_copies_gives_each_once(self, some: Kind, tmp_path: Path) -> None:
-        most = max(path.stat().st_size for path in some.path.glob("train-*"))
-        found = some.keys(seed=2, epochs=2, local_copy=(str(tmp_path), 3 * most))
-        assert sorted(found) == sorted(2 * some.all)
 
 
 class TestValues:
@@ -488,18 +475,11 @@ class TestTogether:
         if options["balance"]:  # workers that draw seeds of their own share no epoch
             options["seed"] = data.draw(st.integers(-(2**63), 2**63 - 1))
             options["shuffle"] = options["shuffle"] or None
-        copies = ["none", "window", "folder"] + ["cache", "memory"] * (not options["balance"])
+        copies = ["none", "folder"] + ["memory"] * (not options["balance"])
         copy = data.draw(st.sampled_from(copies))
+        options["cache"] = "memory" if copy == "memory" else None
         folder = str(tmp_path_factory.mktemp("copies"))
-        copied = {"cache": folder, "memory": "memory"}
-        options["cache"] = copied.get(copy)
-        # Less than the split where each shard is read once an epoch.
-        limit = (
-            10**6
-            if options["balance"]
-            else 3 * max(path.stat().st_size for path in kind.path.glob("train-*"))
-        )
-        options["local_copy"] = {"folder": folder, "window": (folder, limit)}.get(copy)
+        options["local_copy"] = folder if copy == "folder" else None
         augment = data.draw(st.sampled_from([None, "augment", "augment_batch"]))
         if augment:
             options[augment] = lambda batch, seed: {**batch, "seed": seed}

@@ -87,7 +87,7 @@ def test_an_epoch_is_mixed_with_and_without_a_seed(
 def test_reading_shards_from_front_to_back_would_not_pass(
     reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part(reader, "order"), "is_dealt", lambda options, shards: False)
+    monkeypatch.setattr(part(reader, "order"), "is_dealt", lambda options: False)
     orders = epochs_of(reader, 3)
     assert correlation(orders) > 0.5
     assert together_again(orders) > 4

@@ -156,52 +156,12 @@ class TestCache:
         assert sorted(first) == sorted(second) == list(range(TOTAL))
         assert first != second, "batches differ in every epoch"
 
-    @pytest.mark.slow
-    def test_in_a_folder_for_other_runs(
-        self, tmp_path: Path, write_snapshot: WriteSnapshot
-    ) -> None:
-        reader = write_snapshot(tmp_path / "s", NUMBERED, {"train": numbered(LENGTHS)})
-        cache = tmp_path / "cache"
-        # A first epoch that does not end: without a buffer, which would take all in at once.
-        broken_off = iter(reader.dataset("train", 2, shuffle=False, cache=str(cache)))
-        next(broken_off)
-        assert [*cache.glob("*.lockfile")]
-        assert len([*cache.glob("*.index")]) < len(LENGTHS)
-        two = [reader.dataset("train", 16, cache=str(cache)) for _ in range(2)]
-        both = zip(*two, strict=True)  # two writers at once
-        found = [[int(i) for i in batch["id"].numpy()] for pair in both for batch in pair]
-        assert sorted(i for batch in found for i in batch) == sorted([*range(TOTAL)] * 2)
-        for shard in (tmp_path / "s").glob("*.tfrecord"):
-            shard.unlink()
-        assert sorted(ids(reader.dataset("train", 16, cache=str(cache)))) == list(range(TOTAL))
-        del broken_off
-
-    def test_what_a_checkpoint_leaves_is_a_part(
-        self, tmp_path: Path, write_snapshot: WriteSnapshot
-    ) -> None:
-        reader = write_snapshot(tmp_path / "s", NUMBERED, {"train": numbered(LENGTHS)})
-        cache = tmp_path / "cache"
-        options: dict[str, Any] = {"shuffle": False, "cache": str(cache)}
-        iterator = iter(reader.dataset("train", 2, **options))
-        begun = next(iterator)["id"].numpy().tolist()
-        tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "checkpoint"))
-        parts = [*cache.glob("*_0.index")]
-        assert parts
-        endless = reader.dataset("train", 31, epochs=None, **options)
-        assert ids(endless.take(TOTAL // 31)) == list(range(TOTAL))
-        assert begun + ids(iterator) == list(range(TOTAL)), "and the first goes on"
-        for shard in (tmp_path / "s").glob("*.tfrecord"):
-            shard.unlink()
-        assert ids(reader.dataset("train", 16, **options)) == list(range(TOTAL))
-
     def test_a_warning_where_it_cannot_fit(
-        self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(part(reader, "facts"), "RECORD_BYTES", 1 << 50)
         with pytest.warns(ResourceWarning, match="cache='memory' needs .* bytes, but .* are free"):
             reader.dataset("test", 3, cache="memory", shuffle=False)
-        with pytest.warns(ResourceWarning, match="cache='.*here' needs"):
-            reader.dataset("test", 3, cache=str(tmp_path / "here"), shuffle=False)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("times", [1, 3])
@@ -231,11 +191,10 @@ class TestCache:
         monkeypatch.setitem(free.__globals__, "open", opened)
         assert free() == 77
 
-    @pytest.mark.parametrize("cache", ["memory", "folder", "decoded"])
+    @pytest.mark.parametrize("cache", ["memory", "decoded"])
     def test_its_pieces_are_not_traced_one_by_one(
         self,
         reader: types.ModuleType,
-        tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         cache: str,
     ) -> None:
@@ -249,13 +208,12 @@ class TestCache:
             return open_records(*piece, **options)
 
         monkeypatch.setattr(plan, "open_records", counted)
-        where = str(tmp_path / "cache") if cache == "folder" else cache
-        reader.dataset("train", 16, cache=where, seed=1)
+        reader.dataset("train", 16, cache=cache, seed=1)
         assert 1 <= num <= 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cache", ["memory", "folder", "decoded"])
+@pytest.mark.parametrize("cache", ["memory", "decoded"])
 @pytest.mark.parametrize("seed", [None, 3])
 def test_a_piece_that_failed_to_open_is_not_kept_as_an_empty_one(
     tmp_path: Path,
@@ -282,8 +240,7 @@ def test_a_piece_that_failed_to_open_is_not_kept_as_an_empty_one(
         return open_records(tf.ensure_shape(path, []), *piece, **options)
 
     monkeypatch.setattr(plan, "open_records", fails_at_first)
-    where = str(tmp_path / "cache") if cache == "folder" else cache
-    dataset = reader.dataset("train", 16, cache=where, seed=seed, epochs=None)
+    dataset = reader.dataset("train", 16, cache=cache, seed=seed, epochs=None)
     iterator, num_errors = iter(dataset), 0
     for _ in range(30):
         try:
@@ -292,9 +249,9 @@ def test_a_piece_that_failed_to_open_is_not_kept_as_an_empty_one(
             num_errors += 1
     assert num_errors
     del iterator
-    steps = reader.steps("train", 16, cache=where, seed=seed)
+    steps = reader.steps("train", 16, cache=cache, seed=seed)
     assert sorted(ids(dataset.take(steps))) == list(range(TOTAL))
-    again = reader.dataset("train", 16, cache=where, seed=seed)
+    again = reader.dataset("train", 16, cache=cache, seed=seed)
     assert sorted(ids(again)) == list(range(TOTAL))
 
 

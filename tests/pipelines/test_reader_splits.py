@@ -194,23 +194,20 @@ def test_balance(reader: types.ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_folders_of_caches_and_copies_serve_all_parts(
-    own: types.ModuleType, tmp_path: Path
-) -> None:
-    for name, kept in itertools.product(("cache", "local_copy"), range(2)):
+def test_a_folder_of_copies_serves_all_parts(own: types.ModuleType, tmp_path: Path) -> None:
+    for kept in range(2):
         for number, (split, expected) in enumerate(SPLITS[2:16:6]):
-            options = {name: tmp_path / name, "shuffle": bool((number + kept) % 2)}
+            options = {"local_copy": tmp_path, "shuffle": bool((number + kept) % 2)}
             assert sorted(ids(own.dataset(split, 16, **options))) == sorted(expected), kept
 
 
-def test_a_window_copies_only_what_a_part_needs(own: types.ModuleType, tmp_path: Path) -> None:
+def test_a_part_copies_only_what_it_needs(own: types.ModuleType, tmp_path: Path) -> None:
     sizes = [path.stat().st_size for path in folder_of(own).glob("train-*.tfrecord")]
-    dataset = own.dataset(
-        "train[:60]", 16, local_copy=(tmp_path, 2 * max(sizes)), balance="uniform"
-    )
+    limit = 2 * max(sizes)
+    dataset = own.dataset("train[:60]", 16, local_copy=(tmp_path, limit), balance="uniform")
     assert {i % 2 for i in ids(dataset)} == {0, 1}
-    with pytest.raises(ValueError, match="a window"):
-        own.dataset("train", 16, local_copy=(tmp_path, 2 * max(sizes)), balance="uniform")
+    with pytest.raises(ValueError, match="Allow as many"):
+        own.dataset("train", 16, local_copy=(tmp_path, limit), balance="uniform")
 
 
 @pytest.mark.slow

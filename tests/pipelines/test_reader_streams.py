@@ -270,13 +270,11 @@ class TestReading:
             reader.dataset("train", 64, seed=6, epochs=2)
 
     @pytest.mark.slow  # several workers
-    @pytest.mark.parametrize("where", ["memory", "folder"])
-    def test_a_cache(self, reader: types.ModuleType, tmp_path: Path, where: str) -> None:
-        options = {"seed": 1, "epochs": 2, "cache": "memory" if where == "memory" else tmp_path}
+    def test_a_cache(self, reader: types.ModuleType) -> None:
+        options = {"seed": 1, "epochs": 2, "cache": "memory"}
         found = together(reader, 96, 2, **options)
         assert sorted(itertools.chain(*found)) == sorted([*range(TOTAL)] * 2)
-        if where == "memory":
-            assert together(reader, 96, 1, **options) == found
+        assert together(reader, 96, 1, **options) == found
 
     @pytest.mark.slow  # copies come by threads
     def test_copies_give_the_order_of_a_cache(

@@ -46,7 +46,7 @@ def dataset(
     pack: int | None = None,
     augment: Callable[[Any, Any], Any] | None = None,
     augment_batch: Callable[[Any, Any], Any] | None = None,
-    cache: str | os.PathLike[str] | None = None,
+    cache: str | None = None,
     local_copy: str | os.PathLike[str] | tuple[str | os.PathLike[str], int | None] | None = None,
     service: str | dict[str, Any] | None = None,
     parallelism: int | None = None,
@@ -111,10 +111,10 @@ def dataset(
             cores; ``seed`` is int64[2], different for each record and epoch, for
             ``tf.image.stateless_*``.
         augment_batch: The same for a whole batch in one call, with ``seeds`` int64[batch, 2].
-        cache: "memory", or a local folder: caches serialized records, before shuffling. "decoded":
-            caches parsed examples in memory; every epoch is a permutation of them.
-        local_copy: Fast local folder to copy shards to, ahead of reading; (folder, bytes) keeps
-            only that many bytes of them at a time.
+        cache: What to keep in memory: "memory" keeps serialized records, before shuffling;
+            "decoded" keeps parsed examples, and every epoch is a permutation of them.
+        local_copy: Fast local folder to copy shards to, ahead of reading; (folder, bytes) refuses
+            a split of more bytes.
         service: Address of a tf.data service that shares the work, or all arguments of
             ``tf.data.experimental.service.distribute``. Every record once ("distributed_epoch").
         parallelism: Number of batches parsed, and of streams read, at a time; None lets tf.data

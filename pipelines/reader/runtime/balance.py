@@ -22,10 +22,9 @@ from . import facts
 from .cache import free_memory
 from .draw import Draw, num_batches, share, went
 from .frames import Inflated, LocalFile, fault_of, fault_of_shard, how_to_verify
-from .local_copy import place_of
 from .options import Options, ReadSoFar
 from .pipeline import Plan
-from .shards import Shard, read_index, read_listed, read_of, stored_bytes
+from .shards import Shard, read_index, read_listed, read_of
 from .splits import Split
 
 _Array = npt.NDArray[Any]
@@ -62,13 +61,12 @@ def balance_classes(plan: Plan) -> Plan:
 
     Raises:
         ValueError: if the snapshot has no classes, its index is damaged, weights are invalid or
-            name a class without records, or the window of a ``local_copy`` is too small.
+            name a class without records.
     """
     options, part = plan.options, plan.options.part
     is_numbered = options.is_numbered
     make = functools.partial(_Records, plan.shards, options, plan.localize)
     records = make()
-    _check_window(options, stored_bytes(plan.shards))
     held, num, kept = _WeakRecords(records, make), records.draw.num, _Kept(records)
 
     def rest(plan: Plan, epoch_seed: Any) -> tf.data.Dataset:
@@ -118,19 +116,6 @@ def balance_classes(plan: Plan) -> Plan:
         num_batches=num_batches(options, num, options.batch_size, part),
         is_numbered=is_numbered,
     )
-
-
-def _check_window(options: Options, num_bytes: int) -> None:
-    """Raises ValueError if shards would be copied again and again."""
-    if options.local_copy is None or facts.COMPRESSION == "gzip":  # a GZIP shard is read once
-        return
-    _, limit = place_of(options)
-    if limit is not None and limit < num_bytes:
-        raise ValueError(
-            f"local_copy={options.local_copy}: balance= reads from all shards at any time, and "
-            f"{options.split!r} has {num_bytes:,} bytes. Give only the folder, or a window of at "
-            "least that size."
-        )
 
 
 # Index and classes of the snapshot

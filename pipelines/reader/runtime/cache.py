@@ -1,15 +1,11 @@
-"""``cache=``: keeps serialized records, or decoded examples, for later epochs."""
+"""``cache=``: keeps serialized records, or decoded examples, in memory for later epochs."""
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import dataclasses
 import math
 import os
-import re
-import shutil
-import uuid
 import warnings
 from typing import Any
 
@@ -17,50 +13,29 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .pipeline import Plan, list_pieces, open_pieces
-from .shards import ends_of
 
 _AT_ONCE = 1_024
 """Number of records decoded together."""
-_COMPLETE = re.compile(r"((.+)\.[0-9a-f]{32})\.index")
 
 
 def keep_records(plan: Plan) -> Plan:
-    """Caches the serialized records of each piece, in memory or in a folder.
-
-    Each file that this process writes has a unique name, and counts as complete once its index
-    exists: no two processes write the same file, and an interruption leaves the other files
-    intact. (A checkpoint in mid-epoch completes ``<name>_0.index``, the index of a part, whose name
-    differs.)
-    """
-    where = os.fspath(str(plan.options.cache))
-    complete = {} if where == "memory" else _complete(where)
-    files, num_missing, ends = [], 0, ends_of(plan.shards)
-    for piece in plan.order.pieces:
-        file = ""
-        if where != "memory":
-            at = bisect.bisect_right(ends, piece.place)
-            place = plan.shards[at].split_place + piece.place - ends[at]
-            place += plan.shards[at].num_examples  # of the piece in its split
-            base = f"{facts.FINGERPRINT}-{os.path.basename(piece.path)}-{place}-{piece.take}"
-            num_missing += base not in complete
-            file = f"{where}/{complete.get(base) or f'{base}.{uuid.uuid4().hex}'}"
-        files.append(file)
-    if num_missing or where == "memory":
-        _warn(plan, facts.RECORD_BYTES)
-    if not files:
+    """Caches the serialized records of each piece in memory."""
+    num = len(plan.order.pieces)
+    _warn(plan, facts.RECORD_BYTES)
+    if not num:
         return plan
     spec = tf.TensorSpec([], tf.string)
 
-    def keep(number: Any, file: Any, *fields: Any) -> Any:
+    def keep(number: Any, *fields: Any) -> Any:
         opened = tf.data.Dataset.from_tensors((*fields, number)).interleave(
             tf.autograph.experimental.do_not_convert(plan.open_records), cycle_length=1
         )
         take = fields[3]
-        return tf.data.experimental.to_variant(_complete_or_error(opened, take).cache(file))
+        return tf.data.experimental.to_variant(_complete_or_error(opened, take).cache())
 
     # Traced once for all pieces. Tracing 300 of them one by one would take seconds.
-    pieces = list_pieces(plan, tf.range(len(files), dtype=tf.int64), files)
-    kept = pieces.map(tf.autograph.experimental.do_not_convert(keep)).batch(len(files))
+    pieces = list_pieces(plan, tf.range(num, dtype=tf.int64))
+    kept = pieces.map(tf.autograph.experimental.do_not_convert(keep)).batch(num)
     variants = kept.get_single_element()
 
     def open_kept(*piece: Any) -> tf.data.Dataset:
@@ -77,20 +52,6 @@ def _complete_or_error(elements: tf.data.Dataset, num: Any) -> tf.data.Dataset:
     ``cache``, that would cache the elements so far as if they were complete.
     """
     return elements.apply(tf.data.experimental.assert_cardinality(num))
-
-
-def _complete(folder: str) -> dict[str, str]:
-    """The complete files of a cache folder, by the pieces that they contain.
-
-    Raises:
-        ValueError: if the folder cannot be written.
-    """
-    try:
-        os.makedirs(folder, exist_ok=True)
-        names = sorted(os.listdir(folder), reverse=True)
-    except OSError as error:
-        raise ValueError(f"cache={folder!r} cannot be written ({error}).") from None
-    return {match[2]: match[1] for name in names if (match := _COMPLETE.fullmatch(name))}
 
 
 def keep_decoded(plan: Plan) -> Plan:
@@ -160,9 +121,9 @@ def free_memory() -> int:
 
 def _warn(plan: Plan, each: int) -> None:
     """Warns if there is no room for ``each`` bytes per record."""
-    cache = plan.options.cache
-    num_bytes = each * sum(piece.take for piece in plan.order.pieces)
-    room = free_memory() if cache in ("memory", "decoded") else shutil.disk_usage(str(cache)).free
+    num_bytes, room = each * sum(piece.take for piece in plan.order.pieces), free_memory()
     if num_bytes > room:
-        text = f"cache={cache!r} needs {num_bytes:,} bytes, but only {room:,} are free."
+        text = (
+            f"cache={plan.options.cache!r} needs {num_bytes:,} bytes, but only {room:,} are free."
+        )
         warnings.warn(text, ResourceWarning, stacklevel=5)

@@ -628,7 +628,8 @@ def cache_advice(source: Input, trained: Trained, name: str) -> str | None:
                 f'cache="memory" keeps records from the first epoch on ({stored / MB:,.0f} MB, '
                 f"{free / MB:,.0f} MB free)"
             )
-        return "cache=FOLDER on a fast local disk keeps records from the first epoch on"
+        if source.allows(local_copy="/a/local/folder"):
+            return "local_copy=FOLDER on a fast local disk keeps shards from the first epoch on"
     return None
 
 

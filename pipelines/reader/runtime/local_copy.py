@@ -1,19 +1,16 @@
 """``local_copy=``: copies shards to a fast local disk.
 
 Shards are copied in the background, in the order in which they will be read and ahead of reading,
-and checked by sha256 against the manifest. With ``(folder, bytes)`` the copies form a rolling
-window, for data larger than the disk. Protocols that TensorFlow does not support (``s3://``) are
-read by fsspec.
+and checked by sha256 against the manifest. Runs and processes share them. Protocols that TensorFlow
+does not support (``s3://``) are read by fsspec.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import fcntl
 import functools
-import glob
 import hashlib
 import json
 import logging
@@ -23,27 +20,22 @@ import sys
 import threading
 import time
 import types
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .options import Options
-from .order import OPEN_SHARDS, ByShard, Dealt
+from .order import Dealt
 from .pipeline import Plan
 from .urls import UnreadableError, one_line, open_url, read_bytes
 
 _AT_ONCE = 4  # shards copied concurrently
 _AHEAD = 8  # maximum of shards copied before a stream requests them
-_PARALLEL = 3  # streams that tf.data's parallel interleave opens for each one that it draws from
 _CHUNK_BYTES = 1 << 20  # read, hashed and written at a time
 _TRIES = 3  # consecutive failed reads before it is an error
 _BACKOFF_S = 0.5  # before the second try; twice that before the third
 _WAIT_S = 0.05  # between two checks whether a file has arrived
-_AWAITED_S = 1.0  # a stream that has not opened an awaited file for this long has stopped
-_LINK_S = 60.0  # after this long, a stream has opened the file handed out to it, or has stopped
 
 
 class _FailedError(Exception):
@@ -51,41 +43,26 @@ class _FailedError(Exception):
 
 
 def read_copies(plan: Plan) -> Plan:
-    """Reads local copies of the shards from a folder, optionally limited in size.
-
-    Without a limit, runs and processes share the copies in ``<folder>/<name>-<fingerprint>``. With
-    a limit, the copies belong to this process and are removed when it ends; its datasets with the
-    same folder and limit share them. A removed file that is open stays readable, and takes up space
-    until it has been read (or for a minute, if its iterator was dropped while opening it). If the
-    limit is smaller than the split, fewer shards are open at a time, which changes the seeded
-    order.
+    """Reads local copies of the shards, in ``<folder>/<name>-<fingerprint>``.
 
     Raises:
         ValueError: if the folder cannot be written, or the disk or the limit is too small.
     """
-    folder, limit = place_of(plan.options)
+    copy = plan.options.local_copy
+    folder, limit = copy if isinstance(copy, tuple | list) else (copy, None)
+    folder = os.fspath(folder)  # type: ignore[arg-type, unused-ignore]
     split, root = plan.options.split, plan.options.root_folder
     manifest = json.loads(read_bytes(f"{root}/manifest.json"))
     sections = plan.options.selection.sections(manifest)
     entries = [*{section.entry["file"]: section.entry for section in sections}.values()]
-    sizes = [entry["num_bytes"] for entry in entries] or [0]
-    ahead, order = _AHEAD, plan.order
-    if limit is not None and limit < 2 * max(sizes):
+    num_bytes = sum(entry["num_bytes"] for entry in entries)
+    if limit is not None and num_bytes > limit:
         raise ValueError(
-            f"local_copy=({folder!r}, {limit}): a window must hold two shards, and those of "
-            f"{split!r} have up to {max(sizes):,} bytes: give {2 * max(sizes)} or more."
-        )
-    if limit is not None and limit < sum(sizes):
-        num = limit // max(sizes)
-        ahead = max(1, min(_AHEAD, num // 4))
-        order = ByShard(
-            order.pieces,
-            buffer=plan.options.buffer,
-            batch_size=plan.options.batch_size,
-            num_open=max(1, min(OPEN_SHARDS, (num - ahead) // _PARALLEL)),
+            f"local_copy=({folder!r}, {limit}): {split!r} has {num_bytes:,} bytes. Allow as many, "
+            "read a part of the split, or leave out local_copy=."
         )
     try:
-        copies = copies_in(os.path.abspath(folder), limit)
+        copies = copies_in(os.path.abspath(folder))
     except OSError as error:
         raise ValueError(
             f"local_copy={folder!r} cannot be written ({one_line(error)}): "
@@ -93,7 +70,7 @@ def read_copies(plan: Plan) -> Plan:
         ) from None
     for entry in entries:
         copies.add(f"{root}/{entry['file']}", entry["num_bytes"], entry["sha256"])
-    copies.check_room([piece.path for piece in order.pieces])
+    copies.check_room([piece.path for piece in plan.order.pieces])
     read = functools.partial(plan.open_records, is_remote=False)
 
     def read_copy(path: Any, *rest: Any) -> tf.data.Dataset:
@@ -110,8 +87,7 @@ def read_copies(plan: Plan) -> Plan:
 
     def read_here(path: Any, offset: Any, skip: Any, take: Any, *rest: Any) -> tf.data.Dataset:
         local = _checked(_call(copies.hand_out, path, [tf.string, tf.string]))
-        records = read(local, offset, skip, take, *rest)
-        return records if limit is None else _with_second(records, take, copies.is_open, local)
+        return read(local, offset, skip, take, *rest)
 
     def announced(plan: Plan, pieces: tf.data.Dataset) -> tf.data.Dataset:
         def announce(number: Any, *rest: Any) -> Any:
@@ -121,20 +97,11 @@ def read_copies(plan: Plan) -> Plan:
             return (number, *rest) if rest else number
 
         # If records are dealt, each of the many streams announces its next piece.
-        return pieces.map(announce).prefetch(1 if isinstance(plan.order, Dealt) else ahead)
+        return pieces.map(announce).prefetch(1 if isinstance(plan.order, Dealt) else _AHEAD)
 
     return dataclasses.replace(
-        plan, order=order, open_records=read_copy, ahead=announced, localize=copies.localize
+        plan, open_records=read_copy, ahead=announced, localize=copies.localize
     )
-
-
-def place_of(options: Options) -> tuple[str, int | None]:
-    """The folder, and the maximum number of bytes in it (None: no limit)."""
-    copy = options.local_copy
-    if isinstance(copy, tuple | list):
-        return os.fspath(copy[0]), copy[1]
-    assert copy is not None
-    return os.fspath(copy), None
 
 
 class _File:
@@ -144,25 +111,20 @@ class _File:
         self.url, self.local, self.num_bytes, self.sha256 = url, local, num_bytes, sha256
         self.state = "absent"  # then "queued", "copying" and "there"
         self.is_awaited = False  # whether a stream is waiting for it now
-        self.is_wanted = False  # whether it was announced, and not handed out since
-        self.since = 0.0  # when it arrived or was last handed out, by time.monotonic()
         self.error = ""  # why the last copy failed, if it did
 
 
 class _Copies:
     """The copies in one folder, and the threads of this process that make them.
 
-    A copy waits for space, but never long for a stream: a stream that stops leaves nothing locked.
-    A copy that is only announced takes the space of files that are open, or were. One that a stream
-    is waiting for also takes the space of files that no stream has opened yet (they are copied
-    again when requested).
+    They are made in the order in which they were announced; one that a stream is waiting for comes
+    before all others.
     """
 
-    def __init__(self, folder: str, limit: int | None, log: logging.Logger) -> None:
-        self.folder, self.limit, self.log = folder, limit, log
+    def __init__(self, folder: str, log: logging.Logger) -> None:
+        self.folder, self.log = folder, log
         self.files: dict[str, _File] = {}
         self.queue: list[_File] = []
-        self.links: dict[str, float] = {}  # names handed out for streams to open, and since when
         self.changed = threading.Condition()
         self.num_threads = 0
         self.num_busy = 0
@@ -177,18 +139,16 @@ class _Copies:
             self.files.setdefault(name, file).url = url
 
     def check_room(self, urls: Sequence[str]) -> None:
-        """Raises ValueError if the disk is too small for these shards, or for the limit."""
+        """Raises ValueError if the disk is too small for these shards."""
         files = [self.files[os.path.basename(url)] for url in {*urls}]
         there = sum(file.num_bytes for file in files if _is_whole(file))
         missing = sum(file.num_bytes for file in files) - there
-        if self.limit is not None:
-            missing = min(missing, self.limit - self._used())
         free = shutil.disk_usage(self.folder).free
         if missing > free:
             raise ValueError(
                 f"local_copy={os.path.dirname(self.folder)!r}: {missing:,} bytes are still to be "
-                f"copied there, but only {free:,} are free. Give (folder, bytes), with fewer bytes "
-                "than that, for a window that moves over the shards, or use a larger disk."
+                f"copied there, but only {free:,} are free. Free some space there, or use a larger "
+                "disk."
             )
 
     def announce(self, url: bytes) -> bytes:
@@ -207,7 +167,7 @@ class _Copies:
             if file.state == "there" and not _is_whole(file):
                 file.state = "absent"  # someone removed it
             if file.state == "there":
-                file.since = time.monotonic()
+                file.is_awaited = False
                 return url, b""
             file.is_awaited = True
             self._want(file)
@@ -221,30 +181,10 @@ class _Copies:
                 if found or error:
                     break
                 self.changed.wait(_WAIT_S)  # removed meanwhile, or an iterator was restored
-            if error:
-                return b"", error
-            file = self._file(url)
-            file.is_wanted = file.is_awaited = False
-            return (file.local if self.limit is None else self._link(file)).encode(), b""
-
-    def _link(self, file: _File) -> str:
-        """A separate name for one stream; it survives when the file makes room for another."""
-        link = f"{file.local}.{uuid.uuid4().hex}"
-        os.link(file.local, link)
-        self.links[link] = file.since
-        for old in [old for old, since in self.links.items() if file.since - since > _LINK_S]:
-            self.is_open(old.encode())  # the stream that should have opened it has stopped
-        return link
-
-    def is_open(self, link: bytes) -> bytes:
-        """Reports that a stream has opened the file handed out to it."""
-        with self.changed:
-            if self.links.pop(link.decode(), None) is not None:
-                os.unlink(link)
-        return b""
+            return b"" if error else self._file(url).local.encode(), error
 
     def localize(self, url: str) -> str:
-        """Waits for a shard's copy and returns its path; in a window, open it right away.
+        """Waits for a shard's copy and returns its path.
 
         Raises:
             ValueError: if it cannot be copied.
@@ -258,7 +198,6 @@ class _Copies:
         return self.files[os.path.basename(url.decode())]
 
     def _want(self, file: _File) -> None:
-        file.is_wanted = True
         if file.state != "absent":
             return
         file.state, file.error = "queued", ""
@@ -273,38 +212,19 @@ class _Copies:
                     self.queue.remove(file)
                     file.state, file.error = "absent", f"{file.url}: {one_line(error)}."
 
-    def _used(self) -> int:
-        there = [file for file in self.files.values() if file.state in ("copying", "there")]
-        return sum(file.num_bytes for file in there)
-
-    def _make_room(self, file: _File) -> bool:
-        """Removes the files opened longest ago, until this one fits; False if it cannot yet."""
-        while self.limit is not None and self._used() + file.num_bytes > self.limit:
-            there = [other for other in self.files.values() if other.state == "there"]
-            free = [other for other in there if _may_go(other, is_awaited=file.is_awaited)]
-            if not free:
-                return False
-            oldest = min(free, key=lambda other: (other.is_wanted, other.since))
-            oldest.state = "absent"
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(oldest.local)
-        return True
-
     def _next(self) -> _File | None:
-        """The next file to copy, once there is room; None if none is left."""
+        """The next file to copy; None if none is left."""
         with self.changed:
-            while self.queue and _is_running():
-                file = next((file for file in self.queue if file.is_awaited), self.queue[0])
-                if self._make_room(file):
-                    self.queue.remove(file)
-                    file.state = "copying"
-                    if not self.num_busy:
-                        self.busy_since = time.monotonic()
-                    self.num_busy += 1
-                    return file
-                self.changed.wait(_WAIT_S)
-            self.num_threads -= 1
-            return None
+            if not self.queue or not _is_running():
+                self.num_threads -= 1
+                return None
+            file = next((file for file in self.queue if file.is_awaited), self.queue[0])
+            self.queue.remove(file)
+            file.state = "copying"
+            if not self.num_busy:
+                self.busy_since = time.monotonic()
+            self.num_busy += 1
+            return file
 
     def _work(self) -> None:
         """Loop of one thread: copies files until none is left."""
@@ -322,13 +242,12 @@ class _Copies:
     def _finish(self, file: _File, num_bytes: int, error: str) -> None:
         with self.changed:
             file.state, file.error = "absent" if error else "there", error
-            file.since = time.monotonic()
             if not error:
                 self.logged["copied" if num_bytes else "there"] += 1
                 self.logged["bytes"] += num_bytes
             self.num_busy -= 1
             if not self.num_busy:
-                self.logged["seconds"] += file.since - self.busy_since
+                self.logged["seconds"] += time.monotonic() - self.busy_since
             if not self.num_busy and not self.queue:
                 self._log()
             self.changed.notify_all()
@@ -344,50 +263,17 @@ class _Copies:
         self.logged = dict.fromkeys(self.logged, 0)
 
 
-def copies_in(folder: str, limit: int | None) -> _Copies:
+def copies_in(folder: str) -> _Copies:
     """This process's copies in a folder, shared by all its datasets."""
     stem = f"{folder}/{facts.NAME}-{facts.FINGERPRINT}"
     # sys.modules is the one place that outlives this module, which may be loaded several times.
     registry = vars(sys.modules.setdefault("_reader_copies", types.ModuleType("_reader_copies")))
-    key = f"{os.getpid()} {limit} {stem}"
+    key = f"{os.getpid()} {stem}"
     if key not in registry:
-        os.makedirs(folder, exist_ok=True)
-        for lock in glob.glob(f"{glob.escape(folder)}/*-window-*/lock"):
-            _sweep(lock)
-        if limit is None:
-            os.makedirs(stem, exist_ok=True)
-        else:
-            stem = _window(stem)
-        registry[key] = _Copies(stem, limit, logging.getLogger(facts.NAME))
+        os.makedirs(stem, exist_ok=True)
+        registry[key] = _Copies(stem, logging.getLogger(facts.NAME))
     found: _Copies = registry[key]
     return found
-
-
-def _window(stem: str) -> str:
-    """Creates a folder for this process alone, which removes it when it ends."""
-    name = f"{os.getpid()}-{uuid.uuid4().hex}"
-    path, new = f"{stem}-window-{name}", f"{os.path.dirname(stem)}/.{name}"
-    os.makedirs(new)
-    lock = open(f"{new}/lock", "wb")  # noqa: SIM115 - held until the process ends
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    os.link(f"{new}/lock", f"{new}/link")  # fails if the file system lacks links, needed by _link
-    os.rename(new, path)  # with its lock: without one, others would take it for a leftover
-    pid = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == pid:  # not in a fork
-            shutil.rmtree(path, ignore_errors=True)
-        lock.close()
-
-    atexit.register(remove)
-    return path
-
-
-def _sweep(lock: str) -> None:
-    """Removes the window of this lock if its process has ended."""
-    with contextlib.suppress(OSError), open(lock, "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(os.path.dirname(lock), ignore_errors=True)
 
 
 def _ensure_copied(file: _File) -> int:
@@ -476,15 +362,9 @@ def _write(target: Any, chunk: bytes) -> None:
         target.write(chunk)
     except OSError as error:
         raise _FailedError(
-            f"{target.name} cannot be written: {one_line(error)}. Free some space there, or give "
-            "local_copy=(folder, bytes), a window that moves over the shards."
+            f"{target.name} cannot be written: {one_line(error)}. Free some space there, or use a "
+            "larger disk."
         ) from None
-
-
-def _may_go(file: _File, *, is_awaited: bool) -> bool:
-    """Whether a file may make room for one that a stream is waiting for, or will request later."""
-    age = time.monotonic() - file.since
-    return not file.is_wanted or (is_awaited and (not file.is_awaited or age > _AWAITED_S))
 
 
 def _is_running() -> bool:
@@ -523,24 +403,6 @@ def slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
         output_shapes=[part.shape for part in spec],
     )
     return tf.data.experimental.from_variant(variant, elements.element_spec)
-
-
-def _with_second(
-    records: tf.data.Dataset, num: Any, function: Any, argument: Any
-) -> tf.data.Dataset:
-    """``num`` records, with a call between the first, which opens their file, and the second.
-
-    The call returns "". It fails when reading is cancelled. The turns must therefore be finite:
-    with endless turns the iterator would search for another record forever.
-    """
-    calls = tf.data.Dataset.from_tensors(argument).map(
-        lambda argument: tf.ensure_shape(_call(function, argument, tf.string), [])
-    )
-    turns = tf.data.Dataset.from_tensor_slices(tf.constant([0, 1], tf.int64))
-    # One turn for each of the other records, and one to find the end.
-    turns = turns.concatenate(tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat(num))
-    calls = calls.filter(lambda nothing: tf.strings.length(nothing) > 0)
-    return tf.data.Dataset.choose_from_datasets([records, calls], turns, False)
 
 
 def _checked(found: tuple[Any, Any]) -> Any:

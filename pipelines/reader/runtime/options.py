@@ -64,7 +64,7 @@ class Options:
     start_step: int | ReadSoFar = 0
     # Where records come from: changes open_records.
     root: str | os.PathLike[str] | None = None
-    cache: str | os.PathLike[str] | None = None
+    cache: str | None = None
     local_copy: str | os.PathLike[str] | tuple[str | os.PathLike[str], int | None] | None = None
     service: str | dict[str, Any] | None = None
     # What is applied to batches: follows parse_batch.
@@ -140,8 +140,8 @@ class Options:
 
     @property
     def has_own_files(self) -> bool:
-        """Whether a local folder may hold all records: as a cache, or as verified copies."""
-        return self.cache not in (None, "memory", "decoded") or self.local_copy is not None
+        """Whether a local folder may hold verified copies of all shards."""
+        return self.local_copy is not None
 
     @property
     def augments(self) -> bool:
@@ -264,14 +264,17 @@ def _check_places(options: Options) -> None:
             f'service={service!r} must be an address such as "grpc://host:port", or a dict of the '
             "arguments of tf.data.experimental.service.distribute."
         )
-    cache, copy = options.cache, options.local_copy
+    if options.cache not in (None, "memory", "decoded"):
+        raise ValueError(
+            f'cache={options.cache!r} must be "memory" or "decoded". For copies on a local disk, '
+            "use local_copy=."
+        )
+    copy = options.local_copy
     folder = copy[0] if isinstance(copy, list | tuple) and len(copy) == 2 else copy
-    for name, value, kept in (("cache", cache, cache), ("local_copy", copy, folder)):
-        if kept is not None and not (isinstance(kept, str | os.PathLike) and os.fspath(kept)):
-            others = '"memory", "decoded" or ' if name == "cache" else ""
-            raise ValueError(f"{name}={value!r} must be {others}the name of a folder.")
-        if kept is not None and "://" in os.fspath(kept):
-            raise ValueError(f"{name}={value!r} must be a folder on a local disk.")
+    if folder is not None and not (isinstance(folder, str | os.PathLike) and os.fspath(folder)):
+        raise ValueError(f"local_copy={copy!r} must be the name of a folder.")
+    if folder is not None and "://" in os.fspath(folder):
+        raise ValueError(f"local_copy={copy!r} must be a folder on a local disk.")
     if isinstance(copy, list | tuple) and not (copy[1] is None or _is_integer(copy[1])):
         raise ValueError(f"local_copy={copy!r} must be (folder, bytes).")
 

@@ -10,8 +10,7 @@ i, i + n, i + 2 n, … A step of all workers together therefore holds the same r
 divides 24, and an epoch can be resumed at any step by arithmetic.
 
 ``ByShard`` is the order where this is impossible: shards that cannot be read from the middle
-(GZIP), or are not all available at the same time (a window of ``local_copy=``). Each shard is a
-stream.
+(GZIP), or pieces that the workers of a service share. Each shard is a stream.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .options import BUFFER_BYTES, BUFFER_RECORDS, Options
-from .shards import Piece, Shard, cut, divide, ends_of, locate, stored_bytes
+from .shards import Piece, Shard, cut, divide, ends_of, locate
 
 _RADICES = (2, 2, 2, 3)
 """Their product is the number of streams."""
@@ -354,7 +353,7 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
         shards: All shards to read.
         delivered: Records that all workers together have delivered in this epoch, if dealt.
     """
-    if not is_dealt(options, shards):
+    if not is_dealt(options):
         pieces = divided_pieces(options, shards)
         # Balanced reading checks the shards that it opens. Stored order resumes without the
         # finished shards: they may be gone.
@@ -398,16 +397,12 @@ def has_gaps(options: Options) -> bool:
     return options.seed is not None or options.part[1] == 1
 
 
-def is_dealt(options: Options, shards: Sequence[Shard]) -> bool:
+def is_dealt(options: Options) -> bool:
     """Whether records are dealt from streams; otherwise shards are read from front to back."""
     if not options.shuffles or facts.COMPRESSION != "none":
         return False
     if options.cache == "decoded" or options.service is not None:
         return False
-    if isinstance(options.local_copy, tuple | list):
-        limit = options.local_copy[1]
-        if limit is not None and limit < stored_bytes(shards):
-            return False
     return options.balance is None
 
 
@@ -441,7 +436,7 @@ def window_of(options: Options, dealing: Dealing) -> int:
 def num_batches(options: Options, shards: Sequence[Shard]) -> int:
     """Batches per epoch of this worker, by arithmetic."""
     worker, workers = options.part
-    if is_dealt(options, shards):
+    if is_dealt(options):
         # The last worker has the fewest records.
         nums = [deal(options).num_records(workers - 1 if options.equal_steps else worker)]
     else:

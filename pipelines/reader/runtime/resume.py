@@ -121,7 +121,7 @@ def _progress(plan: Plan) -> _Progress:
             num = steps // most if is_fresh else 1
             at = _Progress(at.number + num)
             steps -= num * most
-        if steps and at.done is None and is_dealt(now, plan.shards) and not now.bucket:
+        if steps and at.done is None and is_dealt(now) and not now.bucket:
             at.delivered, at.options = at.delivered + steps * size * workers, now
         elif steps:
             seed = tf.constant(_seeds(options, at.number)[1][-1], tf.int64)
@@ -135,7 +135,7 @@ def _progress(plan: Plan) -> _Progress:
 
 def _is_same_order(plan: Plan, at: _Progress, now: Options) -> bool:
     """Whether dealing continues with the same streams and the same chunks."""
-    if at.options is None or not is_dealt(now, plan.shards):
+    if at.options is None or not is_dealt(now):
         return False
     first, second = deal(at.options), deal(now)
     fields = ("num_streams", "chunk", "length")
@@ -156,7 +156,7 @@ def _num_batches(plan: Plan, now: Options, part: tuple[int, int], at: _Progress)
     if at.done is not None:
         left = int((~at.done).sum())
         num = left * (worker + 1) // workers - left * worker // workers
-    elif is_dealt(now, plan.shards):
+    elif is_dealt(now):
         num = deal(now).num_records(worker) - at.delivered // workers
     else:
         pieces = divided_pieces(dataclasses.replace(now, shard=part), plan.shards)
@@ -181,7 +181,7 @@ def mark_of(plan: Plan, at: _Progress, total: int) -> Done:
 def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Places:
     """The positions of the records that a worker read in ``steps`` steps of an epoch."""
     order: Order
-    if is_dealt(now, plan.shards) and not done.any():
+    if is_dealt(now) and not done.any():
         order, is_left = deal_records(now, plan.shards), None
     else:
         pieces, is_left = _left(plan, now, done)
@@ -279,7 +279,7 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
     workers = range(options.part[1]) if options.equal_steps else [options.part[0]]
     num = min(_num_batches(plan, options, (i, options.part[1]), at) for i in workers)
     uncached = plan.open_uncached or plan.open_records
-    if at.done is None and is_dealt(options, plan.shards):
+    if at.done is None and is_dealt(options):
         order: Order = plan_order(options, plan.shards, delivered=at.delivered)
         seed = tf.constant(_seeds(options, at.number)[1][-1], tf.int64)
         streams = [order.stream(row, seed) for row in order.streams(seed)]

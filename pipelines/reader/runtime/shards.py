@@ -136,11 +136,6 @@ def ends_of(shards: Sequence[Shard]) -> list[int]:
     return [*itertools.accumulate(shard.num_examples for shard in shards)]
 
 
-def stored_bytes(shards: Sequence[Shard]) -> int:
-    """Size of the shards' files; parts of one file count once."""
-    return sum({shard.path: shard.num_bytes for shard in shards}.values())
-
-
 def cut(shards: Sequence[Shard], ends: Sequence[int], start: int, stop: int) -> list[Piece]:
     """The records between two positions in the stored order, as pieces.
 

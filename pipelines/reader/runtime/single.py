@@ -75,8 +75,7 @@ def _options_of(arguments: Mapping[str, Any]) -> tuple[Options, int]:
     epochs, rest = divmod(start, each) if each else (0, 0)
     steps, num_skipped = divmod(rest, size)
     is_same_order = not options.shuffles or options.balance is not None
-    shards = list_shards(options.split, options.root_folder)
-    if num_skipped and not is_same_order and not is_dealt(options, shards):
+    if num_skipped and not is_same_order and not is_dealt(options):
         raise ValueError(
             f"batch_size=None cannot resume at start_step={start} where whole shards are read, "
             "since the rest of the epoch comes in a new order: pass batch_size=, and take its "
@@ -98,6 +97,6 @@ def _num_examples(options: Options) -> int:
         full, _, rest = share(options, total, options.batch_size, options.part)
         return full * options.batch_size + rest
     shards = list_shards(options.split, options.root_folder)
-    if is_dealt(options, shards):
+    if is_dealt(options):
         return deal(options).num_records(worker)
     return sum(piece.take for piece in divided_pieces(options, shards))
