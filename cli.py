@@ -410,25 +410,6 @@ def verify(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.", metavar="N")] = 0,
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            "--rebuild-shard",
-            help="Rebuild this shard from the source and compare: train-3, or 3 counting all "
-            "shards.",
-            metavar="SHARD",
-            show_default=False,
-        ),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="For --rebuild-shard: the recipe or raw data that the snapshot was built from.",
-            metavar="SOURCE",
-            show_default=False,
-        ),
-    ] = None,
     absent: Annotated[
         str | None,
         typer.Option(
@@ -452,15 +433,9 @@ def verify(
 
     check_options(
         context,
-        # --from names the recipe or raw data: code in a snapshot's folder is never run.
-        requires={"--rebuild-shard": "--from", "--from": "--rebuild-shard", "--seed": "--sample"},
-        excludes={
-            "--rebuild-shard": ("--sample", "--lines", "--absent"),
-            "--absent": ("--sample",),
-        },
+        requires={"--seed": "--sample"},
+        excludes={"--absent": ("--sample",)},
     )
-    if shard is not None and source is not None:
-        raise typer.Exit(_rebuild(snapshot, shard, source, as_json=as_json))
     size = None if sample is None else SampleSize.parse(sample, seed=seed)
     ids = None if absent is None else read_ids(absent, os.getcwd(), argument="--absent")
     with terminal.Bars() as bars:
@@ -741,21 +716,6 @@ def gc(
         f"{'would free' if dry_run else 'freed'} {terminal.human_bytes(report.num_bytes)} in "
         f"{human_count(report.num_files, 'files')}"
     )
-
-
-def _rebuild(snapshot: str, shard: str, source: str, *, as_json: bool) -> int:
-    """Rebuilds a shard and prints how it compares; returns the exit code."""
-    from . import terminal
-    from .pipelines.inspect.rebuild import rebuild_shard
-
-    recipe = recipe_of(source)
-    with terminal.Bars() as bars:
-        found = rebuild_shard(snapshot, shard, recipe, progress=bars)
-    if as_json:
-        terminal.say_json(found.to_json())
-    else:
-        terminal.say("\n".join(found.lines()))
-    return found.exit_code
 
 
 def _json_facts(snapshot: Snapshot) -> dict[str, Any]:

@@ -527,16 +527,6 @@ class TestErrors:
             (["rejects", "x", "--offset", "3"], "--offset: requires --list"),
             (["rejects", "x", "--source", "y"], "--source: requires --export"),
             (["verify", "x", "--seed", "3"], "--seed: requires --sample"),
-            (["verify", "x", "--from", "y"], "--from: requires --rebuild-shard"),
-            (["verify", "x", "--rebuild-shard", "1"], "--rebuild-shard: requires --from"),
-            (
-                ["verify", "x", "--rebuild-shard", "1", "--from", "y", "--sample", "1%"],
-                "--rebuild-shard: excludes --sample",
-            ),
-            (
-                ["verify", "x", "--rebuild-shard", "1", "--from", "y", "--lines", "3"],
-                "--rebuild-shard: excludes --lines",
-            ),
             (["build", "nowhere", "--out", "y"], "The source nowhere does not exist"),
             (["build", "nowhere.py", "--out", "y"], "nowhere.py does not exist"),
             (["build", "foo://y", "--out", "z"], "Protocol not known"),

@@ -19,8 +19,6 @@ from ..snapshot import Snapshot
 from .diff_records import (
     ComparedRecords,
     OutOfOrderError,
-    ShiftedFile,
-    Shifts,
     compare_records,
     num_records,
     num_shared,
@@ -103,7 +101,6 @@ class RecordChanges:
         moves: (old split, new split) -> number of records; some of them may also be changed.
         first: Ids of each kind: those with the lowest keys.
         moved_from: The old and the new split of each moved id in ``first``.
-        shifted: Files whose records have the same content at other positions.
     """
 
     num_old: int
@@ -113,7 +110,6 @@ class RecordChanges:
     moves: dict[tuple[str, str], int]
     first: dict[str, tuple[str, ...]]
     moved_from: tuple[tuple[str, str], ...]
-    shifted: tuple[ShiftedFile, ...]
 
     def total(self, kind: str) -> int:
         """The number of records of a kind."""
@@ -140,7 +136,6 @@ class RecordChanges:
                     )
                 ],
             },
-            "shifted_files": [dataclasses.asdict(file) for file in self.shifted],
         }
 
 
@@ -171,7 +166,7 @@ def diff(
     """
 
     def compare(*, sorted_alike: bool) -> RecordChanges:
-        tally = _Tally(split_names(old, new), num_shown=num_shown, contents=contents)
+        tally = _Tally(split_names(old, new), num_shown=num_shown)
         for compared in compare_records(
             old, new, progress=progress, contents=contents, sorted_alike=sorted_alike
         ):
@@ -226,13 +221,12 @@ def _notes(old: Snapshot, new: Snapshot, *, complete: bool) -> list[str]:
 class _Tally:
     """Counts compared records, range by range."""
 
-    def __init__(self, splits: Sequence[str], *, num_shown: int, contents: bool) -> None:
+    def __init__(self, splits: Sequence[str], *, num_shown: int) -> None:
         """Starts with empty counts.
 
         Args:
             splits: Names of the splits by their numbers.
             num_shown: How many ids of each kind to keep.
-            contents: Whether the contents of records are known.
         """
         self._splits = list(splits)
         self._num_shown = num_shown
@@ -241,7 +235,6 @@ class _Tally:
         self._first: dict[str, list[str]] = {kind: [] for kind in KINDS}
         self._moved_from: list[tuple[str, str]] = []
         self._num_same = 0
-        self._shifts = Shifts(contents=contents)
 
     def add(self, compared: ComparedRecords) -> None:
         """Counts a range of compared records."""
@@ -259,7 +252,6 @@ class _Tally:
             pair = origin[row], int(new.splits[row])
             self._moved_from.append((self._splits[pair[0]], self._splits[pair[1]]))
         self._moves.update(zip(origin.values(), new.splits[list(origin)].tolist(), strict=True))
-        self._shifts.add(compared, changed)
 
     def _note(self, kind: str, records: StoredRecords, rows: npt.NDArray[np.int64]) -> list[int]:
         """Counts records; returns the rows of those whose ids are kept."""
@@ -292,7 +284,6 @@ class _Tally:
             moves={(names[old], names[new]): n for (old, new), n in self._moves.items()},
             first={kind: tuple(ids) for kind, ids in self._first.items()},
             moved_from=tuple(self._moved_from),
-            shifted=tuple(self._shifts.found(none_same=self._num_same + num_shared == 0)),
         )
 
 
@@ -329,8 +320,6 @@ def _diff_lines(found: SnapshotDiff) -> Iterator[str]:
         yield f"  moved from {before} to {after}: {number:,}"
     for kind in KINDS:
         yield from name_lines(kind, records.first[kind], records.total(kind))
-    for file in records.shifted:
-        yield _shift(file)
     if found.rejects_differ:
         yield _rejects_line(old.manifest.num_rejects, new.manifest.num_rejects)
     yield from change_lines("features", found.features)
@@ -362,13 +351,3 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator
 
 def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else visible(str(value))
-
-
-def _shift(file: ShiftedFile) -> str:
-    place = "from its beginning" if file.after is None else f"after #{file.after}"
-    return (
-        f"warning: {visible(file.source)}, {place}: the ids of records changed (removed "
-        f"{file.num_removed:,}, added {file.num_added:,}, changed {file.num_changed:,}). Rows were "
-        "inserted or removed there, and an id is a position in the file. To keep ids, append "
-        "rows, or put new ones into a separate file."
-    )

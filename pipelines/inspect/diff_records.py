@@ -4,12 +4,6 @@ The splits of a snapshot are sorted by key, a hash of id and seed. With one seed
 is contiguous in each split of both snapshots: ranges are read and compared one after another. If
 the seeds differ, or records are out of order, they are first partitioned by key into files of a
 scratch folder, which are then compared.
-
-``Shifts`` finds files whose records changed their ids because something was inserted before them:
-a record of a text or a table is named by its position in the file. A line inserted or removed
-shifts all that follow: they are removed under their old ids and added under new ones, with the
-same contents. Of the contents of each file, only the lowest hashes are kept, a uniform sample of
-distinct ones (Broder, "On the resemblance and containment of documents", 1997): memory is bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +11,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import itertools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -46,12 +39,6 @@ _PART_SCHEMA = pa.schema(
         pa.field("split", pa.int16()),
     ]
 )
-_MAX_FILES = 10_000
-"""Shifts are detected only in this many files."""
-_SAMPLE_SIZE = 64
-_MIN_DIFFERING = 3
-_MIN_GONE_SHARE = 0.75
-_ID = r"(?s)^(?P<source>.*)#(?P<position>[0-9]{1,18})$"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,7 +163,7 @@ class _Side:
 
 
 def _by_order(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRecords]]:
-    """Records of both sides by ranges of their keys, in whose order all splits are."""
+    """Records of both sides by key range; all splits are sorted by key."""
     streams = [[_Stream(side.read(split)) for split in side.shards] for side in sides]
     while True:
         going = [stream for side in streams for stream in side if not stream.ended]
@@ -234,7 +221,7 @@ class _Stream:
 
 
 def _by_parts(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRecords]]:
-    """Records of both sides by ranges of their keys, partitioned on disk."""
+    """Records of both sides by key range, partitioned on disk."""
     largest = max(side.num_records for side in sides)
     bits = max(0, min(_MAX_PART_BITS, (largest // _PART_RECORDS).bit_length()))
     with storage.temporary_folder() as scratch:
@@ -319,171 +306,3 @@ def _numbered(ids: pa.Array) -> pa.Array:
         numbered.append(b"%b#%d" % (record_id, seen[record_id]))
         seen[record_id] += 1
     return pa.array(numbered, pa.large_binary())
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ShiftedFile:
-    """A file whose records have the same content at other positions than before."""
-
-    source: str
-    after: int | None
-    """Position (byte or row) of the last unchanged record; None if there is none."""
-    num_removed: int
-    num_added: int
-    num_changed: int
-
-
-class Shifts:
-    """Finds shifted files among compared records."""
-
-    def __init__(self, *, contents: bool) -> None:
-        """Starts without records; ``contents`` says whether their contents are known."""
-        self._contents = contents
-        self._files: dict[str, _FileChanges] = {}
-
-    def add(self, compared: ComparedRecords, changed: npt.NDArray[np.bool_]) -> None:
-        """Adds a range of compared records; ``changed`` says which of the pairs differ."""
-        old, new, pairs = compared.old, compared.new, compared.pairs
-        for records, rows, kind in (
-            (old, compared.removed, "removed"),
-            (new, compared.added, "added"),
-            (old, pairs[changed, 0], "changed"),
-            (new, pairs[changed, 1], "rewritten"),
-            (old, pairs[~changed, 0], "kept"),
-        ):
-            if len(rows):
-                self._note(records.take(rows), kind)
-
-    def _note(self, records: StoredRecords, kind: str) -> None:
-        ids = records.ids
-        parts = pc.extract_regex(ids, _ID)
-        numbered = parts.is_valid()
-        parts = parts.drop_null()
-        if not len(parts):
-            return
-        sources, texts = parts.flatten()
-        positions = texts.cast(pa.string()).cast(pa.int64())
-        table = pa.table({"source": sources, "position": positions})
-        grouped = table.group_by("source").aggregate(
-            [("position", "min"), ("position", "max"), ("position", "count")]
-        )
-        for row in grouped.to_pylist():
-            seen = self._of(row["source"])
-            if seen is not None:
-                seen.note(kind, row["position_min"], row["position_max"], row["position_count"])
-        chosen = numbered.to_numpy(zero_copy_only=False)
-        groups = list(self._by_file(sources))
-        if kind != "kept" and self._contents:
-            contents = records.contents[chosen, 0]
-            name = "new_hashes" if kind in ("added", "rewritten") else "old_hashes"
-            for seen, rows in groups:
-                held = [getattr(seen, name), contents[rows]]
-                setattr(seen, name, _lowest(np.concatenate(held)))
-        if kind in ("removed", "changed") or (kind == "kept" and not self._contents):
-            gone = np.full(len(positions), kind == "removed", np.int64)
-            keys = records.keys[chosen].view(np.int64)
-            sample = np.stack([keys, positions.to_numpy(), gone], axis=1)
-            for seen, rows in groups:
-                both = np.concatenate([seen.sample, sample[rows]])
-                lowest = np.argsort(both[:, 0].view(np.uint64), kind="stable")[:_SAMPLE_SIZE]
-                seen.sample = both[lowest]
-
-    def _by_file(self, sources: pa.Array) -> Iterator[tuple[_FileChanges, npt.NDArray[np.int64]]]:
-        """The state of each file, and the rows of its records."""
-        encoded = sources.dictionary_encode()
-        codes = encoded.indices.to_numpy()
-        order = np.argsort(codes, kind="stable")
-        edges = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
-        names = encoded.dictionary.to_pylist()
-        for source, (start, stop) in zip(names, itertools.pairwise(edges.tolist()), strict=True):
-            seen = self._files.get(_text(source))
-            if seen is not None:
-                yield seen, order[start:stop]
-
-    def _of(self, source: bytes) -> _FileChanges | None:
-        name = _text(source)
-        if name not in self._files and len(self._files) >= _MAX_FILES:
-            return None
-        return self._files.setdefault(name, _FileChanges())
-
-    def found(self, *, none_same: bool) -> list[ShiftedFile]:
-        """The shifted files, by path.
-
-        Args:
-            none_same: Whether every record changed: a new mean, say, changes all contents, which
-                leaves only the ids to compare.
-        """
-        by_contents = self._contents and not none_same
-        return [
-            ShiftedFile(
-                source=source,
-                after=seen.last_kept if by_contents else seen.last_before,
-                num_removed=seen.removed,
-                num_added=seen.added,
-                num_changed=seen.changed,
-            )
-            for source, seen in sorted(self._files.items())
-            if seen.shifted(by_contents=by_contents)
-        ]
-
-
-@dataclasses.dataclass
-class _FileChanges:
-    """The changed records of one file."""
-
-    removed: int = 0
-    added: int = 0
-    changed: int = 0
-    first: int | None = None
-    last_kept: int | None = None
-    old_hashes: npt.NDArray[np.uint64] = dataclasses.field(
-        default_factory=lambda: np.empty(0, np.uint64)
-    )
-    new_hashes: npt.NDArray[np.uint64] = dataclasses.field(
-        default_factory=lambda: np.empty(0, np.uint64)
-    )
-    sample: npt.NDArray[np.int64] = dataclasses.field(
-        default_factory=lambda: np.empty((0, 3), np.int64)
-    )
-    """int64[n, 3]: key, position, whether it was removed, of the old records with lowest keys."""
-
-    @property
-    def last_before(self) -> int | None:
-        """A position before which no id differs."""
-        return None if self.first is None else max(0, self.first - 1)
-
-    def note(self, kind: str, first: int, last: int, number: int) -> None:
-        """Adds records of a kind, between a first and a last position."""
-        if kind == "kept":
-            self.last_kept = last if self.last_kept is None else max(last, self.last_kept)
-        elif kind != "rewritten":
-            setattr(self, kind, getattr(self, kind) + number)
-        if kind in ("removed", "added"):
-            self.first = first if self.first is None else min(first, self.first)
-
-    def shifted(self, *, by_contents: bool) -> bool:
-        """Whether the same contents are at other positions.
-
-        Contents may not be comparable. Then: whether nearly all ids from some position on were
-        removed, and those before it were not; a few ids may belong to other records now.
-        """
-        if by_contents:
-            both = _lowest(np.concatenate([self.old_hashes, self.new_hashes]))
-            shared = np.isin(both, self.old_hashes) & np.isin(both, self.new_hashes)
-            few = self.removed + self.added + self.changed < _MIN_DIFFERING
-            return not few and 2 * int(shared.sum()) >= len(both) > 0
-        if min(self.removed, self.added) < _MIN_DIFFERING or self.first is None:
-            return False
-        behind = self.sample[:, 1] >= self.first
-        if behind.all():
-            return False
-        return bool(self.sample[behind, 2].mean() >= _MIN_GONE_SHARE) if behind.any() else False
-
-
-def _lowest(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    found: npt.NDArray[np.uint64] = np.unique(hashes)[:_SAMPLE_SIZE]
-    return found
-
-
-def _text(source: bytes) -> str:
-    return source.decode("utf-8", "backslashreplace")

@@ -27,10 +27,8 @@ from ...schemas.manifest import (
     FileEntry,
     Manifest,
     ShardEntry,
-    read_manifest,
 )
-from ...schemas.naming import MANIFEST, REJECTS, ShardName, is_reader_file, join
-from ...transforms import storage
+from ...schemas.naming import REJECTS, ShardName, is_reader_file, join
 from ...transforms.examples.decode import example_features, int64_values
 from ...transforms.examples.index import class_codes_from_bytes, index_from_bytes
 from ...transforms.examples.tfrecord import (
@@ -43,10 +41,9 @@ from ...transforms.examples.tfrecord import (
 from ...transforms.rejects import printable
 from ...transforms.storage.opened_source import path_bytes
 from ..inventory.exclusions import IdList
-from ..snapshot import FoundFile, SnapshotFiles
+from ..snapshot import FoundFile, SnapshotFiles, reader_file_of
 from .verify_report import Absence, Finding, Findings, Kind
 
-_MAX_SIBLINGS = 50
 _SLACK_BYTES = 1 << 20
 _MAX_CODE_BYTES = 4 << 20
 """About 100 times the size of a reader's file: anything longer is not one, however edited."""
@@ -64,8 +61,6 @@ class ContentChecker:
         self._files = files
         self._manifest = manifest
         self._findings = findings
-        self._others: dict[str, str] | None = None
-        self._by_hash = {entry.sha256: name for name, entry in manifest.files.items()}
         shards = [shard for split in manifest.splits.values() for shard in split.shards]
         self._shards = {shard.file: shard for shard in shards}
         label = manifest.features.get(manifest.label) if manifest.label is not None else None
@@ -83,7 +78,7 @@ class ContentChecker:
                 name.labels_file: (shard, partial(_check_labels, shard=shard, label=label)),
             }
         self._damaged: set[str] = set()
-        """Files whose content is not that of another file: their damage can be located."""
+        """Files that differ, and are not far too long: their damage is located."""
 
     def check(self, name: str, there: FoundFile) -> None:
         """Checks a file against its hash; an intact index file also against its shard's entry."""
@@ -97,7 +92,7 @@ class ContentChecker:
             self._findings.unchecked(name, str(error))
             return
         if (sha256, there.num_bytes) != (entry.sha256, entry.bytes):
-            self._differs(name, entry, sha256, there.num_bytes)
+            self._differs(name, entry, there.num_bytes)
 
     def _check_small(self, name: str, entry: FileEntry, there: FoundFile) -> None:
         """Reads a file of an index or of the reader into memory."""
@@ -107,8 +102,8 @@ class ContentChecker:
         content = self._files.read(name)
         sha256 = hashlib.sha256(content).hexdigest()
         same = (sha256, len(content)) == (entry.sha256, entry.bytes)
-        if not same and (self._belongs_elsewhere(name, sha256) or not is_reader_file(name)):
-            self._differs(name, entry, sha256, len(content))
+        if not same and not is_reader_file(name):
+            self._differs(name, entry, len(content))
         elif not same:
             _check_code(name, content, self._manifest, self._findings)
         elif name in self._index:
@@ -117,27 +112,15 @@ class ContentChecker:
             except _StaleIndexError as error:
                 self._note_stale(name, error)
 
-    def _belongs_elsewhere(self, name: str, sha256: str) -> bool:
-        return self._by_hash.get(sha256, name) != name or sha256 in self._elsewhere()
-
-    def _differs(self, name: str, entry: FileEntry, sha256: str, num_bytes: int) -> None:
-        """Notes that a file is not what was written, and whose content it holds if known."""
-        note = self._findings.damage
-        other = self._by_hash.get(sha256, name)
-        if other != name:
-            note(name, "swapped", f"has the content of {other}; were they swapped?")
-        elif sha256 in self._elsewhere():
-            where = storage.redact(self._elsewhere()[sha256])
-            what = f"has content of another snapshot, not what {MANIFEST} says: {where}"
-            note(name, "foreign", what)
-        else:
-            what = "its content is not what was written (sha256 differs)"
-            kind: Kind = "content"
-            if num_bytes != entry.bytes:
-                kind, what = "length", length_text(num_bytes, entry)
-            note(name, kind, what)
-            if num_bytes <= _most_bytes(entry) or name in self._shards:
-                self._damaged.add(name)
+    def _differs(self, name: str, entry: FileEntry, num_bytes: int) -> None:
+        """Notes that a file is not what was written."""
+        what = "its content is not what was written (sha256 differs)"
+        kind: Kind = "content"
+        if num_bytes != entry.bytes:
+            kind, what = "length", length_text(num_bytes, entry)
+        self._findings.damage(name, kind, what)
+        if num_bytes <= _most_bytes(entry) or name in self._shards:
+            self._damaged.add(name)
 
     def locate_damage(self, present: set[str]) -> None:
         """Names the damaged records of shards, and the wrong entries of index files."""
@@ -260,28 +243,6 @@ class ContentChecker:
 
         return find
 
-    def _elsewhere(self) -> dict[str, str]:
-        """Hashes of the files of neighbouring snapshots, and where these files are."""
-        if self._others is None:
-            self._others = _neighbour_hashes(self._files.folder)
-        return self._others
-
-
-def _neighbour_hashes(folder: str) -> dict[str, str]:
-    parent, _, own = folder.rstrip("/").rpartition("/")
-    found: dict[str, str] = {}
-    try:
-        names = [name for name in storage.list_names(parent) if FINGERPRINT.fullmatch(name)]
-        for name in names[:_MAX_SIBLINGS]:
-            where = join(parent, name, MANIFEST)
-            if name != own and storage.exists(where):
-                manifest, _ = read_manifest(storage.read_bytes(where), where=where)
-                found |= {e.sha256: join(parent, name, f) for f, e in manifest.files.items()}
-    except SnapshardError:
-        # This only adds a hint: the neighbours themselves are not being checked.
-        pass
-    return found
-
 
 def _first_differing(found: Frames, known: Frames) -> int | None:
     both = min(len(found[1]), len(known[1]))
@@ -317,8 +278,10 @@ def _check_code(name: str, content: bytes, manifest: Manifest, findings: Finding
         findings.damage(name, "content", f"it is no longer Python ({error})")
         return
     fingerprint = _constant(tree, "FINGERPRINT")
-    if isinstance(fingerprint, str) and fingerprint != manifest.fingerprint:
-        what = f"it reads the snapshot {fingerprint}, but this one is {manifest.fingerprint}"
+    states_it = fingerprint is not None or name == reader_file_of(manifest.files)
+    if states_it and fingerprint != manifest.fingerprint:
+        read = "no snapshot" if fingerprint is None else f"the snapshot {fingerprint}"
+        what = f"it reads {read}, but this one is {manifest.fingerprint}"
         findings.damage(name, "foreign", what)
         return
     what = "was edited after it was written; all other files are checked as usual"

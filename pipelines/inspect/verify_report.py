@@ -20,8 +20,7 @@ Kind = Literal[
     "not a file",  # a folder or a pipe, or a link to one
     "length",  # a file of the wrong length
     "content",  # the right length, but another sha256
-    "swapped",  # the content of another file of the snapshot
-    "foreign",  # content of another snapshot
+    "foreign",  # the reader or build.json of another snapshot
     "record",  # one record of a shard
     "index",  # an index file that does not match its shard
     "manifest",  # the manifest itself

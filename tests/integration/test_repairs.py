@@ -12,11 +12,10 @@ import fsspec
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inspect.rebuild import Rebuilt, find_shard, rebuild_shard
 from snapshard.pipelines.inspect.verify import check_snapshot
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.pipelines.snapshot import Snapshot
-from snapshard.schemas.errors import DamagedSnapshotError, RecipeError, StorageError
+from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
 
@@ -59,11 +58,6 @@ def _build(folder: Path, **options: Any) -> Snapshot:
 def _snapshot(folder: Path) -> Path:
     (manifest,) = (folder / "out").glob("rows/*/manifest.json")
     return manifest.parent
-
-
-def _rebuild(folder: Path, shard: str) -> Rebuilt:
-    recipe = load_recipe_file(folder / "recipe.py")
-    return rebuild_shard(folder / "out", shard, recipe, progress=Silent())
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -196,69 +190,9 @@ def test_an_edited_manifest_is_not_taken_for_built(copy: Path) -> None:
         _build(copy)
 
 
-@pytest.mark.parametrize("shard", ["train-1", "train-00001", TRAIN[1], "2"])
-def test_names_of_a_shard(project: Path, shard: str) -> None:
-    assert find_shard(Snapshot.open(project / "out").manifest, shard).file == TRAIN[1]
-
-
-@pytest.mark.parametrize("shard", ["train-3", "4", "valid-0", "", "-1", "train"])
-def test_names_of_none(project: Path, shard: str) -> None:
-    with pytest.raises(RecipeError, match=r"There is no shard .* test: 1, train: 3\. Name one"):
-        find_shard(Snapshot.open(project / "out").manifest, shard)
-
-
-def test_a_shard_built_again_is_equal(copy: Path) -> None:
-    before = _contents(copy)
-    found = _rebuild(copy, "train-1")
-    assert (found.shard, found.equal, found.exit_code) == (TRAIN[1], True, 0)
-    assert (found.changed, found.damaged) == ([], [])
-    assert found.lines()[0].startswith(f"equal: {TRAIN[1]} and its index, built again from the")
-    assert _contents(copy) == before, "nothing is written beside the scratch folder"
-    _flip(_snapshot(copy) / TRAIN[1])
-    shutil.rmtree(copy / "out/rows/.work")
-    found = _rebuild(copy, "train-1")
-    assert (found.equal, found.damaged, found.exit_code) == (True, [TRAIN[1]], 4)
-    assert f"the published {TRAIN[1]} is damaged" in found.lines()[1]
-
-
-def test_what_the_source_gives_otherwise_is_named(copy: Path) -> None:
-    path = copy / "data/1.csv"
-    path.write_text(path.read_text().replace("0100,no", "0100,yes").replace("0103,yes", "9103,yes"))
-    found = [_rebuild(copy, f"train-{n}") for n in range(3)]
-    found.append(_rebuild(copy, "test-0"))
-    assert all(one.changed == ["inputs"] for one in found)
-    told = "\n".join(line for one in found for line in one.lines())
-    assert "changed since the snapshot was built: inputs (for details, run `snapshard why" in told
-    assert "is the first that differs: feature" in told
-    assert "id '1.csv#" in told
-
-
-def test_a_record_more(copy: Path) -> None:
-    with (copy / "data/2.csv").open("a") as file:
-        file.writelines(f"{n},no\n" for n in range(1000, 1100))
-    (_snapshot(copy) / "build.json").unlink()
-    found = _rebuild(copy, "test-0")
-    told = "\n".join(found.lines())
-    assert found.exit_code == 4
-    assert "what changed is unknown, since its build.json is missing" in told
-    assert "examples, but the manifest lists" in told
-
-
-def test_a_recipe_that_cuts_otherwise(copy: Path) -> None:
-    path = copy / "recipe.py"
-    path.write_text(path.read_text().replace('"train": 3', '"train": 2'))
-    found = _rebuild(copy, "train-1")
-    assert found.changed == ["shards.num_shards.train"]
-    assert found.differing == [f"the source gives no {TRAIN[1]}: it is divided into other shards"]
-    path.write_text(path.read_text().replace('name="rows"', 'name="others"'))
-    with pytest.raises(RecipeError, match="is of recipe 'rows', but this recipe is 'others'"):
-        _rebuild(copy, "train-1")
-
-
 def test_limits_are_taken_from_the_snapshot(copy: Path, tmp_path: Path) -> None:
     shutil.rmtree(copy / "out")
     _build(copy, limit=50)
-    assert _rebuild(copy, "train-0").exit_code == 0
     report = check_snapshot(copy / "out", progress=Silent())
     os.unlink(Path(report.path) / "schema.pbtxt")
     (told,) = check_snapshot(copy / "out", progress=Silent()).repair_hints()

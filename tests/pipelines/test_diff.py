@@ -1,6 +1,5 @@
 """What changed between two snapshots: every record, in bounded memory, whatever the order."""
 
-import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -158,84 +157,6 @@ def test_names_that_are_not_text(tmp_path: Path) -> None:
     assert found.num_same + found.total("removed") == 30
     assert found.num_same + found.total("added") == 20
     assert set(found.first["removed"]) & set(ids)
-
-
-class TestShiftedFiles:
-    OFFSETS = tuple(itertools.accumulate([10 + n % 7 for n in range(300)]))
-
-    def text(self, contents: list[bytes], path: str = "t.csv") -> dict[str, tuple[str, bytes]]:
-        offset, found = 0, {}
-        for content in contents:
-            found[f"{path}#{offset}"] = ("train", content)
-            offset += len(content)
-        return found
-
-    def lines(self) -> list[bytes]:
-        return [b"%d,%s\n" % (n, b"x" * (n % 7)) for n in range(300)]
-
-    def test_an_inserted_line_is_told(self, tmp_path: Path) -> None:
-        lines = self.lines()
-        before = self.text(lines) | self.text(lines, "other.csv")
-        after = self.text([*lines[:99], b"new\n", *lines[99:]]) | self.text(lines, "other.csv")
-        old, new = put_records(tmp_path / "a", before), put_records(tmp_path / "b", after)
-        (file,) = compared(old, new).records.shifted
-        offset = len(b"".join(lines[:98]))
-        assert (file.source, file.after) == ("t.csv", offset)
-        assert file.num_removed + file.num_changed == 201
-        (back,) = compared(new, old).records.shifted
-        assert back.source == "t.csv"
-
-    def test_ids_tell_where_contents_do_not(self, tmp_path: Path) -> None:
-        """After a new mean no content is what it was."""
-        lines = [b"%05d\n" % n * (1 + n // 50) for n in range(300)]
-        before = self.text(lines)
-        after = {
-            record_id: (split, b"new " + content)
-            for record_id, (split, content) in self.text(
-                [*lines[:200], b"in between\n", *lines[200:]]
-            ).items()
-        }
-        old, new = put_records(tmp_path / "a", before), put_records(tmp_path / "b", after)
-        place = len(b"".join(lines[:200]))
-        for found in (compared(old, new), compared(old, new, contents=False)):
-            (file,) = found.records.shifted
-            assert file.source == "t.csv"
-            assert file.after is not None
-            # The line put in lies where another one lay.
-            assert file.after <= place + len(b"in between\n")
-
-    def test_rows_by_number(self, tmp_path: Path) -> None:
-        """A row put in changes all that follow, and adds one."""
-        before = {f"t.parquet#{n}": ("train", b"row %d" % n) for n in range(50)}
-        rows = [content for _, content in before.values()]
-        rows.insert(20, b"new")
-        after = {f"t.parquet#{n}": ("train", row) for n, row in enumerate(rows)}
-        old, new = put_records(tmp_path / "a", before), put_records(tmp_path / "b", after)
-        found = compared(old, new).records
-        assert (found.total("changed"), found.total("added")) == (30, 1)
-        assert [(file.source, file.after) for file in found.shifted] == [("t.parquet", 19)]
-
-    @pytest.mark.parametrize("change", ["append", "cut off", "in place", "other rows", "none"])
-    def test_what_shifts_nothing(self, tmp_path: Path, change: str) -> None:
-        lines = self.lines()
-        other = {
-            "append": [*lines, b"new\n", b"newer\n", b"newest\n"],
-            "cut off": lines[:200],
-            "in place": [line.replace(b"5", b"6") for line in lines],
-            "other rows": [*lines[:200], *(b"%d#%d\n" % (n, n) for n in range(99))],
-            "none": lines,
-        }[change]
-        old = put_records(tmp_path / "a", self.text(lines))
-        new = put_records(tmp_path / "b", self.text(other))
-        assert compared(old, new).records.shifted == ()
-
-    def test_whole_files_never_shift(self, tmp_path: Path) -> None:
-        before = {f"{n}.jpg": ("train", b"%d" % n) for n in range(60)}
-        after = {f"{n + 1}.jpg": ("train", b"%d" % n) for n in range(60)}
-        old, new = put_records(tmp_path / "a", before), put_records(tmp_path / "b", after)
-        found = compared(old, new).records
-        assert found.total("changed") == 59
-        assert found.shifted == ()
 
 
 class TestWhatElseDiffers:

@@ -485,9 +485,7 @@ class TestRoom:
 
     def test_a_folder_that_is_none(self, reader: types.ModuleType, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(
-            ValueError, match=r"file' cannot be written .*NotADirectory.*local"
-        ):
+        with pytest.raises(ValueError, match=r"file' cannot be written .*NotADirectory.*local"):
             reader.dataset("train", 32, local_copy=tmp_path / "file")
         with pytest.raises(ValueError, match="'gs://bucket/folder' must be a folder on a local"):
             reader.dataset("train", 32, local_copy="gs://bucket/folder")

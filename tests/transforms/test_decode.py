@@ -12,7 +12,6 @@ from snapshard.schemas.errors import DamagedSnapshotError
 from snapshard.transforms.examples.decode import (
     NotAnExampleError,
     example_features,
-    first_difference,
     int64_values,
     read_frames,
 )
@@ -40,16 +39,6 @@ def test_features_are_taken_apart(numbers: list[int], texts: list[bytes]) -> Non
     assert set(found) == {"n", "t", "f"}
     assert int64_values(found["n"]) == numbers
     assert int64_values(found["t"]) == int64_values(found["f"]) == []
-
-
-def test_what_differs_is_named() -> None:
-    one = _example([1], [b"a"])
-    assert first_difference(one, _example([2], [b"a"])) == "feature 'n'"
-    assert first_difference(one, _example([2], [b"b"])) == "features 'n', 't'"
-    assert first_difference(one, _example([1], [b"a"], f=[1.0])) == "feature 'f'"
-    many = _example([1], [b"a"], **{f"f{n}": [1.0] for n in range(7)})
-    assert first_difference(one, many) == "features 'f0', 'f1', 'f2', 'f3', 'f4' and 2 more"
-    assert first_difference(one, one) == "the order of its features"
 
 
 @settings(max_examples=30)

@@ -105,20 +105,6 @@ def int64_values(feature: bytes) -> list[int]:
     return values
 
 
-def first_difference(first: bytes, second: bytes) -> str:
-    """Names the features in which two examples differ.
-
-    Raises:
-        NotAnExampleError: if one is not an Example.
-    """
-    left, right = example_features(first), example_features(second)
-    names = [name for name in sorted({*left, *right}) if left.get(name) != right.get(name)]
-    if not names:
-        return "the order of its features"
-    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-    return f"feature{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:5]))}{more}"
-
-
 def _entries(message: bytes, field: int) -> list[bytes]:
     """The entries of the map (of features or feature lists) in a field of a message."""
     return _parts(b"".join(_parts(message, field)), 1)

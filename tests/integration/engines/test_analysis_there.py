@@ -11,11 +11,9 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inspect.rebuild import rebuild_shard
 from snapshard.pipelines.inspect.why import why
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.schemas.progress import Silent
 from snapshard.transforms.analysis.graph import TransformGraph
 from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.sources.blocks import group_blocks
@@ -159,9 +157,6 @@ def test_direct_with_workers(
     shutil.rmtree(out / "table/.work/shards")
     assert lab.hashes(build(project, out, "analyze_on_runner=True,")) == before
     assert list((out / "table/.work/scratch").iterdir()) == []
-    # Nor is a shard that is built again analysed again.
-    recipe = load_recipe_file(project / "recipe_direct.py")
-    assert rebuild_shard(snapshot.path, "train-0", recipe, progress=Silent()).exit_code == 0
     (change, *_) = why(embedded, snapshot).changes
     assert (change.part, change.thing, change.new) == ("analysis", "engine", "the runner")
 
