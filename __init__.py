@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from .schemas.runner import Dataflow, Direct, Flink, Prism, Spark
     from .schemas.shards import Shards
     from .schemas.splits import Splits
-    from .transforms.examples.rows import encode_example, parse_example
     from .transforms.prepare import audio, images, records, series, tables, text
+    from .transforms.prepare.engine.rows import encode_example, parse_example
     from .transforms.sources.arrow.hugging_face import HuggingFace
     from .transforms.sources.arrow.ipc import Arrow
     from .transforms.sources.arrow.parquet import Parquet
@@ -154,8 +154,8 @@ _EXPORTS: dict[str, str] = {
     "Timestamp": ".schemas.features",
     "build": ".pipelines.build",
     "run_step": ".pipelines.build",
-    "encode_example": ".transforms.examples.rows",
-    "parse_example": ".transforms.examples.rows",
+    "encode_example": ".transforms.prepare.engine.rows",
+    "parse_example": ".transforms.prepare.engine.rows",
     "WebDataset": ".transforms.sources.folders.web_dataset",
 }
 _MODULES: dict[str, str] = {

@@ -278,7 +278,7 @@ def init(
 ) -> None:
     """Suggest a recipe for raw data: print it, or write it to a file."""
     from . import terminal
-    from .pipelines.recipe.suggest import describe_suggestion, write_suggestion
+    from .pipelines.inspect.suggest import describe_suggestion, write_suggestion
 
     check_options(context, requires={"--force": "--output"})
     if output is None:

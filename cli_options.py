@@ -159,7 +159,7 @@ def recipe_of(source: str, *, revision: int | None = None) -> Recipe:
     if source.endswith(".py"):
         return revised(load_recipe_file(source), revision)
     from . import terminal
-    from .pipelines.recipe.suggest import describe_inferred, suggest_recipe
+    from .pipelines.inspect.suggest import describe_inferred, suggest_recipe
 
     recipe = suggest_recipe(source)
     terminal.show_note(describe_inferred(recipe, source))

@@ -11,9 +11,9 @@ import snapshard as ss
 from snapshard.pipelines.prepare.sort_keys import bins_for
 from snapshard.pipelines.write.strategy import mean_slice_bytes, shuffles
 from snapshard.schemas.shards import Shards
+from snapshard.transforms.examples.shuffled import SORT_BYTES
 from snapshard.transforms.runs.files import BATCH_BYTES, MERGE_BYTES
 from snapshard.transforms.runs.key_histogram import KeyBins
-from snapshard.transforms.runs.shuffled import SORT_BYTES
 from snapshard.transforms.sources.blocks import BLOCK_BYTES
 
 RECORD_BYTES = 1_500

@@ -37,16 +37,6 @@ from .analyze.process import AnalysisProcess, AnalysisTask, start_process
 from .analyze.step import check_function, failing_early, graph_url, make_graph
 from .endings import END_ELSEWHERE_S, END_S, ending_within
 from .engines import make_runner, runner_config, runs_here
-from .inventory.artifact import (
-    Reference,
-    changed_files,
-    put_inventory,
-    put_reference,
-    read_inventory,
-    read_reference,
-    reference_id,
-)
-from .inventory.survey import Survey, take_survey
 from .plan.step import contents_digest, find_plan, make_plan
 from .prepare.rejects import check_prepared, warn_of_unknown_ids
 from .prepare.step import (
@@ -66,6 +56,16 @@ from .publish.step import (
 )
 from .recipe.shipping import StagedRecipe, refuse_optimized_python, refuse_while_loading, stage
 from .snapshot import Snapshot
+from .survey.artifact import (
+    Reference,
+    changed_files,
+    put_inventory,
+    put_reference,
+    read_inventory,
+    read_reference,
+    reference_id,
+)
+from .survey.survey import Survey, take_survey
 from .watchdog import expected_to_advance, stall_timeout_of, watched_build
 from .workspace import (
     check_place,

@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import graphlib
 import importlib
 import os
 import pkgutil
@@ -156,6 +157,52 @@ def test_imports_run_one_way(path: Path) -> None:
         assert room in {*_allowed(module), "__version__"}, (
             f"{module}, line {node.lineno}: imports {target}; allowed: {sorted(_allowed(module))}"
         )
+
+
+def _rows() -> list[tuple[str, ...]]:
+    """The paths in each row of ARCHITECTURE.md's table of folders."""
+    _, _, text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Folders\n")
+    table = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return [tuple(re.findall(r"`([^`]+)`", cell)) for cell in table]
+
+
+def test_folders_import_in_the_order_of_the_architecture() -> None:
+    rows = [(path, number) for number, paths in enumerate(_rows()) for path in paths]
+
+    def row_of(module: str) -> int | None:
+        path = module.replace(".", "/")
+        found = [number for name, number in rows if f"{path}/".startswith(name.removesuffix(".py"))]
+        return found[0] if found else None
+
+    for path in _module_files():
+        module = _module_name(path)
+        row = row_of(module)
+        if row is None:  # a folder's own docstring
+            assert path.name in ("__init__.py", "__main__.py"), f"{module} is in no row"
+            continue
+        for node, target in _imports(path):
+            needed = row_of(target) if target is not None else None
+            assert needed is None or needed <= row, (
+                f"{module}, line {node.lineno}: {target} stands below it in ARCHITECTURE.md"
+            )
+
+
+def test_no_two_folders_reach_each_other() -> None:
+    """Where a folder holds folders, its own modules count one by one."""
+    folders = {path.parent for path in _module_files()}
+    mixed = {folder.parent for folder in folders if folder != ROOT} & folders
+
+    def node(module: str) -> str:
+        path = ROOT.joinpath(*module.split("."))
+        return module if path in folders or path.parent in mixed else module.rpartition(".")[0]
+
+    needed: dict[str, set[str]] = {}
+    for path in _module_files():
+        own = node(_module_name(path))
+        for _, target in _imports(path):
+            if target is not None and target.split(".")[0] in ROOMS and node(target) != own:
+                needed.setdefault(own, set()).add(node(target))
+    graphlib.TopologicalSorter(needed).prepare()  # raises CycleError
 
 
 def test_only_jobs_import_beam() -> None:

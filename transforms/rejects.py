@@ -67,6 +67,9 @@ HELD_BYTES = 16 << 20
 GROUP_BYTES = 4 << 20
 """Approximate size of a row group."""
 
+FAILURE_MARK = "\x1e"
+"""Encloses a reject's message from Python inside a TensorFlow error."""
+
 _PART_GROUP_BYTES = 1 << 20
 _ROW_BYTES = 700
 _BATCH_ROWS = 32

@@ -32,15 +32,15 @@ from ...transforms.analysis.analyze import (
     refuse_no_records,
     trace,
 )
-from ...transforms.analysis.graph import GraphInfo, checked_graph, put_graph
+from ...transforms.analysis.graph import BATCH_ROWS, GraphInfo, checked_graph, put_graph
 from ...transforms.code.dependencies import refuse_undeclared
 from ...transforms.examples.metadata import as_lists, tensor_adapter_config
 from ...transforms.storage.failures import os_errors_as_storage_errors
 from ..engines import runs_here
+from ..prepare.job import run_groups
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
-from ..write.job import run_groups
-from .process import BATCH_ROWS, AnalysisTask
+from .process import AnalysisTask
 from .train_records import TrainRecords
 
 _FOLDER = "graph"

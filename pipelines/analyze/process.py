@@ -29,20 +29,19 @@ from ...schemas.progress import child_environment
 from ...schemas.recipe import Recipe
 from ...transforms import storage
 from ...transforms.activity import working_on
-from ...transforms.analysis.graph import GraphInfo, GraphOutputs, checked_graph, put_graph
+from ...transforms.analysis.graph import (
+    BATCH_ROWS,
+    GraphInfo,
+    GraphOutputs,
+    checked_graph,
+    put_graph,
+)
 from ...transforms.code.dependencies import Dependencies, refuse_undeclared
 from ...transforms.storage.failures import os_errors_as_storage_errors
 from ..endings import fail, is_interruptible
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
 from .train_records import read_handed_over
-
-BATCH_ROWS = 4096
-"""Rows in each analyzed record batch. More are faster; fewer need less memory."""
-ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "format": 2}
-"""The settings of the analysis that affect the graph: part of the fingerprint."""
-ON_RUNNER = {"batch_rows": BATCH_ROWS, "engine": "the runner", "format": 1}
-"""The same for an analysis on the engine of the other jobs: ``analyze_on_runner``."""
 
 _MODULE = __name__
 _TASK, _RECORDS = "task.pickle", "records.pickle"

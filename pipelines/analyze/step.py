@@ -11,11 +11,11 @@ from ...schemas.progress import Progress
 from ...schemas.runner import JobRunner
 from ...transforms import storage
 from ...transforms.analysis.graph import checked_graph
-from ..inventory.survey import Survey
-from ..inventory.texts import explaining_strings
 from ..plan.step import plan_with
 from ..prepare.step import Prepared
 from ..recipe.shipping import StagedRecipe
+from ..survey.survey import Survey
+from ..survey.texts import explaining_strings
 from .process import AnalysisProcess, AnalysisSpec, AnalysisTask, analyze
 from .train_records import train_records
 

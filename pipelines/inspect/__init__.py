@@ -1,5 +1,5 @@
-"""Checks, compares and explains snapshots: verify, diff, why, rejects, forecast, bench.
+"""Checks, compares and explains: verify, diff, why, rejects, bench; forecast, suggest.
 
-In: published snapshots, or a recipe. Out: reports as lines for people and as JSON for programs.
-Nothing here changes a snapshot.
+In: published snapshots, a recipe, or a folder of raw data. Out: reports as lines for people and as
+JSON for programs. Nothing here changes a snapshot.
 """

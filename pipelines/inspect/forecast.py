@@ -38,16 +38,16 @@ from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, compression_of
 from ...transforms.storage.opened_source import path_bytes
 from ..analyze.step import check_function
-from ..inventory.survey import Survey, take_survey
 from ..plan.ranges import empty_splits
 from ..plan.step import plan_with
 from ..prepare.block_worker import PrepareConfig, RunMaker
 from ..prepare.run_files import RunFiles, keys_suffix, merge_image_facts
 from ..prepare.split_ends import find_split_ends
-from ..prepare.stages import label_of
 from ..prepare.step import first_config, next_config
 from ..recipe.shipping import carry, refuse_optimized_python
 from ..snapshot import Snapshot
+from ..survey.stages import label_of
+from ..survey.survey import Survey, take_survey
 
 _SAMPLE_FILES = 64
 _SAMPLE_ROWS = 10_000

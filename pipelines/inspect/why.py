@@ -25,14 +25,14 @@ from ...schemas.recipe import Recipe, Source
 from ...schemas.visible import visible
 from ...transforms import storage
 from ...transforms.storage.opened_source import path_bytes
-from ..inventory.fingerprint_details import (
+from ..snapshot import Snapshot, is_snapshot
+from ..survey.fingerprint_details import (
     InputFile,
     fingerprint_details,
     listed_inputs,
     surveyed_inputs,
 )
-from ..inventory.survey import take_survey
-from ..snapshot import Snapshot, is_snapshot
+from ..survey.survey import take_survey
 from ..workspace import find_workspace
 
 SHOWN = 10

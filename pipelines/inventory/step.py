@@ -37,9 +37,9 @@ from ...transforms.sources.combined import (
 from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ...transforms.storage.opened_source import NO_PERMISSION, OpenedSource
 from ...transforms.storage.unchanged import COARSE_NS, settled_ns
-from ..plan.sample import lowest_files
 from .exclusions import IdList, exclude_records, without_excluded
 from .hash_cache import HashCache, Known, read_hash_cache
+from .sample import lowest_files
 
 CHUNK_BYTES = 4 * 2**20
 _HELD_BYTES = 64 << 20

@@ -36,7 +36,7 @@ from ...schemas.naming import (
 )
 from ...transforms import storage
 from ...transforms.storage.unchanged import modified_ns
-from ..inventory.artifact import Reference, references
+from ..survey.artifact import Reference, references
 from ..workspace import MARKERS, SAFE_AGE_S, alone, find_workspace, foreign_workspace
 
 STEPS_AGE_S = 7 * 24 * 3600

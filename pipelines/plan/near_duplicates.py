@@ -26,8 +26,8 @@ from ...schemas.features import Feature, Features, Image, Mask, Scalar, Text
 from ...schemas.naming import Workspace
 from ...transforms import storage
 from ...transforms.activity import advance
-from ...transforms.runs import similarity
-from ...transforms.runs.contents import content_hashes
+from ...transforms.examples import similarity
+from ...transforms.examples.contents import content_hashes
 from ...transforms.runs.files import ID, KEY, PARTITION, wire_schema
 from ...transforms.runs.partitions import strata_of
 from ...transforms.runs.summary import RunTable, run_readers

@@ -27,8 +27,9 @@ from ...schemas.shards import Shards
 from ...schemas.splits import KEY_SPACE, Splits
 from ...transforms.examples.tfrecord import FRAME_BYTES
 from ...transforms.runs.key_histogram import BIN_BITS, KeyHistogram
+from ..inventory.sample import Limit
 from .key_columns import Ints, KeyRows, KeyRowsReader, ReadKeys
-from .sample import Limit, lowest_records
+from .sample import lowest_records
 from .splits import SplitContent, find_splits, fine_splits
 
 _FINE_RECORDS = 1_000_000

@@ -25,12 +25,12 @@ from ...transforms.examples.sizing import SAMPLE_RUNS, measure_sample
 from ...transforms.runs.key_histogram import BIN_BITS
 from ...transforms.runs.summary import Summary, run_readers
 from ...transforms.storage.artifacts import put_artifact, read_artifact
-from ..inventory.survey import Survey
+from ..inventory.sample import Limit
 from ..prepare.run_files import keys_suffix
 from ..prepare.split_ends import group_sizes
+from ..survey.survey import Survey
 from .key_columns import key_columns_reader
 from .ranges import empty_splits, plan_from_json, plan_splits, plan_to_json, refuse_empty_splits
-from .sample import Limit
 
 GUNZIP_MB_PER_S = 130.0
 """MB/s of uncompressed examples that one core reads from a GZIP shard through TFRecordDataset.
@@ -172,7 +172,7 @@ def _plan(survey: Survey, summary: Summary, graph: str | None, *, workspace: Wor
         run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, survey.features.prepared),
         partitions=range(len(recipe.splits.names)),
         prepared=survey.features.prepared,
-        graph=None if graph is None else TransformGraph(graph),
+        apply_graph=None if graph is None else TransformGraph(graph).apply,
     )
     compression = choose_compression(
         recipe.shards.compression,

@@ -34,9 +34,9 @@ from ...transforms.runs.partitions import SplitEnds
 from ...transforms.runs.summary import Summary, name_summary, read_runs, run_readers
 from ...transforms.sources.combined import open_files
 from ..recipe.shipping import StagedRecipe, altered
+from ..survey.stages import StageFeatures, stages_of
 from .run_files import RunFiles, keys_suffix, run_in_place
 from .sort_keys import RecordKeys, reject_unassigned, split_of_records
-from .stages import StageFeatures, stages_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

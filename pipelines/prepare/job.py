@@ -229,3 +229,14 @@ class _WriteSummaryFn(beam.DoFn):
     def process(self, element: tuple[int, Summary] | Summary) -> None:
         part, summary = (0, element) if isinstance(element, Summary) else element
         write_summary(summary, self._workspace, self._name, part)
+
+
+def run_groups(element: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Divides a number of runs into groups of a size: [start, stop) of indices in the summary.
+
+    >>> list(run_groups((5, 2)))
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    num_runs, group = element
+    for start in range(0, num_runs, group):
+        yield start, min(start + group, num_runs)

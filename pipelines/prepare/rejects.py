@@ -24,7 +24,7 @@ from ...schemas.visible import human_count
 from ...transforms import storage
 from ...transforms.rejects import RejectWriter, tally_file
 from ...transforms.runs.summary import RunEntry
-from ..inventory.survey import Survey
+from ..survey.survey import Survey
 from .run_files import run_rejects
 from .step import Prepared
 

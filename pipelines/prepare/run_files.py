@@ -25,9 +25,9 @@ from ...schemas.features import Features, Image, frames_of
 from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
 from ...transforms import storage
+from ...transforms.examples.contents import content_hashes
 from ...transforms.media.image_header import found_formats, read_header
 from ...transforms.rejects import Dropped
-from ...transforms.runs.contents import content_hashes
 from ...transforms.runs.files import (
     KEY,
     MERGE_BYTES,
@@ -47,7 +47,7 @@ from ...transforms.runs.key_histogram import KeyBins, KeyHistogram
 from ...transforms.runs.partitions import strata_of
 from ...transforms.runs.summary import RunEntry, Summary, batches_from_json
 from ...transforms.storage.artifacts import is_lost, put_artifact, read_artifact
-from .stages import label_of, stages_of
+from ..survey.stages import label_of, stages_of
 
 SORT_BYTES = 64 << 20
 """Bytes of prepared records that are sorted in memory; more are spilled and merged."""

@@ -29,14 +29,14 @@ from ...transforms.runs.summary import (
     remove_summary,
 )
 from ..inventory.step import write_descriptors
-from ..inventory.survey import Survey
 from ..recipe.shipping import StagedRecipe
+from ..survey.stages import plan_spans
+from ..survey.survey import Survey
 from ..watchdog import counting_outputs, expected_to_advance
 from .block_worker import PrepareConfig, StageKey
 from .run_files import RunFiles, run_in_place
 from .sort_keys import bins_for
 from .split_ends import find_split_ends
-from .stages import plan_spans
 
 STEP = "prepare"
 _LOOKED_UP = 10_000

@@ -16,6 +16,7 @@ from ...schemas.manifest import FileEntry, ServingEntry, file_entry
 from ...schemas.naming import SERVING, join
 from ...schemas.recipe import CrossStep, Recipe, StepTraits
 from ...transforms import storage
+from ...transforms.code.autograph_files import keep_autograph_files
 from ...transforms.examples.shards import ShardSettings
 from ...transforms.prepare.engine.chain import (
     Step,
@@ -24,9 +25,8 @@ from ...transforms.prepare.engine.chain import (
     output_features,
     with_files,
 )
-from ...transforms.prepare.engine.user_functions import keep_autograph_files
 from ...transforms.prepare.tables import Stack
-from ..inventory.survey import Survey
+from ..survey.survey import Survey
 
 _CROSS = "it looks across records"
 

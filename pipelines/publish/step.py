@@ -50,18 +50,18 @@ from ...transforms.examples.sizing import length_boundaries, varying_lists
 from ...transforms.runs.partitions import most_frequent
 from ...transforms.storage.artifacts import put_if_changed
 from ..inspect.verify import check_snapshot
-from ..inventory.fingerprint_details import fingerprint_details, list_inputs
-from ..inventory.survey import Survey
 from ..plan.near_duplicates import NearDuplicates, find_near_duplicates
 from ..plan.ranges import refuse_empty_splits
 from ..plan.split_leakage import find_leaks
 from ..plan.step import Plan
 from ..prepare.rejects import forget_refused, gather_rejects, num_excluded, source_shown
 from ..prepare.run_files import keys_suffix
-from ..prepare.stages import label_of
 from ..prepare.step import Prepared
 from ..reader.emit import LATEST_READER_FILE, ReaderFacts, emit_reader
 from ..snapshot import Snapshot, read_latest
+from ..survey.fingerprint_details import fingerprint_details, list_inputs
+from ..survey.stages import label_of
+from ..survey.survey import Survey
 from ..write.step import Written
 from .serving import put_serving
 

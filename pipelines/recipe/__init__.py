@@ -1,5 +1,4 @@
-"""Recipes: loaded from their file, shipped to workers, suggested for raw data.
+"""Recipes: loaded from their file, and shipped to workers.
 
-In: a recipe, its file, or a folder of raw data. Out: the recipe's objects in a process of any
-machine; the text of a new recipe.
+In: a recipe or its file. Out: the recipe's objects in a process of any machine.
 """

@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from ...schemas.blocks import ShardPlan
 from ...transforms.activity import advance, working_on
+from ...transforms.analysis.graph import TransformGraph
 from ...transforms.examples.shards import ShardSettings, ShardWriter, number_shards
+from ...transforms.examples.shuffled import ShardCutter, chunks_of, sort_chunks
 from ...transforms.runs.files import KeyRange, merge_range
-from ...transforms.runs.shuffled import ShardCutter, chunks_of, sort_chunks
-from ...transforms.runs.summary import read_runs, run_readers
+from ...transforms.runs.summary import RunEntry, read_runs, run_readers
 from ...transforms.storage.failures import os_errors_as_storage_errors
 from ..plan.step import plan_of
-from ..prepare.job import ConcurrentDoFn
+from ..prepare.job import ConcurrentDoFn, run_groups
 
 
 @dataclasses.dataclass(eq=False)
@@ -65,7 +66,7 @@ class _WriteShardFn(ConcurrentDoFn):
     def setup(self) -> None:
         settings = self._settings
         entries = read_runs(settings.workspace, self._summary_name)
-        self._writer = ShardWriter(settings, entries)
+        self._writer = _shard_writer(settings, entries)
         self._planned = number_shards(plan_of(settings).splits)
 
     def work(self, element: int) -> str:
@@ -106,17 +107,6 @@ class ShuffleShards(beam.PTransform):
             | "GroupByShard" >> beam.GroupByKey()  # (number of the shard, chunks)
             | "WriteShard" >> beam.ParDo(_WriteGroupedFn(self.settings))  # file name
         )
-
-
-def run_groups(element: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Divides a number of runs into groups of a size: [start, stop) of indices in the summary.
-
-    >>> list(run_groups((5, 2)))
-    [(0, 2), (2, 4), (4, 5)]
-    """
-    num_runs, group = element
-    for start in range(0, num_runs, group):
-        yield start, min(start + group, num_runs)
 
 
 class _CutByShardFn(beam.DoFn):
@@ -164,7 +154,7 @@ class _WriteGroupedFn(beam.DoFn):
 
     def setup(self) -> None:
         settings = self._settings
-        self._writer = ShardWriter(settings, ())
+        self._writer = _shard_writer(settings, ())
         self._planned = number_shards(plan_of(settings).splits)
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
@@ -179,3 +169,8 @@ class _WriteGroupedFn(beam.DoFn):
     ) -> Iterator[pa.RecordBatch]:
         keys = KeyRange(shard.partition, shard.start_key, shard.stop_key)
         return sort_chunks(chunks, keys, prepared=self._settings.prepared, scratch=scratch)
+
+
+def _shard_writer(settings: ShardSettings, entries: Sequence[RunEntry]) -> ShardWriter:
+    graph = None if settings.graph is None else TransformGraph(settings.graph).apply
+    return ShardWriter(settings, entries, apply_graph=graph)

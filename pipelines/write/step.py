@@ -13,11 +13,11 @@ from ...schemas.steps import Part
 from ...transforms.analysis.graph import graph_info
 from ...transforms.examples.shards import ShardSettings, missing_shards, shard_name
 from ...transforms.runs.summary import Summary
-from ..inventory.resolve import with_image_facts
-from ..inventory.survey import Survey
 from ..plan.step import Plan, contents_digest
-from ..prepare.stages import label_of
 from ..prepare.step import Prepared
+from ..survey.resolve import with_image_facts
+from ..survey.stages import label_of
+from ..survey.survey import Survey
 from ..watchdog import counting_outputs, expected_to_advance
 from .strategy import WriteBy, write_job
 

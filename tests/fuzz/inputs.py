@@ -32,8 +32,8 @@ from harness import DETECTED, HARMLESS, WRONG, Kind
 from mutations import damage, edit_json
 
 import snapshard as ss
-from snapshard.pipelines.inventory.inference_cache import infer_features
 from snapshard.pipelines.inventory.step import Inventory, take_inventory
+from snapshard.pipelines.survey.inference_cache import infer_features
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import SnapshardError
 from snapshard.schemas.naming import Workspace

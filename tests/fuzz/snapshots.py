@@ -23,9 +23,9 @@ from mutations import damage, edit_json
 
 import snapshard as ss
 from snapshard import cli
-from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, list_inputs
-from snapshard.pipelines.inventory.survey import take_survey
 from snapshard.pipelines.snapshot import read_latest
+from snapshard.pipelines.survey.fingerprint_details import fingerprint_details, list_inputs
+from snapshard.pipelines.survey.survey import take_survey
 from snapshard.schemas.errors import Reject, SnapshardError
 from snapshard.schemas.manifest import (
     FORMAT_VERSION,

@@ -19,11 +19,11 @@ from input_contents import csv_of
 from mutations import damage
 
 import snapshard as ss
-from snapshard.pipelines.inventory.inference_cache import Findings, infer_features
 from snapshard.pipelines.inventory.step import read_descriptors, take_inventory, write_descriptors
 from snapshard.pipelines.plan.step import contents_digest, make_plan
 from snapshard.pipelines.prepare.run_files import RunFiles, keys_suffix, run_in_place, run_rejects
 from snapshard.pipelines.prepare.sort_keys import RecordKeys
+from snapshard.pipelines.survey.inference_cache import Findings, infer_features
 from snapshard.schemas.blocks import Block, unit_from_line
 from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.naming import Workspace

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import suggest_recipe
 from snapshard.pipelines.inventory import step as inventory
-from snapshard.pipelines.recipe.suggest import suggest_recipe
 from snapshard.transforms.sources.blocks import group_blocks
 
 from .documented import run_examples

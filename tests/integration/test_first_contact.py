@@ -21,9 +21,9 @@ from PIL import Image as PillowImage
 import snapshard as ss
 from snapshard import cli, startup_noise
 from snapshard.pipelines.inspect.forecast import forecast
-from snapshard.pipelines.inventory import texts
+from snapshard.pipelines.inspect.suggest import describe_suggestion, recipe_text, write_suggestion
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recipe.suggest import describe_suggestion, recipe_text, write_suggestion
+from snapshard.pipelines.survey import texts
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import snapshard as ss
 from snapshard.cli import app
-from snapshard.pipelines.recipe.suggest import suggest_recipe
+from snapshard.pipelines.inspect.suggest import suggest_recipe
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import mask_name, tensor_form
 

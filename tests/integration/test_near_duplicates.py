@@ -19,7 +19,7 @@ import snapshard as ss
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.plan import near_duplicates
 from snapshard.schemas.errors import RecipeError
-from snapshard.transforms.runs import similarity
+from snapshard.transforms.examples import similarity
 from snapshard.transforms.sources.blocks import group_blocks
 
 from .documented import run_examples

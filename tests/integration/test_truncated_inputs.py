@@ -17,7 +17,7 @@ import tensorflow as tf
 import zstandard
 
 import snapshard as ss
-from snapshard.pipelines.recipe.suggest import suggest_recipe
+from snapshard.pipelines.inspect.suggest import suggest_recipe
 from snapshard.schemas.errors import DataError
 
 _DRAWN = random.Random(1)

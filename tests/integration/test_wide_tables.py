@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import describe_suggestion
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recipe.suggest import describe_suggestion
 from snapshard.schemas.features import presence_name, wire_columns
 from snapshard.schemas.wire import FLOATS
 from snapshard.transforms.examples.dtypes import dense_column, dense_values, numpy_dtype

@@ -11,8 +11,8 @@ import snapshard as ss
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.write import strategy
 from snapshard.schemas.errors import RecipeError
+from snapshard.transforms.examples import shuffled
 from snapshard.transforms.examples.shards import ShardWriter
-from snapshard.transforms.runs import shuffled
 from snapshard.transforms.sources.blocks import group_blocks
 
 SPLITS = {

@@ -42,7 +42,7 @@ SUBJECTS = {
             "transforms/runs/files.py",
             "transforms/runs/summary.py",
             "transforms/storage/artifacts.py",
-            "transforms/runs/shuffled.py",
+            "transforms/examples/shuffled.py",
             "pipelines/prepare/block_worker.py",
             "pipelines/prepare/run_files.py",
         ),

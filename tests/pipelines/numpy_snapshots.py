@@ -12,8 +12,8 @@ from snapshard.schemas.features import flatten
 from snapshard.schemas.manifest import ShardEntry
 from snapshard.schemas.naming import ShardName
 from snapshard.transforms.examples.index import index_bytes
-from snapshard.transforms.examples.rows import encode_example
 from snapshard.transforms.examples.tfrecord import write_tfrecord
+from snapshard.transforms.prepare.engine.rows import encode_example
 
 from .conftest import load, part
 from .made_snapshots import put_manifest, shard_entry

@@ -12,8 +12,8 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.prepare.block_worker import PrepareConfig, RunMaker, StageKey
 from snapshard.pipelines.prepare.run_files import run_rejects
-from snapshard.pipelines.prepare.stages import stage_features, stages_of
 from snapshard.pipelines.recipe.shipping import carry
+from snapshard.pipelines.survey.stages import stage_features, stages_of
 from snapshard.schemas.blocks import Block, FileRange, KeySpan
 from snapshard.schemas.errors import SourceChangedError, StorageError
 from snapshard.schemas.naming import Workspace

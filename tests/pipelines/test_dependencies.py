@@ -15,9 +15,9 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.why import FingerprintFacts, part_changes
-from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details
-from snapshard.pipelines.inventory.survey import Survey, take_survey
 from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.survey.fingerprint_details import fingerprint_details
+from snapshard.pipelines.survey.survey import Survey, take_survey
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inventory.inference_cache import Findings
-from snapshard.pipelines.inventory.survey import take_survey
+from snapshard.pipelines.survey.inference_cache import Findings
+from snapshard.pipelines.survey.survey import take_survey
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent

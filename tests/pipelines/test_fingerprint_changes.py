@@ -16,9 +16,9 @@ import pytest
 from PIL import Image as PillowImage
 
 from snapshard.pipelines.inspect.why import FingerprintFacts, input_changes, part_changes
-from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, surveyed_inputs
-from snapshard.pipelines.inventory.survey import Survey, take_survey
 from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.survey.fingerprint_details import fingerprint_details, surveyed_inputs
+from snapshard.pipelines.survey.survey import Survey, take_survey
 from snapshard.schemas import fingerprint
 from snapshard.schemas.fingerprint import canonical_json
 from snapshard.schemas.naming import Workspace

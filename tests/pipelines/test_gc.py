@@ -13,7 +13,6 @@ import time
 
 import pytest
 
-from snapshard.pipelines.inventory.artifact import Reference, put_reference
 from snapshard.pipelines.operate.gc import (
     WORK,
     References,
@@ -21,6 +20,7 @@ from snapshard.pipelines.operate.gc import (
     choose_garbage,
     collect_garbage,
 )
+from snapshard.pipelines.survey.artifact import Reference, put_reference
 from snapshard.pipelines.workspace import alone, building, choose_workspace, occupied
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import OutputPaths, Workspace

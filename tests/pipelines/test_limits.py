@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import snapshard as ss
+from snapshard.pipelines.inventory.sample import Limit, lowest_files
 from snapshard.pipelines.plan.ranges import plan_splits
-from snapshard.pipelines.plan.sample import Limit, lowest_files
 from snapshard.schemas.blocks import SourceFile
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.splits import KEY_SPACE, Splits

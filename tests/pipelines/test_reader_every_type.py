@@ -23,8 +23,8 @@ from snapshard.schemas.features import (
     mask_name,
     tensor_form,
 )
-from snapshard.transforms.examples.rows import encode_example
 from snapshard.transforms.examples.tfrecord import write_tfrecord
+from snapshard.transforms.prepare.engine.rows import encode_example
 
 from .conftest import part
 

@@ -30,7 +30,7 @@ from snapshard.pipelines.reader.emit import describe, sides_of
 from snapshard.pipelines.reader.runtime import examples as examples_module
 from snapshard.pipelines.reader.runtime import frames as frames_module
 from snapshard.schemas.features import Features, flatten, tensor_form
-from snapshard.transforms.examples.rows import encode_example
+from snapshard.transforms.prepare.engine.rows import encode_example
 
 from .made_snapshots import num_open
 from .numpy_snapshots import arrays_of, numpy_snapshot

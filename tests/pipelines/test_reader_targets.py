@@ -20,7 +20,7 @@ from snapshard.schemas.features import (
     Tensor,
     flatten,
 )
-from snapshard.transforms.examples.rows import encode_example
+from snapshard.transforms.prepare.engine.rows import encode_example
 
 from .made_snapshots import list_files, put_index
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from snapshard.pipelines.reader.emit import ReaderFacts, emit_reader
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor, Text
-from snapshard.transforms.examples.rows import encode_example
+from snapshard.transforms.prepare.engine.rows import encode_example
 from snapshard.transforms.prepare.images import decode_pixels
 
 from .conftest import part

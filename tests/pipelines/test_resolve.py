@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inventory.inference_cache import Inferred
-from snapshard.pipelines.inventory.resolve import ResolvedFeatures, resolve_features
+from snapshard.pipelines.survey.inference_cache import Inferred
+from snapshard.pipelines.survey.resolve import ResolvedFeatures, resolve_features
 from snapshard.schemas.blocks import Block, RawBatch, Selection, SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import Feature, Features, flatten

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.pipelines.inventory.survey import take_survey
+from snapshard.pipelines.inspect.suggest import describe_suggestion, recipe_text, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recipe.suggest import describe_suggestion, recipe_text, suggest_recipe
+from snapshard.pipelines.survey.survey import take_survey
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent

@@ -8,8 +8,8 @@ import pytest
 import soundfile
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import describe_suggestion, name_pattern, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recipe.suggest import describe_suggestion, name_pattern, suggest_recipe
 from snapshard.schemas.errors import DataError
 
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recipe.suggest import describe_suggestion, suggest_recipe
 from snapshard.schemas.errors import DataError
 
 TABLE = pa.table({"n": [1, 2], "s": ["a", None], "at": [{"x": [1.5]}, {"x": []}]})

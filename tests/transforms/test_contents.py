@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.schemas.features import Features
-from snapshard.transforms.runs.contents import content_digests, content_hashes
+from snapshard.transforms.examples.contents import content_digests, content_hashes
 from snapshard.transforms.runs.files import wire_schema
 
 FEATURES: Features = {

@@ -30,8 +30,8 @@ from snapshard.schemas.features import (
 from snapshard.transforms.examples.dtypes import numpy_dtype
 from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.row_values import to_array, to_lists
-from snapshard.transforms.examples.rows import encode_example, parse_example
 from snapshard.transforms.prepare.engine.program import StepRunner
+from snapshard.transforms.prepare.engine.rows import encode_example, parse_example
 from snapshard.transforms.prepare.engine.validate import Validator
 from snapshard.transforms.runs.files import wire_schema
 

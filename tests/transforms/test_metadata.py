@@ -31,7 +31,7 @@ from snapshard.transforms.examples.metadata import (
     schema_text,
     tensor_adapter_config,
 )
-from snapshard.transforms.examples.rows import encode_example
+from snapshard.transforms.prepare.engine.rows import encode_example
 from snapshard.transforms.runs.files import wire_schema
 
 FEATURES: Features = {

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.features import ClassLabel, Features, Scalar
+from snapshard.transforms.examples import shuffled
 from snapshard.transforms.examples.shards import number_shards, records_of
+from snapshard.transforms.examples.shuffled import ShardCutter, chunks_of, sort_chunks
 from snapshard.transforms.runs import files as runs
-from snapshard.transforms.runs import shuffled
 from snapshard.transforms.runs.files import KeyRange
-from snapshard.transforms.runs.shuffled import ShardCutter, chunks_of, sort_chunks
 
 FEATURES: Features = {"kind": ClassLabel(("a", "b")), "text": Scalar("string", optional=True)}
 SCHEMA = runs.run_schema(FEATURES)

@@ -37,10 +37,10 @@ from ...schemas.errors import DataError, RecipeError, SnapshardError
 from ...schemas.features import Features, wire_columns
 from ...schemas.recipe import PreprocessingFn
 from .. import beam_hooks  # noqa: F401 - reports what Beam does; makes it set up faster
+from ..code.autograph_files import keep_autograph_files
 from ..code.dependencies import running
 from ..code.user_code import is_user_file
 from ..examples.metadata import as_lists, features_of_outputs, schema_text, tensor_adapter_config
-from ..prepare.engine.user_functions import keep_autograph_files
 from ..storage.failures import os_error_in
 from ..storage.redaction import redact_repeated
 from .canonical_graph import canonicalize

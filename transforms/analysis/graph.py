@@ -42,6 +42,12 @@ DESCRIPTION = "graph.json"
 PUBLISHED = "metadata/graph.json"
 """Its path inside a snapshot."""
 _WHAT = "graph-3"
+BATCH_ROWS = 4096
+"""Rows in each analyzed record batch. More are faster; fewer need less memory."""
+ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "format": 2}
+"""The settings of the analysis that affect the graph: part of the fingerprint."""
+ON_RUNNER = {"batch_rows": BATCH_ROWS, "engine": "the runner", "format": 1}
+"""The same for an analysis on the engine of the other jobs: ``analyze_on_runner``."""
 
 _NUMPY = {"int64": np.int64, "float32": np.float32, "bytes": np.object_}
 

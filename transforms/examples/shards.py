@@ -23,7 +23,6 @@ from ...schemas.naming import ShardName, Workspace, join
 from ...schemas.shards import Compression
 from .. import storage
 from ..activity import advance, working_on
-from ..analysis.graph import TransformGraph
 from ..runs.files import (
     ID,
     KEY,
@@ -45,7 +44,7 @@ from ..runs.summary import RunEntry, run_readers
 from ..storage.artifacts import is_lost, put_artifact, read_artifact
 from .encode import encode_examples
 from .index import class_codes, index_bytes, labels_bytes, write_index_table
-from .sizing import LENGTH_RECORDS, list_lengths, varying_lists
+from .sizing import LENGTH_RECORDS, ApplyGraph, list_lengths, varying_lists
 from .tfrecord import scan_tfrecord, stored_chunks, write_tfrecord
 
 ReadRecords = Callable[[str], Iterator[pa.RecordBatch]]
@@ -148,11 +147,17 @@ class _Noted:
 class ShardWriter:
     """Writes shards of one snapshot, one at a time; reuses what is expensive to set up."""
 
-    def __init__(self, settings: ShardSettings, entries: Sequence[RunEntry]) -> None:
-        """Opens readers for the runs and loads the transform graph."""
+    def __init__(
+        self,
+        settings: ShardSettings,
+        entries: Sequence[RunEntry],
+        *,
+        apply_graph: ApplyGraph | None = None,
+    ) -> None:
+        """Opens readers for the runs."""
         self._settings = settings
         self._readers = run_readers(entries, settings.workspace, settings.prepared)
-        self._graph = None if settings.graph is None else TransformGraph(settings.graph)
+        self._apply_graph = apply_graph
         self._columns = wire_schema(settings.prepared).names
 
     def write(
@@ -266,8 +271,8 @@ class ShardWriter:
             advance()
             noted.ids.append(bytes_texts(records.column(ID)))
             columns = records.select(self._columns)
-            if self._graph is not None:
-                columns = self._graph.apply(columns)
+            if self._apply_graph is not None:
+                columns = self._apply_graph(columns)
             if label is not None and is_countable(label):
                 noted.labels.update(count_labels(columns.column(settings.label), label))
             if settings.has_classes:

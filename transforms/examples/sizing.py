@@ -14,8 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +26,8 @@ from ...schemas.wire import ITEM_BYTES
 from ..runs.files import NUM_BYTES, KeyRange, RunReader, merge_range, wire_schema
 from .encode import encode_examples
 
-if TYPE_CHECKING:
-    from ..analysis.graph import TransformGraph
-
-
+ApplyGraph = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Turns the columns of prepared records into those of examples: a transform graph."""
 SAMPLE_RECORDS = 2_048
 SAMPLE_BYTES = 4 << 20
 SAMPLE_RUNS = 64
@@ -72,15 +69,15 @@ def measure_sample(
     *,
     partitions: Sequence[int],
     prepared: Features,
-    graph: TransformGraph | None,
+    apply_graph: ApplyGraph | None,
 ) -> SampleSizes:
     """Encodes and compresses the records with the lowest keys, partition by partition."""
     records = _lowest(readers, partitions)
     if records is None:
         return SampleSizes(0, 0, 0)
     columns = records.select(wire_schema(prepared).names)
-    if graph is not None:
-        columns = graph.apply(columns)
+    if apply_graph is not None:
+        columns = apply_graph(columns)
     content = b"".join(encode_examples(columns).to_pylist())
     num_bytes = pc.sum(records.column(NUM_BYTES)).as_py()
     return SampleSizes(

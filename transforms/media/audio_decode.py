@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import Audio
-from ..prepare.values import FAILURE_MARK
+from ..rejects import FAILURE_MARK
 from .audio_header import (
     MAX_SAMPLES,
     SoundHeader,

@@ -16,8 +16,8 @@ from ...schemas.errors import RecipeError
 from ...schemas.features import BoundingBoxes, Feature, Features, Mask, Struct, flatten, side_names
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
+from ..examples.contents import DIGEST_BYTES, content_digests
 from ..examples.encode import binary_array
-from ..runs.contents import DIGEST_BYTES, content_digests
 from .engine.chain import KEEP
 from .engine.user_functions import MapPython, call_user, describe
 from .values import NO_FEATURES, BuiltIn, call_text

@@ -30,8 +30,6 @@ from ...schemas.features import (
 )
 from ...schemas.features import Sequence as SequenceOf
 
-FAILURE_MARK = "\x1e"
-"""Encloses a message from Python inside a TensorFlow error."""
 _FLAGS: ContextVar[list[Any] | None] = ContextVar("flags", default=None)
 NO_FEATURES: Features = types.MappingProxyType({})
 _Media = TypeVar("_Media", Audio, Image)

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image as Pillow
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import describe_suggestion
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recipe.suggest import describe_suggestion
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.transforms.sources.folders.clips import holds_clips
 

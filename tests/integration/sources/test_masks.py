@@ -13,7 +13,7 @@ import pytest
 from PIL import Image as Pillow
 
 import snapshard as ss
-from snapshard.pipelines.recipe.suggest import describe_suggestion
+from snapshard.pipelines.inspect.suggest import describe_suggestion
 from snapshard.schemas.blocks import SourceFile
 from snapshard.schemas.errors import DataError
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import suggest_recipe
 from snapshard.pipelines.inspect.verify import verify
-from snapshard.pipelines.recipe.suggest import suggest_recipe
 from snapshard.schemas.progress import Silent
 
 from .built import build

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recipe.suggest import describe_suggestion, suggest_recipe
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.transforms.sources.numpy import split_names
 

@@ -9,8 +9,8 @@ import fsspec
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import suggest_recipe
 from snapshard.pipelines.inspect.verify import verify
-from snapshard.pipelines.recipe.suggest import suggest_recipe
 from snapshard.schemas.progress import Silent
 
 LINES = [f"Zeile {i}: é 中 {'x' * i}" for i in range(30)]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.recipe.suggest import suggest_recipe
+from snapshard.pipelines.inspect.suggest import suggest_recipe
 
 from .built import build, plain_rows
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image as Pillow
 
 import snapshard as ss
-from snapshard.pipelines.recipe.suggest import describe_suggestion
+from snapshard.pipelines.inspect.suggest import describe_suggestion
 
 from .built import build_all
 

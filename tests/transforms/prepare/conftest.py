@@ -12,8 +12,8 @@ from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Feature, Features, wire_columns
 from snapshard.schemas.recipe import CrossStep, SortedRecords, StepTraits
 from snapshard.transforms.examples.encode import encode_examples
-from snapshard.transforms.examples.rows import _array, _to_wire, parse_example
 from snapshard.transforms.prepare.engine.program import StepRunner
+from snapshard.transforms.prepare.engine.rows import _array, _to_wire, parse_example
 from snapshard.transforms.runs.files import wire_schema
 
 

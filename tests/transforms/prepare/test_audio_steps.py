@@ -17,10 +17,10 @@ from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Audio, Features, Scalar, Tensor
 from snapshard.schemas.recipe import StepTraits
 from snapshard.transforms.examples.encode import encode_examples
-from snapshard.transforms.examples.rows import parse_example
 from snapshard.transforms.media import audio_decode
 from snapshard.transforms.prepare import sounds as sound_steps
 from snapshard.transforms.prepare.engine.program import StepRunner
+from snapshard.transforms.prepare.engine.rows import parse_example
 
 MONO: Features = {"audio": Audio(rate=16_000, dtype="float32")}
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.pipelines.inventory.inference_cache import RememberingSource
+from snapshard.pipelines.survey.inference_cache import RememberingSource
 from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import flatten

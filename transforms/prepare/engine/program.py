@@ -46,11 +46,11 @@ from ...activity import advance
 from ...media.image_codecs import NO_ALPHA, NOT_16_BITS, NOT_A_MASK, decoding_error
 from ...media.image_header import diagnose
 from ...media.tiff import is_converted
-from ...rejects import MAX_PAYLOAD_BYTES, with_bytes, with_row
+from ...rejects import FAILURE_MARK, MAX_PAYLOAD_BYTES, with_bytes, with_row
 from ...runs.files import wire_schema
 from ..audio import Decode as DecodeSound
 from ..images import FRAME_TURNED, FRAMES_DIFFER, Check, Decode, Resize
-from ..values import FAILURE_MARK, Tables, flagging, holding_tables
+from ..values import Tables, flagging, holding_tables
 from .chain import (
     KEEP,
     Step,

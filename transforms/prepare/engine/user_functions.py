@@ -7,11 +7,9 @@ the graph.
 from __future__ import annotations
 
 import collections
-import contextlib
 import inspect
 import itertools
 import os
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,14 +28,15 @@ from ....schemas.features import (
     presence_name,
     tensor_form,
 )
-from ....schemas.progress import build_folder
 from ....schemas.recipe import PrepareStep, RecordFn, StepTraits
 from ...activity import advance
+from ...code.autograph_files import keep_autograph_files
 from ...code.dependencies import note_path, note_unseen, running
 from ...code.user_code import is_user_file
 from ...examples.row_values import to_array
+from ...rejects import FAILURE_MARK
 from ...storage.redaction import redact_repeated
-from ..values import FAILURE_MARK, NO_FEATURES, Value, verdicts
+from ..values import NO_FEATURES, Value, verdicts
 
 _FILE_OPS = {
     "ReadFile": 0,
@@ -510,36 +509,3 @@ def _where(error: Exception) -> str:
         if is_user_file(frame.filename)
     ]
     return f" (line {lines[-1]})" if lines else ""
-
-
-class _InBuildFolder:
-    """The module ``tempfile`` as autograph sees it, with the build's folder as the default.
-
-    Setting ``tempfile.tempdir`` would affect all threads of the process, whose files may have to
-    outlive the build.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(tempfile, name)
-
-    def NamedTemporaryFile(self, *args: Any, **settings: Any) -> Any:
-        """As ``tempfile`` does, but in the folder of the current build, if there is one."""
-        folder = build_folder()
-        if folder is not None and os.path.isdir(folder):
-            settings.setdefault("dir", folder)
-        return tempfile.NamedTemporaryFile(*args, **settings)
-
-
-def keep_autograph_files() -> None:
-    """Makes autograph write modules and bytecode where the cleanup of a killed build finds them.
-
-    Autograph has no setting for the folder, removes its modules only on a regular exit of Python,
-    and never removes their bytecode. Call this before functions are converted; a second call does
-    nothing.
-    """
-    # In versions of TensorFlow that differ, the files stay in the default temporary folder.
-    with contextlib.suppress(ImportError, AttributeError):
-        from tensorflow.python.autograph.pyct import loader
-
-        if loader.tempfile is tempfile:
-            loader.tempfile = _InBuildFolder()

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from ...schemas.blocks import SplitPlan
 from ...schemas.features import Features
-from ..examples.shards import number_shards, rows_of_shard
-from .files import (
+from ..runs.files import (
     KEY,
     MERGE_BYTES,
     KeyRange,
@@ -27,6 +26,7 @@ from .files import (
     run_schema,
     sort_records,
 )
+from .shards import number_shards, rows_of_shard
 
 CHUNK_BYTES = 256 << 10
 """Approximate size of a chunk; a single record may be larger."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...schemas.features import Features
-from ..examples.encode import encode_examples
+from .encode import encode_examples
 
 DIGEST_BYTES = 16
 

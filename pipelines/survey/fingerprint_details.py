@@ -20,7 +20,7 @@ from ...schemas.recipe import CrossStep, PrepareStep, Recipe, StepTraits
 from ...transforms.code.digest import code_parts, functions_of, step_digest
 from ...transforms.code.user_code import is_users_class, library_name
 from ...transforms.storage import redact
-from .step import read_descriptors, write_descriptors
+from ..inventory.step import read_descriptors, write_descriptors
 from .survey import Survey
 
 _SHOWN = 100

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ...schemas.features import Features, features_to_json
 from ...schemas.fingerprint import FingerprintParts, digest, fingerprint, library_versions
@@ -14,6 +15,7 @@ from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
 from ...schemas.recipe import Recipe, Source
+from ...transforms.analysis.graph import ANALYSIS, ON_RUNNER
 from ...transforms.code.dependencies import (
     Dependencies,
     HeldFiles,
@@ -25,10 +27,16 @@ from ...transforms.code.digest import code_digest, source_settings, step_digest
 from ...transforms.prepare.engine.chain import digest_with_files, read_step_files
 from ...transforms.sources.combined import blocks_have_sides, open_files, settings_of_all
 from ...transforms.storage.opened_source import OpenedSource
-from ..analyze.external_graph import GivenGraph, find_graph
-from ..analyze.process import ANALYSIS, ON_RUNNER
-from ..plan.sample import Limit
-from ..prepare.stages import (
+from ..inventory.exclusions import IdList, read_ids
+from ..inventory.sample import Limit
+from ..inventory.step import EXCLUDED, Inventory, count_unused_rows, take_inventory, with_rows
+from ..recipe.shipping import altered, refuse_written_secrets
+from ..watchdog import expected_to_advance
+from .artifact import StoredInventory
+from .external_graph import GivenGraph, find_graph
+from .inference_cache import Findings, Inferred, infer_features
+from .resolve import ResolvedFeatures, resolve_features
+from .stages import (
     StageFeatures,
     StageSteps,
     check_label,
@@ -36,13 +44,6 @@ from ..prepare.stages import (
     stage_features,
     stages_of,
 )
-from ..recipe.shipping import altered, refuse_written_secrets
-from ..watchdog import expected_to_advance
-from .artifact import StoredInventory
-from .exclusions import IdList, read_ids
-from .inference_cache import Findings, Inferred, infer_features
-from .resolve import ResolvedFeatures, resolve_features
-from .step import EXCLUDED, Inventory, count_unused_rows, take_inventory, with_rows
 from .texts import explaining_strings
 
 RUN_FORMAT = 6
@@ -119,47 +120,32 @@ def take_survey(
         excluded = read_ids(str(recipe.exclude), recipe.folder, argument="Recipe: exclude=")
     dependencies = read_dependencies(recipe)
     held = dependencies.hold()
-    given = recipe
+    given, findings = recipe, None
     if stored is None:
         recipe = _extract(recipe, workspace, progress=progress)
-        source = recipe.files
-        opened = open_files(source, recipe.folder, recipe.limits)
-        opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
-        inventory = take_inventory(
-            source,
-            opened,
+        opened, inventory = _list_source(
+            recipe,
             workspace=workspace,
             progress=progress,
             write=write,
-            limit=None if source.numbered else limit,
-            seed=recipe.seed,
+            limit=limit,
             excluded=excluded,
         )
+        described = _described_source(recipe)
+        findings = _findings(workspace, described, dependencies)
+        inventory, inferred = _infer(recipe.files, inventory, opened, findings=findings)
     else:
-        if stored.extracted is not None:
-            recipe = altered(recipe, source=stored.extracted)
-        else:
-            recipe = _extract(recipe, workspace, progress=progress)
-        source = recipe.files
-        opened = open_files(source, recipe.folder, recipe.limits, look=False)
+        recipe = (
+            _extract(recipe, workspace, progress=progress)
+            if stored.extracted is None
+            else altered(recipe, source=stored.extracted)
+        )
+        opened = open_files(recipe.files, recipe.folder, recipe.limits, look=False)
         # The recipe may have changed, and with it their number: the fingerprint will differ.
-        opened = opened.expecting(dict(zip(source.side_urls, stored.sides, strict=False)))
-        inventory = stored.inventory
-    declared = bool(recipe.depends_on)
-    described = source_settings(source, folder=recipe.folder, declared=declared)
-    if changed := recipe.limits.changed():
-        described = {**described, "limits": changed}
-    depends_on = [content for _, content in dependencies.entries]
-    if stored is None:
-        # What a user's function infers may depend on the declared files.
-        shaped_by = {**described, "depends_on": depends_on} if depends_on else described
-        findings = Findings(workspace.findings, shaped_by)
-        remembering = findings.opened(opened).proving(inventory.selected)
-        inferred = infer_features(source, inventory.selected, remembering)
-        remembering.check()
-        inventory = count_unused_rows(inventory, source, opened)
-    else:
-        inferred = stored.inferred
+        opened = opened.expecting(dict(zip(recipe.files.side_urls, stored.sides, strict=False)))
+        described = _described_source(recipe)
+        inventory, inferred = stored.inventory, stored.inferred
+    source = recipe.files
     with explaining_strings(source, inventory.selected, opened, inferred.features):
         features = resolve_features(recipe, inferred)
     if stored is None:
@@ -167,38 +153,21 @@ def take_survey(
         inventory = with_rows(inventory, source, opened, features=features.raw, missing=missing)
     refuse_undeclared(functions_in(recipe), held.paths, folder=recipe.folder)
     held.check()
-    if stored is None and write:
+    if findings is not None and write:
         findings.write()
     stages = stages_of(recipe)
     between = stage_features(stages, features.raw, prepared=features.prepared)
     check_stages(recipe, stages, between)
     versions = library_versions()
-    prepare = {
-        "format": RUN_FORMAT,
-        "group": recipe.splits.to_json() if recipe.splits.partitioned else None,
-        "prepared": features_to_json(features.prepared),
-        "raw": features_to_json(features.raw),
-        "seed": recipe.seed,
-        "source": described,
-        "sides": list(opened.sides.values()),
-        "steps": [digest_with_files(step, recipe) for step in recipe.prepare],
-        "versions": versions,
-    }
-    if depends_on:
-        prepare["depends_on"] = depends_on
-    if features.structs:
-        prepare["structs"] = list(features.structs)
-    preprocessing, analysis = None, None
-    if recipe.preprocessing_fn is not None:
-        preprocessing = code_digest(
-            recipe.preprocessing_fn, folder=recipe.folder, declared=declared
-        )
-        analysis = ON_RUNNER if recipe.analyze_on_runner else ANALYSIS
-    graph = None
-    if recipe.transform_from is not None:
-        graph = find_graph(recipe.transform_from, folder=recipe.folder)
-        graph.check_fits(features.prepared, code=preprocessing)
-        preprocessing, analysis = graph.info.code or None, {"transform_from": graph.digest}
+    prepare = _prepare_part(
+        recipe,
+        features,
+        described=described,
+        sides=list(opened.sides.values()),
+        dependencies=dependencies,
+        versions=versions,
+    )
+    graph, preprocessing, analysis = _analysis_part(recipe, features.prepared)
     if recipe.label is not None:
         check_label(recipe, _final_names(recipe, features.prepared, graph))
     parts = FingerprintParts(
@@ -232,6 +201,108 @@ def take_survey(
         excluded=excluded,
         stage_digests=_stage_digests(recipe, stages, between, base=prepare),
     )
+
+
+def _list_source(
+    recipe: Recipe,
+    *,
+    workspace: Workspace,
+    progress: Progress,
+    write: bool,
+    limit: int | None,
+    excluded: IdList | None,
+) -> tuple[OpenedSource, Inventory]:
+    """Opens, lists and hashes the source; its side files must not change from now on."""
+    source = recipe.files
+    opened = open_files(source, recipe.folder, recipe.limits)
+    opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
+    inventory = take_inventory(
+        source,
+        opened,
+        workspace=workspace,
+        progress=progress,
+        write=write,
+        limit=None if source.numbered else limit,
+        seed=recipe.seed,
+        excluded=excluded,
+    )
+    return opened, inventory
+
+
+def _described_source(recipe: Recipe) -> Mapping[str, Any]:
+    """The settings of the source, and the limits that the recipe changes."""
+    declared = bool(recipe.depends_on)
+    described = source_settings(recipe.files, folder=recipe.folder, declared=declared)
+    changed = recipe.limits.changed()
+    return {**described, "limits": changed} if changed else described
+
+
+def _findings(
+    workspace: Workspace, described: Mapping[str, Any], dependencies: Dependencies
+) -> Findings:
+    """The cache of what is inferred: a user's function may use the declared files for it."""
+    depends_on = [content for _, content in dependencies.entries]
+    shaped_by = {**described, "depends_on": depends_on} if depends_on else described
+    return Findings(workspace.findings, shaped_by)
+
+
+def _infer(
+    source: Source, inventory: Inventory, opened: OpenedSource, *, findings: Findings
+) -> tuple[Inventory, Inferred]:
+    """The features of the source's records, and the inventory with the rows that it cannot use."""
+    remembering = findings.opened(opened).proving(inventory.selected)
+    inferred = infer_features(source, inventory.selected, remembering)
+    remembering.check()
+    return count_unused_rows(inventory, source, opened), inferred
+
+
+def _prepare_part(
+    recipe: Recipe,
+    features: ResolvedFeatures,
+    *,
+    described: Mapping[str, Any],
+    sides: Sequence[str],
+    dependencies: Dependencies,
+    versions: Mapping[str, str],
+) -> dict[str, object]:
+    """The part of the fingerprint that says how records are prepared."""
+    part: dict[str, object] = {
+        "format": RUN_FORMAT,
+        "group": recipe.splits.to_json() if recipe.splits.partitioned else None,
+        "prepared": features_to_json(features.prepared),
+        "raw": features_to_json(features.raw),
+        "seed": recipe.seed,
+        "source": described,
+        "sides": sides,
+        "steps": [digest_with_files(step, recipe) for step in recipe.prepare],
+        "versions": versions,
+    }
+    if dependencies.entries:
+        part["depends_on"] = [content for _, content in dependencies.entries]
+    if features.structs:
+        part["structs"] = list(features.structs)
+    return part
+
+
+def _analysis_part(
+    recipe: Recipe, prepared: Features
+) -> tuple[GivenGraph | None, str | None, Mapping[str, object] | None]:
+    """The graph of another build, if any; the digest of the ``preprocessing_fn``; how it is run.
+
+    Raises:
+        RecipeError: if the graph does not fit the recipe.
+    """
+    preprocessing, analysis = None, None
+    if recipe.preprocessing_fn is not None:
+        preprocessing = code_digest(
+            recipe.preprocessing_fn, folder=recipe.folder, declared=bool(recipe.depends_on)
+        )
+        analysis = ON_RUNNER if recipe.analyze_on_runner else ANALYSIS
+    if recipe.transform_from is None:
+        return None, preprocessing, analysis
+    graph = find_graph(recipe.transform_from, folder=recipe.folder)
+    graph.check_fits(prepared, code=preprocessing)
+    return graph, graph.info.code or None, {"transform_from": graph.digest}
 
 
 def _final_names(recipe: Recipe, prepared: Features, graph: GivenGraph | None) -> Iterable[str]:

@@ -21,8 +21,8 @@ from ...transforms import storage
 from ...transforms.sources.extracted import ExtractedTable
 from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ...transforms.storage.opened_source import OpenedSource
+from ..inventory.step import Inventory, read_descriptors, write_descriptors
 from .inference_cache import Inferred
-from .step import Inventory, read_descriptors, write_descriptors
 
 _INVENTORY = "inventory-1"
 _REFERENCE = "reference-1"

@@ -41,8 +41,8 @@ from ...transforms.prepare.engine.user_functions import describe, names_read
 from ...transforms.prepare.records import Filter, Rename
 from ...transforms.prepare.tables import Missing
 from ...transforms.runs.partitions import is_countable
-from ..prepare.stages import stage_features, stages_of
 from .inference_cache import Inferred
+from .stages import stage_features, stages_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

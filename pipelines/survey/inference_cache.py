@@ -27,9 +27,9 @@ from ...transforms import storage
 from ...transforms.sources.bundles import remembered
 from ...transforms.sources.combined import join_features, parts_of, without_prefix
 from ...transforms.storage.opened_source import OpenedSource
+from ..inventory.hash_cache import read_sources, write_source
+from ..inventory.step import input_digest
 from ..watchdog import expected_to_advance
-from .hash_cache import read_sources, write_source
-from .step import input_digest
 
 _FORMAT = 3
 _WHAT = f"findings {_FORMAT}"

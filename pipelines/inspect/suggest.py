@@ -68,10 +68,10 @@ from ...transforms.sources.text_stream import open_text
 from ...transforms.sources.tfrecord.source import TFRecords
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
-from ..inspect.forecast import forecast
-from ..inventory.inference_cache import infer_features
-from ..inventory.resolve import resolve_features
-from ..inventory.texts import TextColumn, read_integers, read_texts
+from ..survey.inference_cache import infer_features
+from ..survey.resolve import resolve_features
+from ..survey.texts import TextColumn, read_integers, read_texts
+from .forecast import forecast
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 _SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")

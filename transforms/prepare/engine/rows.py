@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...schemas.errors import SchemaError
-from ...schemas.features import (
+from ....schemas.errors import SchemaError
+from ....schemas.features import (
     Feature,
     Features,
     Image,
@@ -25,13 +25,13 @@ from ...schemas.features import (
     tensor_form,
     wire_columns,
 )
-from ..media.image_header import UnreadableImageError
-from ..media.tiff import readable_image
-from ..prepare.engine.validate import Validator
-from ..runs.files import arrow_type
-from .decode import ExampleList, NotAnExampleError, read_lists
-from .encode import encode_examples
-from .row_values import Flat, from_lists, to_array, to_lists, unfit
+from ...examples.decode import ExampleList, NotAnExampleError, read_lists
+from ...examples.encode import encode_examples
+from ...examples.row_values import Flat, from_lists, to_array, to_lists, unfit
+from ...media.image_header import UnreadableImageError
+from ...media.tiff import readable_image
+from ...runs.files import arrow_type
+from .validate import Validator
 
 
 def encode_example(record: Mapping[str, object], features: Mapping[str, Feature | Struct]) -> bytes:
