@@ -133,7 +133,7 @@ def describe_validation_error(
             message = "unknown argument"
         if where:
             message = f"{where}: {message}"
-            if detail["type"] != "missing_argument":
+            if detail["type"] not in ("missing", "missing_argument"):
                 message += f" (found {detail['input']!r})"
             if detail["type"] == "unexpected_keyword_argument":
                 message += did_you_mean(where, (f"{name}=" for name in names))

@@ -434,7 +434,8 @@ class Recipe:
             )
         object.__setattr__(self, "prepare", tuple(self.prepare))
         for step in self.prepare:
-            if not isinstance(step, PrepareStep | CrossStep) and not callable(step):
+            is_step = isinstance(step, PrepareStep | CrossStep) or callable(step)
+            if isinstance(step, type) or not is_step:  # a class has its instances' methods
                 raise RecipeError(
                     f"Recipe: prepare contains {step!r}, expected a step such as "
                     'ss.images.decode("image"), or a function of a record.'
