@@ -14,7 +14,6 @@ import importlib.machinery
 import io
 import logging
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -106,17 +105,6 @@ def without_noise() -> Iterator[None]:
             past.flush()
             if sys.stderr is past:
                 sys.stderr = python
-
-
-def is_noise(line: bytes) -> bool:
-    """Whether a line is one that TensorFlow writes whatever its settings.
-
-    >>> is_noise(b"I0000 00:00:1795244383.977556   26434 port.cc:153] oneDNN custom operations")
-    True
-    >>> is_noise(b"F0000 00:00:1795244383.977556   26434 cpu_feature_guard.cc:16] needs AVX")
-    False
-    """
-    return re.match(NOISE, line) is not None
 
 
 def _descriptor(stream: Any) -> int | None:

@@ -321,13 +321,6 @@ class Splits:
         starts = [0, *stops[:-1]]
         return tuple(zip(self.names, starts, stops, strict=True))
 
-    def of_key(self, key: int) -> int:
-        """Index of the split that contains a key."""
-        for index, (_, _, stop) in enumerate(self.key_ranges()):
-            if key < stop:
-                return index
-        raise RecipeError(f"{key} is not a 64-bit key.")
-
     def to_json(self) -> dict[str, object]:
         """The settings as plain JSON, for the fingerprint and for people."""
         return {

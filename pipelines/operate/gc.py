@@ -48,9 +48,7 @@ WORK = {"runs": "runs", "summaries": "summary", "graphs": "graph", "blocks": "bl
 """Folders of the workspace -> the keys in ``build.json`` that name what a snapshot was made of."""
 _REFERRED_TO = frozenset({*WORK, "inventories", "references"})
 """Folders of the workspace of which :class:`References` names what is kept."""
-_OLD_ROOMS = frozenset({"amended", "chains"})
-"""Folders that earlier versions left."""
-ROOMS = _REFERRED_TO | {"plans", "shards", "staged", "extracted", "scratch", MARKERS} | _OLD_ROOMS
+ROOMS = _REFERRED_TO | {"plans", "shards", "staged", "extracted", "scratch", MARKERS}
 """Folders of the workspace in which something may be cleared."""
 _ID = re.compile(r"[0-9a-f]{16,64}")
 _BY_SNAPSHOT = ("plans", "shards")
@@ -409,8 +407,6 @@ def _is_garbage_work(room: str, rest: list[str], references: References) -> bool
     # runs/<two digits>/<run id>.…; elsewhere the id comes first.
     name = rest[1] if room == "runs" and len(rest) > 1 else rest[0]
     name = name.split(".")[0]
-    if room in _OLD_ROOMS:
-        return True
     if room == "scratch":
         return name.startswith(storage.SCRATCH)
     if room not in ROOMS or not _ID.fullmatch(name):
