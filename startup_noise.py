@@ -109,10 +109,10 @@ def without_noise() -> Iterator[None]:
 
 def _descriptor(stream: Any) -> int | None:
     try:
-        found: int = stream.fileno()
+        descriptor: int = stream.fileno()
     except (AttributeError, OSError, io.UnsupportedOperation):
         return None
-    return found
+    return descriptor
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -124,8 +124,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname != "tensorflow":
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next(filter(None, found), None)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
             _load_quietly(spec.loader)
         return spec

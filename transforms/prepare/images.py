@@ -106,10 +106,10 @@ class Decode(BuiltIn):
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        found = super().settings()
+        settings = super().settings()
         if self.dtype is None:
-            del found["dtype"]
-        return found
+            del settings["dtype"]
+        return settings
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -449,10 +449,10 @@ class Resize(BuiltIn):
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        found = super().settings()
+        settings = super().settings()
         if self.antialias:
-            del found["antialias"]
-        return found
+            del settings["antialias"]
+        return settings
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -715,9 +715,9 @@ def _check_indices(indices: Any, mask: Mask) -> Any:
     valid = tf.cast(indices, tf.int32) < len(mask.names)
     if mask.ignore is not None:
         valid |= indices == mask.ignore
-    found = tf.reduce_max(tf.where(valid, tf.zeros_like(indices), indices))
+    largest = tf.reduce_max(tf.where(valid, tf.zeros_like(indices), indices))
     text = f"an index that is not of one of the {len(mask.names)} classes in names=, nor ignore=:"
-    return tf.debugging.Assert(tf.reduce_all(valid), [text, found])
+    return tf.debugging.Assert(tf.reduce_all(valid), [text, largest])
 
 
 def move_boxes(
@@ -741,15 +741,15 @@ def move_boxes(
     corners = (corners * window.given - window.start) / window.length
     corners = tf.clip_by_value(corners, 0.0, 1.0)
     kept = tf.reduce_all(corners[:, 1] > corners[:, 0], axis=1)
-    found = {name: tf.boolean_mask(tf.reshape(corners, [-1, 4]), kept)}
+    moved = {name: tf.boolean_mask(tf.reshape(corners, [-1, 4]), kept)}
     for label in labels:
         values = record[label]
         alike = tf.debugging.Assert(
             tf.shape(values)[0] == tf.shape(boxes)[0], ["the image has not one label for each box"]
         )
         with tf.control_dependencies([alike]):
-            found[label] = tf.boolean_mask(values, kept)
-    return found
+            moved[label] = tf.boolean_mask(values, kept)
+    return moved
 
 
 def image_feature(step: object, name: str, features: Features) -> Image:

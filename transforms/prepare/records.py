@@ -274,8 +274,8 @@ def drop(names: Iterable[str]) -> Select:
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
-    found: tuple[str, ...] = as_tuple([names] if isinstance(names, str) else names)
-    return found
+    listed: tuple[str, ...] = as_tuple([names] if isinstance(names, str) else names)
+    return listed
 
 
 def _check_known(step: object, names: Iterable[str], features: Features) -> None:

@@ -432,17 +432,17 @@ class Stack(BuiltIn):
 
     def _dtype(self, names: Many[str], features: Features) -> Any:
         """The dtype of all columns."""
-        found: dict[str, list[str]] = {}
+        by_dtype: dict[str, list[str]] = {}
         for name in names:
             feature = features[name]
             dtype = written(feature)
             if isinstance(feature, Scalar) and feature.unit is None:
                 dtype = feature.dtype
-            found.setdefault(dtype, []).append(name)
-        dtypes = sorted(found, key=lambda dtype: -len(found[dtype]))
+            by_dtype.setdefault(dtype, []).append(name)
+        dtypes = sorted(by_dtype, key=lambda dtype: -len(by_dtype[dtype]))
         if len(dtypes) == 1 and dtypes[0] in _NUMBERS:
             return dtypes[0]
-        shown = ", ".join(f"{dtype}: {_some(found[dtype])}" for dtype in dtypes[:4])
+        shown = ", ".join(f"{dtype}: {_some(by_dtype[dtype])}" for dtype in dtypes[:4])
         raise RecipeError(
             f"prepare: {self!r}: expected numbers of one dtype, found {shown}. Name only such "
             "columns, give the others this dtype by types= of the source or ss.tables.cast, or "
@@ -677,22 +677,22 @@ class MultiHot(BuiltIn):
             RecipeError: if it is not a valid list of classes.
         """
         (content,) = contents
-        found = read_vocabulary(content, where=f"prepare: {self!r}: {self.classes}")
-        return dataclasses.replace(self, found=self._check(found))
+        classes = read_vocabulary(content, where=f"prepare: {self!r}: {self.classes}")
+        return dataclasses.replace(self, found=self._check(classes))
 
     def _check(self, classes: tuple[str, ...]) -> tuple[str, ...]:
-        for one in classes:
-            if one != one.strip(" ") or not one or self.separator in one:
+        for name in classes:
+            if name != name.strip(" ") or not name or self.separator in name:
                 raise RecipeError(
-                    f"prepare: {self!r}: class {one!r} is empty, contains {self.separator!r}, or "
+                    f"prepare: {self!r}: class {name!r} is empty, contains {self.separator!r}, or "
                     "begins or ends with a space, which no value does after splitting."
                 )
         return classes
 
     def settings(self) -> dict[str, object]:
         """Everything but a file's content that affects the output, as plain JSON."""
-        found = super().settings()
-        return {**found, "classes": "file"} if isinstance(self.classes, str) else found
+        settings = super().settings()
+        return {**settings, "classes": "file"} if isinstance(self.classes, str) else settings
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -734,7 +734,7 @@ class MultiHot(BuiltIn):
         """The classes in the name of a combination of them."""
         if is_list:
             return [name]
-        return [part for one in name.split(self.separator) if (part := one.strip(" "))]
+        return [part for text in name.split(self.separator) if (part := text.strip(" "))]
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Replaces classes by the vector of those that are present."""
@@ -780,9 +780,9 @@ class MultiHot(BuiltIn):
         matrix = tf.constant(rows or [[False] * len(classes)], tf.bool)
 
         def look_up(index: Any) -> Any:
-            found = tf.maximum(index, 0)
-            fits = tf.gather(known, found) | (index < 0)
-            shown = tf.gather(tf.constant(names or ("",)), found)
+            known_index = tf.maximum(index, 0)
+            fits = tf.gather(known, known_index) | (index < 0)
+            shown = tf.gather(tf.constant(names or ("",)), known_index)
             return checked(index, fits, expected=f"some of {len(classes)} classes", found=shown)
 
         index = each(look_up, value)

@@ -173,8 +173,8 @@ class Tokenize(BuiltIn):
 
     def settings(self) -> dict[str, object]:
         """Everything but a file's content that affects the output, as plain JSON."""
-        found = super().settings()
-        return {**found, "vocabulary": "file"} if isinstance(self.vocabulary, str) else found
+        settings = super().settings()
+        return {**settings, "vocabulary": "file"} if isinstance(self.vocabulary, str) else settings
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -557,8 +557,8 @@ class TokenizeWith(BuiltIn):
 
         def encode(texts: list[bytes]) -> list[list[int]]:
             decoded = [decode_text(text) for text in texts]
-            found = tokenizer.encode_batch(decoded, add_special_tokens=special)
-            return [encoding.ids for encoding in found]
+            encodings = tokenizer.encode_batch(decoded, add_special_tokens=special)
+            return [encoding.ids for encoding in encodings]
 
         text = record[self.name]
         numbers, lengths = call_on_strings(encode, text, tf.int64, instead=[])

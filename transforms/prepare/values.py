@@ -88,12 +88,12 @@ class BuiltIn:
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        found: dict[str, object] = {"step": self.kind}
+        settings: dict[str, object] = {"step": self.kind}
         for field in dataclasses.fields(cast("Any", self)):
             if field.compare:  # otherwise it holds the content of a file
                 value = getattr(self, field.name)
-                found[field.name] = list(value) if isinstance(value, tuple) else value
-        return found
+                settings[field.name] = list(value) if isinstance(value, tuple) else value
+        return settings
 
 
 def find_media(
@@ -107,9 +107,9 @@ def find_media(
     feature = features.get(name)
     if not isinstance(feature, kind):
         there = sorted(key for key, value in features.items() if isinstance(value, kind))
-        found = f"is a {type(feature).__name__}" if feature is not None else "does not exist"
+        problem = f"is a {type(feature).__name__}" if feature is not None else "does not exist"
         raise RecipeError(
-            f"prepare: {step!r}: feature {name!r} {found}. {what} here: "
+            f"prepare: {step!r}: feature {name!r} {problem}. {what} here: "
             f"{', '.join(map(repr, there)) or 'none'}."
         )
     return feature
