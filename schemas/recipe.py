@@ -407,10 +407,10 @@ class Recipe:
     __repr__ = repr_of_settings
 
     def __post_init__(self) -> None:
-        """Checks the settings of the transform graph: its analysis, or an existing graph.
+        """Validates the recipe, and flattens its features.
 
         Raises:
-            RecipeError: if one is invalid; the message names it, its value and what is expected.
+            RecipeError: if a setting is invalid; the message names it and what is expected.
         """
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise RecipeError(

@@ -311,8 +311,8 @@ class Windows(BuiltIn):
             for text in [*texts.dictionary.to_pylist(), b""]
         ]
         table = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _GROUP_BYTES)
-        found: npt.NDArray[np.uint8] = table[texts.indices.fill_null(-1).to_numpy()]
-        return found
+        hashes: npt.NDArray[np.uint8] = table[texts.indices.fill_null(-1).to_numpy()]
+        return hashes
 
     def _feature(self, name: str, features: Features) -> Feature:
         feature = features.get(name)

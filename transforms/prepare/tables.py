@@ -652,7 +652,9 @@ class MultiHot(BuiltIn):
     classes: tuple[str, ...] | str | None = None
     separator: Annotated[str, pydantic.Field(min_length=1)] = "|"
     dtype: DtypeField = "float32"
-    found: tuple[str, ...] | None = dataclasses.field(default=None, repr=False, compare=False)
+    file_classes: tuple[str, ...] | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )
     """The content of the file of classes, set in the step that runs."""
     kind = "tables.multi_hot"
     batched = True
@@ -678,7 +680,7 @@ class MultiHot(BuiltIn):
         """
         (content,) = contents
         classes = read_vocabulary(content, where=f"prepare: {self!r}: {self.classes}")
-        return dataclasses.replace(self, found=self._check(classes))
+        return dataclasses.replace(self, file_classes=self._check(classes))
 
     def _check(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         for name in classes:
@@ -720,8 +722,8 @@ class MultiHot(BuiltIn):
             )
         if isinstance(self.classes, tuple):
             return self.classes
-        if self.found is not None:
-            return self.found
+        if self.file_classes is not None:
+            return self.file_classes
         if not isinstance(item, ClassLabel):
             raise RecipeError(
                 f"prepare: {self!r}: {self.name!r} is {written(feature)}, which does not name its "

@@ -158,8 +158,8 @@ def _parse(text: Any, pattern: _Pattern, unit: str, present: Any) -> Any:
 
     def group(part: str) -> Any:
         number = pattern.parts.index(part) + 1
-        found = tf.strings.regex_replace(stripped, f"^{whole}$", rf"\{number}")
-        return tf.where(matches, found, "")
+        digits = tf.strings.regex_replace(stripped, f"^{whole}$", rf"\{number}")
+        return tf.where(matches, digits, "")
 
     def number(part: str, default: int) -> Any:
         if part not in pattern.parts:
