@@ -370,8 +370,8 @@ def inspect(snapshot: SnapshotPath) -> None:
     from . import terminal
     from .pipelines.snapshot import Snapshot
 
-    found = Snapshot.open(snapshot)
-    manifest = found.manifest
+    opened = Snapshot.open(snapshot)
+    manifest = opened.manifest
     terminal.show_features(manifest.features, label=manifest.label)
     terminal.show_splits(manifest)
     for name, split in terminal.by_size(manifest):
@@ -389,12 +389,12 @@ def inspect(snapshot: SnapshotPath) -> None:
         f"{human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
-    _show_missing(found)
-    _show_rejects(found)
-    _show_leaks(found)
-    _show_near_duplicates(found)
-    _show_serving(found)
-    terminal.say(found.path)
+    _show_missing(opened)
+    _show_rejects(opened)
+    _show_leaks(opened)
+    _show_near_duplicates(opened)
+    _show_serving(opened)
+    terminal.say(opened.path)
 
 
 @app.command()
@@ -589,13 +589,13 @@ def rejects(
         excludes={"--export": ("--list", "--by", "--number", "--offset"), "--list": ("--by",)},
     )
     wanted = RejectFilter(stage=stage, reason=reason)
-    found = RejectsFile.find(snapshot)
+    rejects_file = RejectsFile.find(snapshot)
     if export is not None:
-        lines = export_lines(found, wanted, export, source=source, as_json=as_json)
+        lines = export_lines(rejects_file, wanted, export, source=source, as_json=as_json)
     elif listed:
-        lines = list_lines(found, wanted, first=offset, number=number, as_json=as_json)
+        lines = list_lines(rejects_file, wanted, first=offset, number=number, as_json=as_json)
     else:
-        lines = group_lines(found, wanted, by=by, as_json=as_json)
+        lines = group_lines(rejects_file, wanted, by=by, as_json=as_json)
     for line in lines:
         terminal.say(line)
 

@@ -34,9 +34,9 @@ Revision = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Replaces the recipe's revision=. Another number prepares the blocks that hold "
-        "rejects again and reuses everything else: for causes outside of the recipe and the data, "
-        "such as a service that did not answer.",
+        help="Replaces the recipe's revision=. Another number retries rejected records after an "
+        "outage, such as a service that did not answer: only blocks with rejects are prepared "
+        "again.",
         metavar="N",
         show_default=False,
     ),
@@ -137,7 +137,9 @@ def check_options(
     Raises:
         typer.BadParameter: naming both options.
     """
-    names = {option: one.name for one in context.command.params for option in one.opts}
+    names = {
+        option: parameter.name for parameter in context.command.params for option in parameter.opts
+    }
 
     def is_given(option: str) -> bool:
         source = context.get_parameter_source(names[option])

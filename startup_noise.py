@@ -14,7 +14,6 @@ import importlib.machinery
 import io
 import logging
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -108,23 +107,12 @@ def without_noise() -> Iterator[None]:
                 sys.stderr = python
 
 
-def is_noise(line: bytes) -> bool:
-    """Whether a line is one that TensorFlow writes whatever its settings.
-
-    >>> is_noise(b"I0000 00:00:1795244383.977556   26434 port.cc:153] oneDNN custom operations")
-    True
-    >>> is_noise(b"F0000 00:00:1795244383.977556   26434 cpu_feature_guard.cc:16] needs AVX")
-    False
-    """
-    return re.match(NOISE, line) is not None
-
-
 def _descriptor(stream: Any) -> int | None:
     try:
-        found: int = stream.fileno()
+        descriptor: int = stream.fileno()
     except (AttributeError, OSError, io.UnsupportedOperation):
         return None
-    return found
+    return descriptor
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -136,8 +124,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname != "tensorflow":
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next(filter(None, found), None)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
             _load_quietly(spec.loader)
         return spec

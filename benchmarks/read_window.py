@@ -3,7 +3,6 @@
 Imported by read.py and by the peer that runs in an environment of its own.
 """
 
-import itertools
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -83,15 +82,3 @@ def mixing(
     pairs = [int((size * (size - 1)).sum()) for size in sizes]
     chance = pairs[0] * pairs[1] / (num * (num - 1))
     return float(np.mean(shards)), together / chance
-
-
-def correlation(epochs: Sequence[Iterable[np.ndarray[Any, Any]]]) -> float:
-    """How alike the orders of some epochs are, each given as for ``mixing``.
-
-    Returns:
-        The root mean square, over all pairs of epochs, of the correlation between where a record
-        comes in the one and in the other: 0 is unrelated, 1 the same order.
-    """
-    positions = [np.argsort(np.concatenate([*epoch])) for epoch in epochs]
-    found = [np.corrcoef(one, other)[0, 1] for one, other in itertools.combinations(positions, 2)]
-    return float(np.sqrt(np.mean(np.square(found))))

@@ -10,7 +10,6 @@ fail. A plan that takes over 2 GB of memory or 60 s ends it with exit code 1.
 
     python benchmarks/scale.py
     python benchmarks/scale.py --records 1e8 --blocks 1e4
-    python benchmarks/scale.py --costs        # the table of docs/scale.md; runs nothing
 """
 
 import argparse
@@ -27,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from scale_costs import RECORD_BYTES, cost_table
 
 import snapshard as ss
 from snapshard.pipelines.plan.step import contents_digest, find_plan, make_plan
@@ -57,6 +55,7 @@ RECIPE = ss.Recipe(
 )
 FEATURES = {"text": ss.Text()}
 FINGERPRINT = "0" * 16
+RECORD_BYTES = 1_500
 KEY_BYTES = 34
 """Of a record in a run's key file, as Arrow lays it out."""
 
@@ -243,12 +242,8 @@ def main() -> None:
     parser.add_argument(
         "--record-bytes", type=int, default=RECORD_BYTES, help="encoded, on average"
     )
-    parser.add_argument("--costs", action="store_true", help="print the table of docs/scale.md")
     parser.add_argument("--plan", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.costs:
-        print(cost_table(), end="")
-        return
     if arguments.plan:
         plan(*arguments.plan)
         return

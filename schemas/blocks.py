@@ -113,14 +113,14 @@ class Block:
 
     def _besides(self) -> dict[str, object]:
         """What the block is made of besides its ranges, if anything."""
-        found: dict[str, object] = {}
+        facts: dict[str, object] = {}
         if self.rows:
-            found["rows"] = self.rows
+            facts["rows"] = self.rows
         if self.excluded:
-            found["excluded"] = list(self.excluded)
+            facts["excluded"] = list(self.excluded)
         if self.missing:
-            found["missing"] = list(self.missing)
-        return found
+            facts["missing"] = list(self.missing)
+        return facts
 
     @property
     def num_bytes(self) -> int:

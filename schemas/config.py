@@ -91,11 +91,11 @@ def expectation(message: str) -> str:
     >>> expectation("Input should be greater than 0")
     'expected greater than 0'
     """
-    found = re.search("Input should be (a valid )?([^,]*(?:, (?!unable to).*)?)", message)
-    if found is None:
+    match = re.search("Input should be (a valid )?([^,]*(?:, (?!unable to).*)?)", message)
+    if match is None:
         return message
-    article = ("an " if found[2][:1] in "aeiou" else "a ") if found[1] else ""
-    return f"{message[: found.start()]}expected {article}{found[2]}"
+    article = ("an " if match[2][:1] in "aeiou" else "a ") if match[1] else ""
+    return f"{message[: match.start()]}expected {article}{match[2]}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -133,7 +133,7 @@ def describe_validation_error(
             message = "unknown argument"
         if where:
             message = f"{where}: {message}"
-            if detail["type"] != "missing_argument":
+            if detail["type"] not in ("missing", "missing_argument"):
                 message += f" (found {detail['input']!r})"
             if detail["type"] == "unexpected_keyword_argument":
                 message += did_you_mean(where, (f"{name}=" for name in names))
@@ -143,11 +143,11 @@ def describe_validation_error(
     return f"{subject}: " + "; ".join(findings)
 
 
-def _one_text(found: object) -> str:
+def _one_text(value: object) -> str:
     """A hint for a value that is not a single path or URL."""
-    if isinstance(found, os.PathLike):
-        return f". Write the string {os.fspath(found)!r}"
-    if isinstance(found, list | tuple | set | frozenset):
+    if isinstance(value, os.PathLike):
+        return f". Write the string {os.fspath(value)!r}"
+    if isinstance(value, list | tuple | set | frozenset):
         return (
             ". A source has one path or URL: for several files, give a folder or a glob such as "
             '"d/*"'

@@ -223,12 +223,12 @@ def without_unset_names(feature: dict[str, object]) -> dict[str, object]:
     Manifests of snapshots without them are as they were before features had them.
     """
     of = feature.get("of")
-    found = {**feature, "of": without_unset_names(of)} if isinstance(of, dict) else feature
+    plain = {**feature, "of": without_unset_names(of)} if isinstance(of, dict) else feature
     unset = {"class_label": "values", "tensor": "names"}.get(str(feature.get("kind")))
     usual = {"image": "uint8", "mask": "uint8"}.get(str(feature.get("kind")))
     return {
         key: item
-        for key, item in found.items()
+        for key, item in plain.items()
         if (key != unset or item is not None) and (key != "dtype" or item != usual)
     }
 
@@ -300,13 +300,13 @@ def call(value: Any, name: str) -> str:
     fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
     arguments = []
     for field in fields:
-        found, default = getattr(value, field.name), field.default
+        given, default = getattr(value, field.name), field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         if default is dataclasses.MISSING:
-            arguments.append(written(found))
-        elif found != default:
-            arguments.append(f"{field.name}={written(found)}")
+            arguments.append(written(given))
+        elif given != default:
+            arguments.append(f"{field.name}={written(given)}")
     return f"{name}({', '.join(arguments)})"
 
 

@@ -124,17 +124,17 @@ def differences(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
     >>> differences({"seed": 0, "versions": {"numpy": "2.3"}}, {"seed": 0, "versions": {}})
     ['versions.numpy']
     """
-    found = []
+    names = []
     for name in dict.fromkeys((*a, *b)):
         if name in a and name in b:
             left, right = a[name], b[name]
             if isinstance(left, Mapping) and isinstance(right, Mapping):
-                found += [f"{name}.{inner}" for inner in differences(left, right)]
+                names += [f"{name}.{inner}" for inner in differences(left, right)]
             elif canonical_json(left) != canonical_json(right):
-                found.append(name)
+                names.append(name)
         else:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def library_versions() -> dict[str, str]:

@@ -158,7 +158,7 @@ class Manifest(pydantic.BaseModel):
     """All files except this one, ``build.json`` and the report; by name relative to the folder."""
 
     def __repr__(self) -> str:
-        splits = ", ".join(f"{name}: {one.num_examples}" for name, one in self.splits.items())
+        splits = ", ".join(f"{name}: {split.num_examples}" for name, split in self.splits.items())
         names = list(self.features)
         features = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
         return f"Manifest({self.name} {self.fingerprint}; {splits}; features {features})"

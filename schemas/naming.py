@@ -89,7 +89,7 @@ class ShardName:
 
     @classmethod
     def parse(cls, name: str) -> ShardName | None:
-        """Reads a file name; None where it is not a shard's."""
+        """Reads a file name; None if it is not a shard's."""
         match = _SHARD.fullmatch(name)
         if match is None:
             return None
@@ -107,18 +107,18 @@ class ShardName:
 
     @property
     def labels_file(self) -> str:
-        """Name of the file of its records' classes, which stands beside the index files."""
+        """Name of the file of its records' classes, next to the index files."""
         return f"index/{self}.labels"
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputPaths:
-    """Where the snapshots of one recipe name lie under an output root."""
+    """Where the snapshots of one recipe name are under an output root."""
 
     out: str
     name: str
     elsewhere: str = ""
-    """The workspace, where it does not lie in the name's folder."""
+    """The workspace, if it is outside the name's folder."""
 
     @property
     def folder(self) -> str:
@@ -153,12 +153,12 @@ class Workspace:
 
     @property
     def elsewhere(self) -> str:
-        """In a name's folder: the note that names the place of its workspace."""
+        """In a name's folder: the note that says where its workspace is."""
         return join(self.root, "elsewhere.json")
 
     @property
     def refused(self) -> str:
-        """What is known of the last build, where it was refused for its rejects."""
+        """Facts of the last build, if it was refused because of its rejects."""
         return join(self.root, "refused.json")
 
     @property
@@ -168,17 +168,17 @@ class Workspace:
 
     @property
     def hash_cache(self) -> str:
-        """Which contents are known: (path, size, stamp) -> sha256."""
+        """The hash cache: (path, size, stamp) -> sha256."""
         return join(self.root, "memo.json")
 
     @property
     def findings(self) -> str:
-        """What a source has found out of its files' contents."""
+        """What a source inferred from its files' contents."""
         return join(self.root, "findings.json")
 
     @property
     def extracted(self) -> str:
-        """Records that lie in no files of their own, as Arrow IPC files named by content."""
+        """Extracted records, as Arrow IPC files named by their content."""
         return join(self.root, "extracted")
 
     def blocks(self, digest: str) -> str:
@@ -190,11 +190,11 @@ class Workspace:
         return join(self.root, "runs", run_id[:2], f"{run_id}.arrow")
 
     def run_info(self, run_id: str) -> str:
-        """What is known of a run; its arrival is the run's commit."""
+        """The facts of a run; writing this file commits the run."""
         return join(self.root, "runs", run_id[:2], f"{run_id}.json")
 
     def run_keys(self, run_id: str, suffix: str) -> str:
-        """The run's key column apart, with sizes and strata, for planning."""
+        """The run's keys, sizes and strata, for planning."""
         return join(self.root, "runs", run_id[:2], f"{run_id}.{suffix}.keys")
 
     def run_rejects(self, run_id: str) -> str:
@@ -204,14 +204,14 @@ class Workspace:
     def summary(self, name: str, kind: str, part: int | None = None) -> str:
         """A file of a summary, or of a part of it: a set of runs.
 
-        ``arrow`` is the key histogram, whose arrival is the commit; ``runs`` says what is known
-        of each run, ``batches`` where their batches lie.
+        ``arrow`` is the key histogram, which is written last, as the commit; ``runs`` has the facts
+        of each run, ``batches`` the positions of their batches.
         """
         number = "" if part is None else f".{part:04d}"
         return join(self.root, "summaries", f"{name}{number}.{kind}")
 
     def graph(self, digest: str) -> str:
-        """A transform graph, by what its analysis read and ran."""
+        """A transform graph, named by a hash of what its analysis read and ran."""
         return join(self.root, "graphs", digest)
 
     def plan(self, fingerprint: str) -> str:
@@ -228,11 +228,11 @@ class Workspace:
         return join(self.root, "references")
 
     def reference(self, name: str) -> str:
-        """One of the references: the only file of a workspace that names different contents."""
+        """One of the references, the only files of a workspace whose content changes."""
         return join(self.references, f"{name}.json")
 
     def shard_info(self, fingerprint: str, shard: str) -> str:
-        """What is known of a shard in place."""
+        """The facts of a finished shard."""
         return join(self.root, "shards", fingerprint, f"{shard}.json")
 
     def staged(self, digest: str) -> str:

@@ -407,10 +407,10 @@ class Recipe:
     __repr__ = repr_of_settings
 
     def __post_init__(self) -> None:
-        """Checks the settings of the transform graph: its analysis, or an existing graph.
+        """Validates the recipe, and flattens its features.
 
         Raises:
-            RecipeError: if one is invalid; the message names it, its value and what is expected.
+            RecipeError: if a setting is invalid; the message names it and what is expected.
         """
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise RecipeError(
@@ -434,7 +434,8 @@ class Recipe:
             )
         object.__setattr__(self, "prepare", tuple(self.prepare))
         for step in self.prepare:
-            if not isinstance(step, PrepareStep | CrossStep) and not callable(step):
+            is_step = isinstance(step, PrepareStep | CrossStep) or callable(step)
+            if isinstance(step, type) or not is_step:  # a class has its instances' methods
                 raise RecipeError(
                     f"Recipe: prepare contains {step!r}, expected a step such as "
                     'ss.images.decode("image"), or a function of a record.'

@@ -101,9 +101,9 @@ def exceeded_budgets(
     >>> exceeded_budgets({"read": 3, "validate": 1}, {"read": 2, "total": 4})
     (Exceeded(stage='read', num_rejects=3, allowed=2),)
     """
-    found = {**num_rejects, TOTAL: sum(num_rejects.values())}
+    counts = {**num_rejects, TOTAL: sum(num_rejects.values())}
     return tuple(
-        Exceeded(stage, found.get(stage, 0), allowed[stage])
+        Exceeded(stage, counts.get(stage, 0), allowed[stage])
         for stage in (*STAGES, TOTAL)
-        if stage in allowed and found.get(stage, 0) > allowed[stage]
+        if stage in allowed and counts.get(stage, 0) > allowed[stage]
     )

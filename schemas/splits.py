@@ -321,13 +321,6 @@ class Splits:
         starts = [0, *stops[:-1]]
         return tuple(zip(self.names, starts, stops, strict=True))
 
-    def of_key(self, key: int) -> int:
-        """Index of the split that contains a key."""
-        for index, (_, _, stop) in enumerate(self.key_ranges()):
-            if key < stop:
-                return index
-        raise RecipeError(f"{key} is not a 64-bit key.")
-
     def to_json(self) -> dict[str, object]:
         """The settings as plain JSON, for the fingerprint and for people."""
         return {
@@ -394,19 +387,19 @@ def _end(name: str, value: object) -> int | str | None:
     """The end of a split by time: a number, or an ISO time in UTC."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    found = value
-    if isinstance(found, str):
+    moment = value
+    if isinstance(moment, str):
         try:
-            found = datetime.datetime.fromisoformat(found)
+            moment = datetime.datetime.fromisoformat(moment)
         except ValueError:
-            found = None
-    if isinstance(found, datetime.date) and not isinstance(found, datetime.datetime):
-        found = datetime.datetime(found.year, found.month, found.day)
-    if not isinstance(found, datetime.datetime):
+            moment = None
+    if isinstance(moment, datetime.date) and not isinstance(moment, datetime.datetime):
+        moment = datetime.datetime(moment.year, moment.month, moment.day)
+    if not isinstance(moment, datetime.datetime):
         raise RecipeError(
             f"Splits.by_time: {name}={value!r}, expected a fraction such as 0.8, a date such as "
             '"2020-01-01", an integer, or None for the last.'
         )
     utc = datetime.UTC
-    aware = found.replace(tzinfo=utc) if found.tzinfo is None else found.astimezone(utc)
+    aware = moment.replace(tzinfo=utc) if moment.tzinfo is None else moment.astimezone(utc)
     return aware.isoformat(timespec="microseconds")

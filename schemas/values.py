@@ -187,8 +187,8 @@ class ClassLabel(TensorFeature):
     @classmethod
     def _names_by_value(cls, given: Any) -> Any:
         """Divides a dict of names by integer into ``names`` and ``values``, in their order."""
-        found = getattr(given, "kwargs", given)
-        names = found.get("names") if isinstance(found, dict) else None
+        arguments = getattr(given, "kwargs", given)
+        names = arguments.get("names") if isinstance(arguments, dict) else None
         if not isinstance(names, Mapping):
             return given
         if not names or not all(type(value) is int for value in names):
@@ -196,10 +196,14 @@ class ClassLabel(TensorFeature):
                 f'names={names!r}: expected integers, as in {{0: "died", 1: "lived"}}; names that '
                 'are in the data are a list, as in ["died", "lived"]'
             )
-        if found.get("values") is not None:
+        if arguments.get("values") is not None:
             raise ValueError("values: they are the keys of the dict of names, do not repeat them")
         values = sorted(names)
-        divided = {**found, "names": tuple(names[one] for one in values), "values": tuple(values)}
+        divided = {
+            **arguments,
+            "names": tuple(names[number] for number in values),
+            "values": tuple(values),
+        }
         if isinstance(given, dict):
             return divided
         return ArgsKwargs(given.args, divided)

@@ -48,14 +48,6 @@ class TestMixing:
         with pytest.raises(SystemExit, match="each of 20 records once"):
             load("read_window").mixing([whole, broken], [20])
 
-    def test_equal_orders_correlate_and_shuffled_ones_do_not(self) -> None:
-        correlation = load("read_window").correlation
-        stored, rng = np.arange(10_000), np.random.default_rng(0)
-        backwards = stored[::-1]
-        assert correlation([batches(stored, 100), batches(stored, 30)]) == pytest.approx(1)
-        assert correlation([batches(stored, 100), batches(backwards, 30)]) == pytest.approx(1)
-        assert correlation([batches(rng.permutation(10_000), 100) for _ in range(4)]) < 0.03
-
 
 class TestInterval:
     def test_equal_ratios_leave_no_doubt(self) -> None:
@@ -67,11 +59,6 @@ class TestInterval:
         assert middle == pytest.approx(2)
         assert low == pytest.approx(2 * 2**-12.71)
         assert high == pytest.approx(2 * 2**12.71)
-
-
-def test_the_costs_of_scale_are_those_of_the_document() -> None:
-    table = load("scale").cost_table()
-    assert table in (BENCHMARKS.parent / "docs" / "scale.md").read_text()
 
 
 @pytest.mark.parametrize(("seconds", "num_bytes"), [(60.1, 10**9), (1.0, 2_001_000_000)])
@@ -109,11 +96,6 @@ def test_planning_at_scale_runs(tmp_path: Path) -> None:
             "read.py",
             ["--kinds", "raw", "jpeg gzip", "table", "text gzip"],
             ["**`reader.dataset`, shuffled**", "batched, then parsed", "no parsing"],
-        ),
-        (
-            "read_mixing.py",
-            ["--only", "12 kB", "GZIP"],
-            ["plain", "`seed=1`", '`cache="decoded"`', "`shuffle=2_000`"],
         ),
         ("wide.py", [], ["as columns", "stacked"]),
         ("train.py", [], ["**the snapshot, `reader.dataset`**", "`image_dataset_from_directory("]),

@@ -459,7 +459,7 @@ BROKEN_RECIPES = {
     ),
     "misspelt argument of a step": (
         "ss.tables.clip('x', mn=0)",
-        "unexpected keyword argument 'mn'. Did you mean min=?",
+        "line 2: Clip: mn: unknown argument (found 0). Did you mean min=?",
     ),
     "misspelt source": ("ss.CSV('x')", "has no attribute 'CSV'. Did you mean ss.Csv?"),
     "misspelt group of steps": ("ss.table", "has no attribute 'table'. Did you mean ss.tables?"),

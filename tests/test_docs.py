@@ -117,22 +117,24 @@ def test_named_tests_are_there(proof: str) -> None:
 
 
 def public_steps() -> dict[str, Any]:
-    """`ss.tables.fill` and the like -> the function."""
+    """`ss.tables.fill` and the like -> the class or function."""
     found = {}
     for module_name in STEP_MODULES:
         module = getattr(ss, module_name)
         for name, value in vars(module).items():
             own = getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
             public = name in module.__all__ if hasattr(module, "__all__") else own
-            if public and inspect.isfunction(value):
+            if public and name.islower() and callable(value):
                 found[f"ss.{module_name}.{name}"] = value
     return found
 
 
-def step_class(function: Any) -> Any:
-    """The class of the steps that a function makes."""
-    name = inspect.signature(function).return_annotation.partition(" | ")[0]
-    found = inspect.getmodule(function).__dict__[name]  # type: ignore[union-attr]
+def step_class(step: Any) -> Any:
+    """The class of a step, or of those that a function makes."""
+    if inspect.isclass(step):
+        return step
+    name = inspect.signature(step).return_annotation.partition(" | ")[0]
+    found = inspect.getmodule(step).__dict__[name]  # type: ignore[union-attr]
     assert inspect.isclass(found)
     return found
 

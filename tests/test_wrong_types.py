@@ -79,8 +79,8 @@ def public() -> Iterator[tuple[str, Callable[..., Any]]]:
         found = getattr(ss, name)
         if inspect.ismodule(found):
             names = getattr(found, "__all__", ["windows"])
-            for inner, function in inspect.getmembers(found, inspect.isfunction):
-                if inner in names:
+            for inner, function in inspect.getmembers(found, callable):
+                if inner in names and inner.islower():
                     yield f"{name}.{inner}", function
         elif callable(found):
             yield name, found

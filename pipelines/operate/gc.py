@@ -4,7 +4,7 @@ Published snapshots are kept, and in the workspace everything that their ``build
 runs, summaries and transform graphs that the next build of changed data or another plan reuses. The
 rest of the workspace is cleared, with everything that killed builds left (unpublished folders and
 runs: such a build starts from the beginning), and temporary files, also those in this machine's
-folder for them. A file is snapshard's if its place and name are; all others are never touched.
+folder for them. A file counts as snapshard's by its place and name; all others are never touched.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..survey.artifact import Reference, references
 from ..workspace import MARKERS, SAFE_AGE_S, alone, find_workspace, foreign_workspace
 
 STEPS_AGE_S = 7 * 24 * 3600
-"""So long after its inventory a build step by step may resume."""
+"""How long after its inventory a step-by-step build may resume."""
 _COMMITS = {("runs", "json"), ("summaries", "arrow"), ("graphs", "json")}
 FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 """Names of snapshots' folders."""
@@ -48,9 +48,7 @@ WORK = {"runs": "runs", "summaries": "summary", "graphs": "graph", "blocks": "bl
 """Folders of the workspace -> the keys in ``build.json`` that name what a snapshot was made of."""
 _REFERRED_TO = frozenset({*WORK, "inventories", "references"})
 """Folders of the workspace of which :class:`References` names what is kept."""
-_OLD_ROOMS = frozenset({"amended", "chains"})
-"""Folders that earlier versions left."""
-ROOMS = _REFERRED_TO | {"plans", "shards", "staged", "extracted", "scratch", MARKERS} | _OLD_ROOMS
+ROOMS = _REFERRED_TO | {"plans", "shards", "staged", "extracted", "scratch", MARKERS}
 """Folders of the workspace in which something may be cleared."""
 _ID = re.compile(r"[0-9a-f]{16,64}")
 _BY_SNAPSHOT = ("plans", "shards")
@@ -65,13 +63,13 @@ class GcReport:
 
     Attributes:
         paths: The files, each with its folder.
-        num_bytes: Of all of them.
+        num_bytes: Their total size.
         unpublished: Folders of snapshots that were never published, all cleared.
-        busy: Folders of names that were left alone, since a build is at work there, or one that
-            runs step by step began within the last 7 days and has yet to publish.
-        links: Symbolic links in the place of snapshots and workspaces; none is followed.
-        foreign: Workspaces to which a note leads, and which belong to another output root: this
-            one was copied from there, or moved. None is touched.
+        busy: Folders that were left alone because a build is running there, or a step-by-step build
+            began within the last 7 days and has not published yet.
+        links: Symbolic links where snapshots or workspaces should be; they are not followed.
+        foreign: Workspaces of another output root, from which this one was copied or moved; they
+            are not touched.
     """
 
     paths: tuple[str, ...] = ()
@@ -83,11 +81,11 @@ class GcReport:
 
     @property
     def num_files(self) -> int:
-        """How many files."""
+        """Number of files."""
         return len(self.paths)
 
     def to_json(self) -> dict[str, object]:
-        """The same as JSON values."""
+        """As plain JSON."""
         return {"num_files": self.num_files, **dataclasses.asdict(self)}
 
 
@@ -100,8 +98,8 @@ class StoredFile:
         num_bytes: Its length.
         modified_ns: When it was last written, in ns since 1970; None if the store does not say.
         is_link: Whether it is a symbolic link, or anything else but a file.
-        elsewhere: Its workspace, if that is not in the folder of the name; ``path`` is what it
-            would be there.
+        elsewhere: Its workspace, if that is outside the name's folder; ``path`` is then as if it
+            were inside.
     """
 
     path: str
@@ -117,8 +115,8 @@ class References:
 
     Attributes:
         published: Fingerprints of the published snapshots.
-        work: Folder of the workspace -> ids of what is kept in it; None keeps all, where a
-            snapshot does not tell what it was made of.
+        work: Folder of the workspace -> ids of what is kept in it; None keeps everything,
+            since a snapshot does not say what it was made of.
     """
 
     published: frozenset[str]
@@ -130,7 +128,7 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
 
     Args:
         folder: An output root, or the folder of one name in it; a local path or URL.
-        dry_run: Only finds out what would go; writes nothing.
+        dry_run: Only reports what would be removed; writes nothing.
 
     Raises:
         RecipeError: if it is neither.
@@ -164,7 +162,7 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
         if held is False or _under_way(folder, workspace):
             return GcReport(busy=(folder,))
         files = [*_stored_files(folder), *_files_elsewhere(folder, workspace)]
-        # A name that only one of two listings has exists.
+        # Listings may lag: a name that is in either of the two exists.
         names = {*storage.list_names(folder), *(file.path.split("/")[0] for file in files)}
         found = {name for name in names if FINGERPRINT.fullmatch(name)}
         links = [name for name in sorted({*found, WORKSPACE}) if _is_link(join(folder, name))]
@@ -214,7 +212,7 @@ def _collect_temporary(*, dry_run: bool) -> GcReport:
 
 @contextlib.contextmanager
 def _alone(folder: str, workspace: Workspace, *, write: bool) -> Iterator[bool | None]:
-    """Keeps builds out of a name's folder and of its workspace: as :func:`alone`, of both."""
+    """Keeps builds out of a name's folder and its workspace, as :func:`alone` does for one."""
     inside = Workspace(join(folder, WORKSPACE))
     places = [inside] if workspace == inside else [inside, workspace]
     with contextlib.ExitStack() as stack:
@@ -237,7 +235,7 @@ def _files_elsewhere(folder: str, workspace: Workspace) -> Iterator[StoredFile]:
 
 
 def _under_way(folder: str, workspace: Workspace) -> bool:
-    """Whether a build step by step has yet to publish: nothing refers to its work until then."""
+    """Whether a step-by-step build has not published yet: until then nothing refers to its work."""
     return any(
         reference.started > time.time() - STEPS_AGE_S
         and not _is_published(folder, reference.fingerprint)
@@ -258,7 +256,7 @@ def remove_garbage(
     alone: bool,
 ) -> None:
     """Removes garbage, unless a build has published its snapshot in the meantime."""
-    # Commits go first: killed in between, nothing half removed passes for done.
+    # Commits go first: if this is killed, nothing half removed looks finished.
     published: dict[str, bool] = {}
     for file in sorted(garbage, key=lambda file: (not _is_commit(file.path), file.path)):
         top = file.path.split("/")[0]
@@ -276,7 +274,7 @@ def remove_garbage(
 
 
 def _remove_empty(top: str) -> None:
-    """Removes a local folder and those in it where they hold nothing; follows no link."""
+    """Removes a local folder and its subfolders if they are empty; follows no link."""
     if any(os.path.islink(path) for path in (top, os.path.dirname(top))):
         return
     for parent, _, _ in os.walk(top, topdown=False):
@@ -290,7 +288,7 @@ def _is_link(path: str) -> bool:
 
 
 def _is_commit(path: str) -> bool:
-    """Whether the arrival of this file commits others next to it."""
+    """Whether this file commits others next to it."""
     parts = path.split("/")
     return parts[0] == WORKSPACE and (parts[1], path.rsplit(".")[-1]) in _COMMITS
 
@@ -378,7 +376,7 @@ def choose_garbage(files: Sequence[StoredFile], references: References) -> list[
 
 
 def is_snapshot_file(path: str) -> bool:
-    """Whether a build may have put this file, relative to a snapshot's folder, before a manifest.
+    """Whether a build may have written this file of a snapshot's folder before the manifest.
 
     >>> paths = ("reader/facts.py", "reader.py", "index/a.idx", "reader/notes.txt", "notes.txt")
     >>> [is_snapshot_file(path) for path in paths]
@@ -409,8 +407,6 @@ def _is_garbage_work(room: str, rest: list[str], references: References) -> bool
     # runs/<two digits>/<run id>.…; elsewhere the id comes first.
     name = rest[1] if room == "runs" and len(rest) > 1 else rest[0]
     name = name.split(".")[0]
-    if room in _OLD_ROOMS:
-        return True
     if room == "scratch":
         return name.startswith(storage.SCRATCH)
     if room not in ROOMS or not _ID.fullmatch(name):

@@ -67,8 +67,6 @@ GOES = (
     f".work/summaries/{LOOSE}.arrow",
     f".work/references/{LOOSE}.json",
     f".work/inventories/{LOOSE}.jsonl",
-    f".work/chains/{LOOSE}/inventory.json",
-    f".work/amended/{LOOSE}.json",
     f".work/graphs/{LOOSE}/variables/variables.index",
     f".work/blocks/{LOOSE}.jsonl",
     f".work/plans/{UNPUBLISHED}.json",

@@ -77,7 +77,7 @@ def test_an_epoch_is_mixed_with_and_without_a_seed(
     reader: types.ModuleType, seed: int | None
 ) -> None:
     orders = epochs_of(reader, 4, seed=seed)
-    # Without a seed it is 0.05 on average, and now and then 0.12: benchmarks/read_mixing.py.
+    # Without a seed it is 0.05 on average, and now and then 0.12.
     assert correlation(orders) <= (0.25 if seed is None else 0.12)
     assert together_again(orders) <= 4
     assert min(map(shards_in_a_batch, orders)) >= 8

@@ -21,6 +21,7 @@ def _recipe(**arguments: Any) -> ss.Recipe:
         ({"name": ""}, "is not a valid folder name"),
         ({"source": "images"}, "source='images' is not a source"),
         ({"prepare": ["resize"]}, "prepare contains 'resize'"),
+        ({"prepare": [ss.images.decode]}, "prepare contains <class .*Decode'>, expected a step"),
         ({"prepare": ss.images.decode("image")}, "is not a list of steps"),
         ({"features": ["image"]}, r"features=\['image'\] is not a dict"),
         ({"features": {"image": 3}}, "declares 'image' as 3"),

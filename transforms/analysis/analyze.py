@@ -336,9 +336,9 @@ def _no_batches(columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
 def _check_outputs(outputs: Any) -> None:
     """Checks that each output can be stored."""
     if not isinstance(outputs, dict) or not outputs:
-        found = "an empty dict" if isinstance(outputs, dict) else f"a {type(outputs).__name__}"
+        given = "an empty dict" if isinstance(outputs, dict) else f"a {type(outputs).__name__}"
         raise RecipeError(
-            f"preprocessing_fn returned {found}, expected a dict of tensors by name. Return at "
+            f"preprocessing_fn returned {given}, expected a dict of tensors by name. Return at "
             "least one."
         )
     for name, tensor in outputs.items():

@@ -105,8 +105,8 @@ _TABLE = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]
 
 
 def _counter(name: str) -> int:
-    found = _COUNTER.search(name)
-    return int(found[0][1:]) if found else -1
+    match = _COUNTER.search(name)
+    return int(match[0][1:]) if match else -1
 
 
 def _is_table(text: str) -> bool:
@@ -115,8 +115,8 @@ def _is_table(text: str) -> bool:
 
 def _captures(text: str) -> list[str]:
     """The numbers in the name of a capture; empty for any other name."""
-    found = _CAPTURE.fullmatch(text)
-    return [number for number in found.groups() if number] if found else []
+    match = _CAPTURE.fullmatch(text)
+    return [number for number in match.groups() if number] if match else []
 
 
 def _rename(message: Any, renamed: Callable[[str], str]) -> None:

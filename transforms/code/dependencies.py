@@ -548,8 +548,9 @@ def _is_same(path: str, own: str) -> bool:
 def _is_for_code(path: str, frame: FrameType | None) -> bool:
     """Whether a file is opened by an import statement, or to read a module's source.
 
-    Modules count by what is used of them; what they read while they are imported, by value. A
-    module that a function loads from a path (``spec_from_file_location``) is a file it opens.
+    Only the names that a recipe uses from a module are hashed; files that it reads while it is
+    imported count by the values made of them. A module that a function loads from a path
+    (``spec_from_file_location``) is a file it opens.
     """
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))

@@ -175,7 +175,7 @@ class Values:
         for folder in self._folders:
             if value == folder or value.startswith(folder + os.sep):
                 inner = ["recipe's folder", value[len(folder) :]]
-                # Modules count by what is used of them.
+                # Only the names that are used from a module are hashed.
                 content = None if value.endswith(".py") else self._content(value)
                 return inner if content is None else [*inner, content]
         content = self._content(value)

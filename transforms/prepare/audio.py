@@ -48,11 +48,32 @@ _Rate = Annotated[int, pydantic.Field(ge=MIN_RATE, le=MAX_RATE)]
 
 @config_class
 class Decode(BuiltIn):
-    """See :func:`decode`."""
+    """Decodes an audio file to ``float32[samples]``, or ``[samples, channels]`` if not mono.
+
+    Supports WAV (PCM, float, A-law, µ-law), FLAC, Ogg with Vorbis or Opus, and MP3; the format is
+    detected by content, not by file name. Samples are exactly those of the file, in [-1, 1]. Files
+    that are truncated, fail their own checksums, contain NaN or no samples, or have a different
+    number of channels than most are rejected. Audio that no step decodes is decoded like this after
+    the last step.
+
+    Args:
+        name: The audio feature.
+        rate: Rate in Hz to resample to, as ``resample`` does; None keeps each file's own.
+        mono: Whether to mix all channels to one, as ``mono`` does.
+        dtype: How samples are stored: ``int16`` rounds them to 16 bits, ``float32`` keeps them.
+            None means ``int16`` if every file has at most 16 bits, else ``float32``.
+        plain_wav: Accept only 16-bit WAV files whose samples follow a header of 44 bytes, and
+            reject others. This uses TensorFlow only, so the step can be exported for serving,
+            and the package soundfile is not needed.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     rate: _Rate | None = None
     mono: bool = False
+    _: dataclasses.KW_ONLY
     dtype: Literal["int16", "float32"] | None = None
     plain_wav: bool = False
     kind = "audio.decode"
@@ -110,9 +131,25 @@ class Decode(BuiltIn):
         return with_sound(record, self.name, samples, self.features(features), rate=rate)
 
 
+decode = Decode
+
+
 @config_class
 class Resample(BuiltIn):
-    """See :func:`resample`."""
+    """Resamples decoded audio to another rate by windowed-sinc interpolation.
+
+    Source: J. O. Smith, "Digital Audio Resampling", https://ccrma.stanford.edu/~jos/resample/.
+    Frequencies up to 0.9 of the lower rate's band are preserved to 0.1 %; those above the band are
+    removed. Audio that already has this rate is unchanged. If samples are stored as 16 bits, they
+    are rounded and clipped at full scale.
+
+    Args:
+        name: The audio feature, ``float32[samples]`` or ``[samples, channels]``.
+        rate: Samples per second, 100 to 1,000,000.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     rate: _Rate
@@ -138,9 +175,16 @@ class Resample(BuiltIn):
         return with_sound(record, self.name, samples, self.features(features))
 
 
+resample = Resample
+
+
 @config_class
 class Mono(BuiltIn):
-    """See :func:`mono`."""
+    """Mixes the channels of decoded audio to one, their mean: ``float32[samples]``.
+
+    Raises:
+        RecipeError: if the argument is invalid.
+    """
 
     name: str
     kind = "audio.mono"
@@ -162,9 +206,20 @@ class Mono(BuiltIn):
         return {**record, self.name: mixed(record[self.name])[:, 0]}
 
 
+mono = Mono
+
+
 @config_class
 class TrimOrPad(BuiltIn):
-    """See :func:`trim_or_pad`."""
+    """Gives all decoded audio the same length: cuts off the end, or appends silence.
+
+    Args:
+        name: The audio feature.
+        samples: The number of samples of each channel.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     samples: Annotated[int, pydantic.Field(ge=1)]
@@ -190,73 +245,4 @@ class TrimOrPad(BuiltIn):
         return with_sound(record, self.name, samples, self.features(features))
 
 
-def decode(
-    name: str,
-    rate: int | None = None,
-    mono: bool = False,
-    *,
-    dtype: Literal["int16", "float32"] | None = None,
-    plain_wav: bool = False,
-) -> Decode:
-    """Decodes an audio file to ``float32[samples]``, or ``[samples, channels]`` if not mono.
-
-    Supports WAV (PCM, float, A-law, µ-law), FLAC, Ogg with Vorbis or Opus, and MP3; the format is
-    detected by content, not by file name. Samples are exactly those of the file, in [-1, 1]. Files
-    that are truncated, fail their own checksums, contain NaN or no samples, or have a different
-    number of channels than most are rejected. Audio that no step decodes is decoded like this after
-    the last step.
-
-    Args:
-        name: The audio feature.
-        rate: Rate in Hz to resample to, as :func:`resample` does; None keeps each file's own.
-        mono: Whether to mix all channels to one, as :func:`mono` does.
-        dtype: How samples are stored: ``int16`` rounds them to 16 bits, ``float32`` keeps them.
-            None means ``int16`` if every file has at most 16 bits, else ``float32``.
-        plain_wav: Accept only 16-bit WAV files whose samples follow a header of 44 bytes, and
-            reject others. This uses TensorFlow only, so the step can be exported for serving,
-            and the package soundfile is not needed.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Decode(name=name, rate=rate, mono=mono, dtype=dtype, plain_wav=plain_wav)
-
-
-def resample(name: str, rate: int) -> Resample:
-    """Resamples decoded audio to another rate by windowed-sinc interpolation.
-
-    Source: J. O. Smith, "Digital Audio Resampling", https://ccrma.stanford.edu/~jos/resample/.
-    Frequencies up to 0.9 of the lower rate's band are preserved to 0.1 %; those above the band are
-    removed. Audio that already has this rate is unchanged. If samples are stored as 16 bits, they
-    are rounded and clipped at full scale.
-
-    Args:
-        name: The audio feature, ``float32[samples]`` or ``[samples, channels]``.
-        rate: Samples per second, 100 to 1,000,000.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Resample(name=name, rate=rate)
-
-
-def mono(name: str) -> Mono:
-    """Mixes the channels of decoded audio to one, their mean: ``float32[samples]``.
-
-    Raises:
-        RecipeError: if the argument is invalid.
-    """
-    return Mono(name=name)
-
-
-def trim_or_pad(name: str, samples: int) -> TrimOrPad:
-    """Gives all decoded audio the same length: cuts off the end, or appends silence.
-
-    Args:
-        name: The audio feature.
-        samples: The number of samples of each channel.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return TrimOrPad(name=name, samples=samples)
+trim_or_pad = TrimOrPad

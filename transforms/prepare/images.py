@@ -3,7 +3,7 @@
 They run in TensorFlow, compiled for batches. An encoded image has the side columns
 ``<name>/height``, ``<name>/width`` (of the upright picture) and ``<name>/orientation``, which its
 source reads from the file's header (``image_header``). Training is fastest with raw pixels, that
-is, without :func:`encode`.
+is, without ``encode``.
 
 A feature ``BoundingBoxes(image=name)`` belongs to the image. Boxes are fractions of the upright
 picture, so stretching and rotating do not change them. Padding and cropping do: boxes are clipped
@@ -15,7 +15,6 @@ nearest neighbour.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -31,6 +30,7 @@ from ...schemas.features import (
     Tensor,
     frames_of,
     side_columns,
+    written,
 )
 from ..media.image_codecs import (
     Format,
@@ -73,27 +73,43 @@ Size = Annotated[int, pydantic.Field(ge=1, le=65_535)]
 
 @config_class
 class Decode(BuiltIn):
-    """See :func:`decode`."""
+    """Decodes an image to ``uint8[height, width, channels]``, upright.
+
+    Supports JPEG (with libjpeg's accurate DCT, for the same bytes everywhere), PNG, GIF (the first
+    frame; transparency becomes black), BMP and WebP; the format is detected by content, not by file
+    name. Grayscale, CMYK, palettes and 16 bits become 8-bit channels; the EXIF orientation is
+    applied. Truncated images are rejected. Without a ``resize``, pixels are stored in each
+    image's own size.
+
+    A mask is decoded to the samples of its PNG: the indices of a palette, or shades of grey as they
+    are stored, 0 and 1 in an image of 1 bit. Other files are rejected.
+
+    Args:
+        name: The image feature, or a mask, which has 1 channel whatever ``channels`` says.
+        channels: 1 for luma (ITU-R BT.601), 3 for RGB (transparency is dropped), 4 for RGBA
+            (opaque if the image has no transparency; a GIF with a transparent colour is
+            rejected).
+        dtype: ``"uint16"`` keeps all bits of PNGs of 16 bits; other files are rejected. None is the
+            dtype that ``features=`` or ``types=`` declares, ``"uint8"`` by default.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     channels: Literal[1, 3, 4] = 3
+    _: dataclasses.KW_ONLY
     dtype: Literal["uint8", "uint16"] | None = None
 
     kind = "images.decode"
     sees_features = True
 
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        channels = "" if self.channels == 3 else f", channels={self.channels}"
-        dtype = "" if self.dtype is None else f", dtype={quoted(self.dtype)}"
-        return f"ss.images.decode({quoted(self.name)}{channels}{dtype})"
-
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        found = super().settings()
+        settings = super().settings()
         if self.dtype is None:
-            del found["dtype"]
-        return found
+            del settings["dtype"]
+        return settings
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -134,17 +150,27 @@ class Decode(BuiltIn):
         return {**rest, self.name: image, origin_name(self.name): origin}
 
 
+decode = Decode
+
+
 @config_class
 class Convert(BuiltIn):
-    """See :func:`convert`."""
+    """Converts a decoded image to grayscale (1 channel) or RGB (3 channels), ``uint8``.
+
+    Grayscale is luma (ITU-R BT.601), repeated in three channels when it becomes RGB. Transparency
+    is dropped.
+
+    Args:
+        name: The image feature.
+        to: ``"grayscale"`` or ``"rgb"``.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     to: Literal["grayscale", "rgb"]
     kind = "images.convert"
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return f"ss.images.convert({quoted(self.name)}, {quoted(self.to)})"
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -178,28 +204,47 @@ class Convert(BuiltIn):
         return with_image(record, self.name, converted, is_same=wanted < given)
 
 
+convert = Convert
+
+
 @config_class
 class Encode(BuiltIn):
-    """See :func:`encode`."""
+    """Encodes a decoded image as the bytes of a file: smaller, but slower to train from.
+
+    If no step has changed the image, and its file has this format and number of channels, the
+    file's bytes are kept, so encoding twice loses nothing. (Your own functions and filters between
+    decoding and encoding count as changes.) Without this step, images are stored as raw pixels.
+
+    Args:
+        name: The image feature.
+        format: ``"jpeg"`` (1 or 3 channels, colours at half the resolution) or ``"png"``
+            (lossless).
+        quality: JPEG quality, 1 to 100; the default is 90.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     format: Format = "jpeg"
+    _: dataclasses.KW_ONLY
     quality: Annotated[int, pydantic.Field(ge=1, le=100)] | None = None
 
     kind = "images.encode"
     sees_features = True
 
     def __post_init__(self) -> None:
-        """Checks that only a JPEG has a quality; the default is 90."""
+        """Checks that only a JPEG has a quality."""
         if self.format == "png" and self.quality is not None:
             raise ValueError("quality is only for JPEG: PNG is lossless")
-        if self.format == "jpeg" and self.quality is None:
-            object.__setattr__(self, "quality", 90)
 
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        quality = "" if self.quality in (None, 90) else f", quality={self.quality}"
-        return f"ss.images.encode({quoted(self.name)}, format={quoted(self.format)}{quality})"
+    def settings(self) -> dict[str, object]:
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
+        return {**super().settings(), "quality": self._quality}
+
+    @property
+    def _quality(self) -> int | None:
+        return 90 if self.format == "jpeg" and self.quality is None else self.quality
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -238,7 +283,7 @@ class Encode(BuiltIn):
         origin = record.get(origin_name(self.name))
 
         def anew() -> Any:
-            return encode_pixels(image, file_format=self.format, quality=self.quality or 0)
+            return encode_pixels(image, file_format=self.format, quality=self._quality or 0)
 
         if origin is None or origin.pixels is not record[self.name]:
             data = anew()
@@ -257,9 +302,16 @@ class Encode(BuiltIn):
         return {**rest, self.name: data, **dict(zip(sides, values, strict=True))}
 
 
+encode = Encode
+
+
 @config_class
 class Check(BuiltIn):
-    """Decodes an image that is stored encoded, and keeps its bytes; see :func:`check`."""
+    """Checks an image that stays encoded by decoding it, JPEGs at 1/8 of their size.
+
+    Every image that no step decodes is checked automatically, so the build rather than the trainer
+    finds truncated images.
+    """
 
     name: str
 
@@ -319,6 +371,9 @@ class Check(BuiltIn):
             return {**record, f"{self.name}/height": tf.identity(height)}
 
 
+check = Check
+
+
 def _frame(name: str, features: Features) -> Image | None:
     """What the frames of a clip are; None if the feature of this name is none."""
     return frames_of(features[name]) if name in features else None
@@ -349,44 +404,20 @@ def _check_frames(frames: Any) -> Any:
     return tf.debugging.Assert(tf.reduce_all(sizes == sizes[:1]), text)
 
 
-def decode(
-    name: str,
-    channels: Literal[1, 3, 4] = 3,
-    *,
-    dtype: Literal["uint8", "uint16"] | None = None,
-) -> Decode:
-    """Decodes an image to ``uint8[height, width, channels]``, upright.
+class Window(NamedTuple):
+    """The part of the old picture that becomes the new one, in pixels of the old one.
 
-    Supports JPEG (with libjpeg's accurate DCT, for the same bytes everywhere), PNG, GIF (the first
-    frame; transparency becomes black), BMP and WebP; the format is detected by content, not by file
-    name. Grayscale, CMYK, palettes and 16 bits become 8-bit channels; the EXIF orientation is
-    applied. Truncated images are rejected. Without a :func:`resize`, pixels are stored in each
-    image's own size.
-
-    A mask is decoded to the samples of its PNG: the indices of a palette, or shades of grey as they
-    are stored, 0 and 1 in an image of 1 bit. Other files are rejected.
-
-    Args:
-        name: The image feature, or a mask, which has 1 channel whatever ``channels`` says.
-        channels: 1 for luma (ITU-R BT.601), 3 for RGB (transparency is dropped), 4 for RGBA
-            (opaque if the image has no transparency; a GIF with a transparent colour is
-            rejected).
-        dtype: ``"uint16"`` keeps all bits of PNGs of 16 bits; other files are rejected. None is the
-            dtype that ``features=`` or ``types=`` declares, ``"uint8"`` by default.
-
-    Raises:
-        RecipeError: if an argument is invalid.
+    float32[2] each, (y, x). A window larger than the old picture includes padding around it.
     """
-    return Decode(name=name, channels=channels, dtype=dtype)
+
+    start: Any
+    length: Any
+    given: Any
+    """Height and width of the old picture."""
 
 
-def resize(
-    name: str,
-    size: tuple[int, int],
-    *,
-    keep_ratio: bool | Literal["crop"] = False,
-    antialias: bool = True,
-) -> Resize:
+@config_class
+class Resize(BuiltIn):
     """Resizes a decoded image to ``uint8[height, width, channels]``; its boxes and masks follow.
 
     Bilinear (``tf.image.resize``), rounded to the nearest integer; masks by nearest neighbour.
@@ -406,123 +437,22 @@ def resize(
     Raises:
         RecipeError: if an argument is invalid.
     """
-    return Resize(name=name, size=size, keep_ratio=keep_ratio, antialias=antialias)
-
-
-def center_crop(name: str, size: tuple[int, int]) -> CenterCrop:
-    """Crops a decoded image to its centre, ``uint8[height, width, channels]``.
-
-    Its boxes and masks follow.
-
-    If the excess is odd, one pixel more is removed at the bottom and on the right. Smaller images
-    are rejected.
-
-    Args:
-        name: The image feature.
-        size: (height, width) in pixels.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return CenterCrop(name=name, size=size)
-
-
-def pad_or_crop(name: str, size: tuple[int, int]) -> PadOrCrop:
-    """Pads a decoded image with black, or crops it to its centre, in each dimension, to ``size``.
-
-    Its boxes and masks follow; masks are padded with their ``ignore``, else 0. If the difference is
-    odd, one pixel more is added or removed at the bottom and on the right.
-
-    Args:
-        name: The image feature.
-        size: (height, width) in pixels.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return PadOrCrop(name=name, size=size)
-
-
-def convert(name: str, to: Literal["grayscale", "rgb"]) -> Convert:
-    """Converts a decoded image to grayscale (1 channel) or RGB (3 channels), ``uint8``.
-
-    Grayscale is luma (ITU-R BT.601), repeated in three channels when it becomes RGB. Transparency
-    is dropped.
-
-    Args:
-        name: The image feature.
-        to: ``"grayscale"`` or ``"rgb"``.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Convert(name=name, to=to)
-
-
-def encode(name: str, format: Format = "jpeg", *, quality: int | None = None) -> Encode:
-    """Encodes a decoded image as the bytes of a file: smaller, but slower to train from.
-
-    If no step has changed the image, and its file has this format and number of channels, the
-    file's bytes are kept, so encoding twice loses nothing. (Your own functions and filters between
-    decoding and encoding count as changes.) Without this step, images are stored as raw pixels.
-
-    Args:
-        name: The image feature.
-        format: ``"jpeg"`` (1 or 3 channels, colours at half the resolution) or ``"png"``
-            (lossless).
-        quality: JPEG quality, 1 to 100; the default is 90.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Encode(name=name, format=format, quality=quality)
-
-
-def check(name: str) -> Check:
-    """Checks an image that stays encoded by decoding it, JPEGs at 1/8 of their size.
-
-    Every image that no step decodes is checked automatically, so the build rather than the trainer
-    finds truncated images.
-    """
-    return Check(name=name)
-
-
-class Window(NamedTuple):
-    """The part of the old picture that becomes the new one, in pixels of the old one.
-
-    float32[2] each, (y, x). A window larger than the old picture includes padding around it.
-    """
-
-    start: Any
-    length: Any
-    given: Any
-    """Height and width of the old picture."""
-
-
-@config_class
-class Resize(BuiltIn):
-    """See :func:`resize`."""
 
     name: str
     size: tuple[Size, Size]
+    _: dataclasses.KW_ONLY
     keep_ratio: bool | Literal["crop"] = False
     antialias: bool = True
 
     kind = "images.resize"
     sees_features = True
 
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        ratio = "" if not self.keep_ratio else f", keep_ratio={quoted(self.keep_ratio)}"
-        antialias = "" if self.antialias else ", antialias=False"
-        return f"ss.images.resize({quoted(self.name)}, {self.size}{ratio}{antialias})"
-
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        found = super().settings()
+        settings = super().settings()
         if self.antialias:
-            del found["antialias"]
-        return found
+            del settings["antialias"]
+        return settings
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -602,6 +532,9 @@ class Resize(BuiltIn):
         return tf.cond(same, lambda: image, scale)
 
 
+resize = Resize
+
+
 @config_class
 class _Framing(BuiltIn):
     """Cuts or pads images to a size, without scaling them."""
@@ -610,14 +543,23 @@ class _Framing(BuiltIn):
     size: tuple[Size, Size]
     sees_features = True
 
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return f"ss.{self.kind}({quoted(self.name)}, {self.size})"
-
 
 @config_class
 class CenterCrop(_Framing):
-    """See :func:`center_crop`."""
+    """Crops a decoded image to its centre, ``uint8[height, width, channels]``.
+
+    Its boxes and masks follow.
+
+    If the excess is odd, one pixel more is removed at the bottom and on the right. Smaller images
+    are rejected.
+
+    Args:
+        name: The image feature.
+        size: (height, width) in pixels.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     kind = "images.center_crop"
 
@@ -656,9 +598,23 @@ class CenterCrop(_Framing):
         return _changed(record, self, change, features=features, window=window)
 
 
+center_crop = CenterCrop
+
+
 @config_class
 class PadOrCrop(_Framing):
-    """See :func:`pad_or_crop`."""
+    """Pads a decoded image with black, or crops it to its centre, in each dimension, to ``size``.
+
+    Its boxes and masks follow; masks are padded with their ``ignore``, else 0. If the difference is
+    odd, one pixel more is added or removed at the bottom and on the right.
+
+    Args:
+        name: The image feature.
+        size: (height, width) in pixels.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     kind = "images.pad_or_crop"
 
@@ -684,6 +640,9 @@ class PadOrCrop(_Framing):
             return _pad(part, padded, wanted - kept - padded, feature)
 
         return _changed(record, self, change, features=features, window=window)
+
+
+pad_or_crop = PadOrCrop
 
 
 def _pad(image: Any, before: Any, after: Any, feature: Image | None) -> Any:
@@ -756,9 +715,9 @@ def _check_indices(indices: Any, mask: Mask) -> Any:
     valid = tf.cast(indices, tf.int32) < len(mask.names)
     if mask.ignore is not None:
         valid |= indices == mask.ignore
-    found = tf.reduce_max(tf.where(valid, tf.zeros_like(indices), indices))
+    largest = tf.reduce_max(tf.where(valid, tf.zeros_like(indices), indices))
     text = f"an index that is not of one of the {len(mask.names)} classes in names=, nor ignore=:"
-    return tf.debugging.Assert(tf.reduce_all(valid), [text, found])
+    return tf.debugging.Assert(tf.reduce_all(valid), [text, largest])
 
 
 def move_boxes(
@@ -782,15 +741,15 @@ def move_boxes(
     corners = (corners * window.given - window.start) / window.length
     corners = tf.clip_by_value(corners, 0.0, 1.0)
     kept = tf.reduce_all(corners[:, 1] > corners[:, 0], axis=1)
-    found = {name: tf.boolean_mask(tf.reshape(corners, [-1, 4]), kept)}
+    moved = {name: tf.boolean_mask(tf.reshape(corners, [-1, 4]), kept)}
     for label in labels:
         values = record[label]
         alike = tf.debugging.Assert(
             tf.shape(values)[0] == tf.shape(boxes)[0], ["the image has not one label for each box"]
         )
         with tf.control_dependencies([alike]):
-            found[label] = tf.boolean_mask(values, kept)
-    return found
+            moved[label] = tf.boolean_mask(values, kept)
+    return moved
 
 
 def image_feature(step: object, name: str, features: Features) -> Image:
@@ -802,7 +761,7 @@ def image_feature(step: object, name: str, features: Features) -> Image:
     if _frame(name, features) is not None:
         raise RecipeError(
             f"prepare: {step!r}: {name!r} is a clip, a sequence of frames. To decode and resize "
-            f"each of them, write ss.images.resize({quoted(name)}, (height, width))."
+            f"each of them, write ss.images.resize({written(name)}, (height, width))."
         )
     return find_media(step, name, features, Image, what="Images")
 
@@ -816,7 +775,7 @@ def decoded_feature(step: object, name: str, features: Features) -> Image:
     image = image_feature(step, name, features)
     if image.storage != "raw":
         raise RecipeError(
-            f"prepare: {step!r}: {name!r} is still encoded. Put ss.images.decode({quoted(name)}) "
+            f"prepare: {step!r}: {name!r} is still encoded. Put ss.images.decode({written(name)}) "
             "before this step."
         )
     return image
@@ -830,8 +789,3 @@ def _sized(step: object, name: str, size: tuple[int, int], features: Features) -
         key: dataclasses.replace(feature, height=size[0], width=size[1])
         for key, feature in {name: image, **masks}.items()
     }
-
-
-def quoted(value: object) -> str:
-    """A value as written in a recipe, with strings in double quotes."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

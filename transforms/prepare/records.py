@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,9 +38,23 @@ _Function = Callable[[dict[str, Any]], Any]
 
 @config_class
 class Filter(BuiltIn):
-    """See :func:`filter`."""
+    """Keeps the records for which a function returns True; the others are counted as filtered.
+
+    Filtered records are not rejects, and no later step sees them.
+
+    Args:
+        function: From a dict of tensors, a record's features by name, to a bool scalar, in
+            TensorFlow operations. A missing value is the feature's fill value: to detect it, put
+            ``ss.tables.missing`` before.
+        batched: Whether the function also works on tensors with a leading batch dimension
+            (``lambda r: r["age"] > 18`` does), which is a hundred times as fast on tables.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     function: _Function
+    _: dataclasses.KW_ONLY
     batched: bool = False
     kind = "records.filter"
     filters = True
@@ -82,11 +95,29 @@ class Filter(BuiltIn):
         return {**record, KEEP: record[KEEP] & keep if KEEP in record else keep}
 
 
+filter = Filter
+
+
 @config_class
 class Map:
-    """See :func:`map`; a function of a record, whose features are inferred by tracing it."""
+    """Applies a function in TensorFlow operations to each record.
+
+    The same as the function itself in ``prepare=[…]``, except for ``batched``.
+
+    Args:
+        function: From a dict of tensors, a record's features by name, to a dict of the new
+            record's features.
+        batched: Whether the function also works on tensors with a leading batch dimension
+            (``tf.RaggedTensor`` if lists vary in length), elementwise over records, which is a
+            hundred times as fast on tables. Beware of functions like ``tf.exp``: the last bit of
+            a vectorised result may depend on the position in the batch.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     function: _Function
+    _: dataclasses.KW_ONLY
     batched: bool = False
 
     @property
@@ -98,6 +129,9 @@ class Map:
         """Calls the function."""
         result: dict[str, Any] = self.function(record)
         return result
+
+
+map = Map
 
 
 @config_class
@@ -139,7 +173,11 @@ class Select(BuiltIn):
 
 @config_class
 class Rename(BuiltIn):
-    """See :func:`rename`."""
+    """Renames features: old name -> new name.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     names: Mapping[str, str]
     kind = "records.rename"
@@ -181,41 +219,7 @@ class Rename(BuiltIn):
         return _parts(record, {name: self.names.get(name, name) for name in features}, features)
 
 
-def filter(function: _Function, *, batched: bool = False) -> Filter:
-    """Keeps the records for which a function returns True; the others are counted as filtered.
-
-    Filtered records are not rejects, and no later step sees them.
-
-    Args:
-        function: From a dict of tensors, a record's features by name, to a bool scalar, in
-            TensorFlow operations. A missing value is the feature's fill value: to detect it, put
-            ``ss.tables.missing`` before.
-        batched: Whether the function also works on tensors with a leading batch dimension
-            (``lambda r: r["age"] > 18`` does), which is a hundred times as fast on tables.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Filter(function=function, batched=batched)
-
-
-def map(function: _Function, *, batched: bool = False) -> Map:
-    """Applies a function in TensorFlow operations to each record.
-
-    The same as the function itself in ``prepare=[…]``, except for ``batched``.
-
-    Args:
-        function: From a dict of tensors, a record's features by name, to a dict of the new
-            record's features.
-        batched: Whether the function also works on tensors with a leading batch dimension
-            (``tf.RaggedTensor`` if lists vary in length), elementwise over records, which is a
-            hundred times as fast on tables. Beware of functions like ``tf.exp``: the last bit of
-            a vectorised result may depend on the position in the batch.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Map(function=function, batched=batched)
+rename = Rename
 
 
 def map_python(
@@ -269,18 +273,9 @@ def drop(names: Iterable[str]) -> Select:
     return Select(names=_names(names), dropped=True)
 
 
-def rename(names: Mapping[str, str]) -> Rename:
-    """Renames features: old name -> new name.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Rename(names=names)
-
-
 def _names(names: Iterable[str]) -> tuple[str, ...]:
-    found: tuple[str, ...] = as_tuple([names] if isinstance(names, str) else names)
-    return found
+    listed: tuple[str, ...] = as_tuple([names] if isinstance(names, str) else names)
+    return listed
 
 
 def _check_known(step: object, names: Iterable[str], features: Features) -> None:
@@ -318,8 +313,7 @@ class DropDuplicates(BuiltIn):
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
-        names = (json.dumps(name, ensure_ascii=False) for name in self.names)
-        return f"ss.records.drop_duplicates({', '.join(names)})"
+        return call_text(f"ss.{self.kind}", *self.names)
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""

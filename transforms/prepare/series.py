@@ -311,8 +311,8 @@ class Windows(BuiltIn):
             for text in [*texts.dictionary.to_pylist(), b""]
         ]
         table = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _GROUP_BYTES)
-        found: npt.NDArray[np.uint8] = table[texts.indices.fill_null(-1).to_numpy()]
-        return found
+        hashes: npt.NDArray[np.uint8] = table[texts.indices.fill_null(-1).to_numpy()]
+        return hashes
 
     def _feature(self, name: str, features: Features) -> Feature:
         feature = features.get(name)
@@ -429,8 +429,8 @@ def _ranks(groups: npt.NDArray[np.bytes_]) -> npt.NDArray[np.intp]:
     # NumPy's byte strings drop trailing zeros, which is harmless for hashes: padded to 16 bytes,
     # they compare as before.
     _, ranks = np.unique(groups, return_inverse=True)
-    found: npt.NDArray[np.intp] = ranks.reshape(-1)
-    return found
+    ranks_by_row: npt.NDArray[np.intp] = ranks.reshape(-1)
+    return ranks_by_row
 
 
 def _ordered_bits(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -438,8 +438,8 @@ def _ordered_bits(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     bits = times.astype(np.float64).view(np.uint64)
     negative = (bits >> np.uint64(63)).astype(bool)
     ordered = np.where(negative, ~bits, bits | np.uint64(1 << 63))
-    found: npt.NDArray[np.uint64] = ordered >> np.uint64(24)
-    return found
+    top_bits: npt.NDArray[np.uint64] = ordered >> np.uint64(24)
+    return top_bits
 
 
 def _filled(column: pa.Array, form: TensorForm) -> pa.Array:

@@ -281,5 +281,5 @@ def _by_taps(sound: Any, up: Any, down: Any) -> Any:
 def _greatest_divisor(a: Any, b: Any) -> Any:
     import tensorflow as tf
 
-    found, _ = tf.while_loop(lambda _, b: b > 0, lambda a, b: (b, a % b), (a, b))
-    return found
+    divisor, _ = tf.while_loop(lambda _, b: b > 0, lambda a, b: (b, a % b), (a, b))
+    return divisor

@@ -33,7 +33,19 @@ _MELS = 1127.0
 
 @config_class
 class Frame(BuiltIn):
-    """See :func:`frame`."""
+    """Cuts decoded audio into frames that may overlap: ``float32[frames, length]``.
+
+    Samples after the last complete frame are dropped. Audio shorter than one frame becomes one
+    frame, padded with silence.
+
+    Args:
+        name: The audio feature, with one channel.
+        length: Samples per frame.
+        step: Samples from the start of one frame to the start of the next.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     length: _Count
@@ -62,11 +74,35 @@ class Frame(BuiltIn):
         return _with_tensor(record, self.name, frames, self.features(features), features)
 
 
+frame = Frame
+
+
 @config_class
 class LogMel(BuiltIn):
-    """See :func:`log_mel`."""
+    """Computes a log-mel spectrogram of decoded audio: ``float32[frames, num_mels]``.
+
+    The natural logarithm of ``offset`` + the energy in mel bands. The energy is the squared
+    magnitude of the Fourier transform of each frame under a periodic Hann window
+    (``tf.signal.stft``, padded to the next power of two), weighted by triangles of equal width on
+    HTK's mel scale (``mel = 1127 ln(1 + f/700)``; the weights of
+    ``tf.signal.linear_to_mel_weight_matrix``). Frames start at the first sample and are complete,
+    as in ``frame``.
+
+    Args:
+        name: The audio feature, with one channel and a fixed rate, for speech usually 16 kHz.
+        num_mels: Number of bands, usually 64 or 80.
+        window: Length of a frame in seconds.
+        hop: Distance between the starts of frames in seconds.
+        low: Lower end of the first band in Hz.
+        high: Upper end of the last band in Hz; None means half the rate.
+        offset: Energy added before the logarithm: the value of silence.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
+    _: dataclasses.KW_ONLY
     num_mels: _Count = 80
     window: _Seconds = 0.025
     hop: _Seconds = 0.010
@@ -93,12 +129,24 @@ class LogMel(BuiltIn):
         return _with_tensor(record, self.name, spectrogram, self.features(features), features)
 
 
+log_mel = LogMel
+
+
 @config_class
 class Mfcc(BuiltIn):
-    """See :func:`mfcc`."""
+    """Computes mel-frequency cepstral coefficients: ``float32[frames, num_coefficients]``.
+
+    The first coefficients of the cosine transform of ``log_mel``, scaled as in HTK
+    (``tf.signal.mfccs_from_log_mel_spectrograms``); the first one is the frame's loudness. The
+    other arguments are those of ``log_mel``.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     num_coefficients: _Count = 13
+    _: dataclasses.KW_ONLY
     num_mels: _Count = 80
     window: _Seconds = 0.025
     hop: _Seconds = 0.010
@@ -135,89 +183,7 @@ class Mfcc(BuiltIn):
         return _with_tensor(record, self.name, kept, self.features(features), features)
 
 
-def frame(name: str, length: int, step: int) -> Frame:
-    """Cuts decoded audio into frames that may overlap: ``float32[frames, length]``.
-
-    Samples after the last complete frame are dropped. Audio shorter than one frame becomes one
-    frame, padded with silence.
-
-    Args:
-        name: The audio feature, with one channel.
-        length: Samples per frame.
-        step: Samples from the start of one frame to the start of the next.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Frame(name=name, length=length, step=step)
-
-
-def log_mel(
-    name: str,
-    *,
-    num_mels: int = 80,
-    window: float = 0.025,
-    hop: float = 0.010,
-    low: float = 20.0,
-    high: float | None = None,
-    offset: float = 1e-6,
-) -> LogMel:
-    """Computes a log-mel spectrogram of decoded audio: ``float32[frames, num_mels]``.
-
-    The natural logarithm of ``offset`` + the energy in mel bands. The energy is the squared
-    magnitude of the Fourier transform of each frame under a periodic Hann window
-    (``tf.signal.stft``, padded to the next power of two), weighted by triangles of equal width on
-    HTK's mel scale (``mel = 1127 ln(1 + f/700)``; the weights of
-    ``tf.signal.linear_to_mel_weight_matrix``). Frames start at the first sample and are complete,
-    as in :func:`frame`.
-
-    Args:
-        name: The audio feature, with one channel and a fixed rate, for speech usually 16 kHz.
-        num_mels: Number of bands, usually 64 or 80.
-        window: Length of a frame in seconds.
-        hop: Distance between the starts of frames in seconds.
-        low: Lower end of the first band in Hz.
-        high: Upper end of the last band in Hz; None means half the rate.
-        offset: Energy added before the logarithm: the value of silence.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return LogMel(
-        name=name, num_mels=num_mels, window=window, hop=hop, low=low, high=high, offset=offset
-    )
-
-
-def mfcc(
-    name: str,
-    num_coefficients: int = 13,
-    *,
-    num_mels: int = 80,
-    window: float = 0.025,
-    hop: float = 0.010,
-    low: float = 20.0,
-    high: float | None = None,
-    offset: float = 1e-6,
-) -> Mfcc:
-    """Computes mel-frequency cepstral coefficients: ``float32[frames, num_coefficients]``.
-
-    The first coefficients of the cosine transform of :func:`log_mel`, scaled as in HTK
-    (``tf.signal.mfccs_from_log_mel_spectrograms``); the first one is the frame's loudness. The
-    other arguments are those of :func:`log_mel`.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Mfcc(
-        name=name,
-        num_coefficients=num_coefficients,
-        num_mels=num_mels,
-        window=window,
-        hop=hop,
-        low=low,
-        high=high,
-        offset=offset,
-    )
+mfcc = Mfcc
 
 
 def _spectral_features(step: LogMel | Mfcc, features: Features, width: int) -> Features:

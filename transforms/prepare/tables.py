@@ -1,7 +1,7 @@
 """Steps on table values: fill, missing, cast, clip, stack, hash, one_hot, multi_hot; ``times``.
 
 All are exact and elementwise, so they run on batches. A missing value stays missing until
-:func:`fill` makes the feature required. Casts never change a value silently: one that is out of
+``fill`` makes the feature required. Casts never change a value silently: one that is out of
 range, or not an integer, is an error. What needs a pass over all data (means, vocabularies,
 quantiles) belongs in a ``preprocessing_fn``.
 """
@@ -40,6 +40,7 @@ from .values import (
     BuiltIn,
     Value,
     call_text,
+    changed,
     check_vocabulary,
     checked,
     compute,
@@ -88,10 +89,20 @@ _Half = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 
 @config_class
 class Fill(BuiltIn):
-    """See :func:`fill`."""
+    """Replaces missing values by a constant; the feature becomes required.
+
+    Args:
+        name: A feature with one value per record.
+        value: A value of its dtype; for a class, its name or index; for a time, its integer.
+        nan: Whether to replace NaN, too; only for floats.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     value: Plain
+    _: dataclasses.KW_ONLY
     nan: bool = False
     kind = "tables.fill"
     batched = True
@@ -132,9 +143,20 @@ class Fill(BuiltIn):
         return find_single(self, self.name, features, dtypes=_ALL, what="one value per record")
 
 
+fill = Fill
+
+
 @config_class
 class Missing(BuiltIn):
-    """See :func:`missing`."""
+    """Adds a bool feature ``to``: whether a feature is missing. Put it before ``fill``.
+
+    Args:
+        name: The feature.
+        to: The name of the new feature, ``bool[]``.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     to: str
@@ -174,9 +196,26 @@ class Missing(BuiltIn):
         return {**record, self.to: ~present}
 
 
+missing = Missing
+
+
 @config_class
 class Cast(BuiltIn):
-    """See :func:`cast`."""
+    """Casts values to another dtype; records with a value that does not fit are rejected.
+
+    Rejected are values out of range, fractions for integers, numbers other than 0 and 1 for bools,
+    and text that is not a number. Numbers are rounded to the nearest float (``float64`` to
+    ``float32`` loses digits; no other step does that). Integers become decimal strings; floats and
+    bools cannot become strings, as they have no canonical text. Missing values stay missing. A
+    class or a time becomes its integer.
+
+    Args:
+        name: A feature of numbers, bools or strings, including tensors and sequences of them.
+        dtype: The new dtype, such as ``"float32"``.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     dtype: DtypeField
@@ -211,9 +250,21 @@ class Cast(BuiltIn):
         )
 
 
+cast = Cast
+
+
 @config_class
 class Clip(BuiltIn):
-    """See :func:`clip`."""
+    """Clips values to [``min``, ``max``]; NaN and missing values are unchanged.
+
+    Args:
+        name: A feature of numbers, including tensors and sequences of them.
+        min: The lower limit; an integer for integer dtypes. None means no limit.
+        max: The upper limit, likewise.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     min: int | float | None = None
@@ -267,6 +318,9 @@ class Clip(BuiltIn):
         return compute(record, self.name, clip, after=features[self.name])
 
 
+clip = Clip
+
+
 @config_class
 class Stack(BuiltIn):
     """See :func:`stack`."""
@@ -288,7 +342,7 @@ class Stack(BuiltIn):
     def __repr__(self) -> str:
         """The step as written in a recipe."""
         names = self.names if isinstance(self.names, str) else list(self.names)
-        return call_text("ss.tables.stack", names, to=self.to, fill=self.fill)
+        return call_text("ss.tables.stack", names, to=self.to, **changed(self))
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
@@ -378,17 +432,17 @@ class Stack(BuiltIn):
 
     def _dtype(self, names: Many[str], features: Features) -> Any:
         """The dtype of all columns."""
-        found: dict[str, list[str]] = {}
+        by_dtype: dict[str, list[str]] = {}
         for name in names:
             feature = features[name]
             dtype = written(feature)
             if isinstance(feature, Scalar) and feature.unit is None:
                 dtype = feature.dtype
-            found.setdefault(dtype, []).append(name)
-        dtypes = sorted(found, key=lambda dtype: -len(found[dtype]))
+            by_dtype.setdefault(dtype, []).append(name)
+        dtypes = sorted(by_dtype, key=lambda dtype: -len(by_dtype[dtype]))
         if len(dtypes) == 1 and dtypes[0] in _NUMBERS:
             return dtypes[0]
-        shown = ", ".join(f"{dtype}: {_some(found[dtype])}" for dtype in dtypes[:4])
+        shown = ", ".join(f"{dtype}: {_some(by_dtype[dtype])}" for dtype in dtypes[:4])
         raise RecipeError(
             f"prepare: {self!r}: expected numbers of one dtype, found {shown}. Name only such "
             "columns, give the others this dtype by types= of the source or ss.tables.cast, or "
@@ -413,66 +467,6 @@ def _some(names: Many[str]) -> str:
     """A few names, and how many there are."""
     shown = ", ".join(map(repr, names[:3]))
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3:,} more"
-
-
-def fill(name: str, value: Plain, *, nan: bool = False) -> Fill:
-    """Replaces missing values by a constant; the feature becomes required.
-
-    Args:
-        name: A feature with one value per record.
-        value: A value of its dtype; for a class, its name or index; for a time, its integer.
-        nan: Whether to replace NaN, too; only for floats.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Fill(name=name, value=value, nan=nan)
-
-
-def missing(name: str, to: str) -> Missing:
-    """Adds a bool feature ``to``: whether a feature is missing. Put it before :func:`fill`.
-
-    Args:
-        name: The feature.
-        to: The name of the new feature, ``bool[]``.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Missing(name=name, to=to)
-
-
-def cast(name: str, dtype: str) -> Cast:
-    """Casts values to another dtype; records with a value that does not fit are rejected.
-
-    Rejected are values out of range, fractions for integers, numbers other than 0 and 1 for bools,
-    and text that is not a number. Numbers are rounded to the nearest float (``float64`` to
-    ``float32`` loses digits; no other step does that). Integers become decimal strings; floats and
-    bools cannot become strings, as they have no canonical text. Missing values stay missing. A
-    class or a time becomes its integer.
-
-    Args:
-        name: A feature of numbers, bools or strings, including tensors and sequences of them.
-        dtype: The new dtype, such as ``"float32"``.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Cast(name=name, dtype=dtype)  # type: ignore[arg-type]
-
-
-def clip(name: str, min: int | float | None = None, max: int | float | None = None) -> Clip:
-    """Clips values to [``min``, ``max``]; NaN and missing values are unchanged.
-
-    Args:
-        name: A feature of numbers, including tensors and sequences of them.
-        min: The lower limit; an integer for integer dtypes. None means no limit.
-        max: The upper limit, likewise.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Clip(name=name, min=min, max=max)
 
 
 def stack(names: str | Iterable[str], to: str, *, fill: int | float | None = None) -> Stack:
@@ -535,10 +529,25 @@ def _is_value(number: object, dtype: str) -> bool:
 
 @config_class
 class Hash(BuiltIn):
-    """See :func:`hash`."""
+    """Hashes strings or integers to buckets, int64 in [0, num_buckets).
+
+    A value has the same bucket on every machine. The hash is FarmHash's fingerprint
+    (``tf.strings.to_hash_bucket_fast``), or, with a ``key``, SipHash
+    (``tf.strings.to_hash_bucket_strong``), against inputs chosen to collide. Integers are hashed
+    as decimal text. Missing values stay missing.
+
+    Args:
+        name: The feature, which may be a tensor or sequence.
+        num_buckets: The number of buckets, at least 1.
+        key: Two integers in [0, 2**63).
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     num_buckets: Annotated[int, pydantic.Field(ge=1, lt=2**63)]
+    _: dataclasses.KW_ONLY
     key: tuple[_Half, _Half] | None = None
     kind = "tables.hash"
     batched = True
@@ -567,12 +576,27 @@ class Hash(BuiltIn):
         return compute(record, self.name, bucket, after=self.features(features)[self.name])
 
 
+hash = Hash
+
+
 @config_class
 class OneHot(BuiltIn):
-    """See :func:`one_hot`."""
+    """Replaces a class or an integer by a one-hot vector, ``dtype[depth]``.
+
+    A missing value becomes all zeros; a value outside [0, depth) is rejected.
+
+    Args:
+        name: The feature.
+        depth: Length of the vector; None means the number of class names.
+        dtype: The dtype of the vector.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     depth: Annotated[int, pydantic.Field(ge=1, le=2**20)] | None = None
+    _: dataclasses.KW_ONLY
     dtype: DtypeField = "float32"
     kind = "tables.one_hot"
     batched = True
@@ -617,6 +641,9 @@ class OneHot(BuiltIn):
         return {**without_presence(record, self.name), self.name: tf.cast(value, self.dtype)}
 
 
+one_hot = OneHot
+
+
 @config_class
 class MultiHot(BuiltIn):
     """See :func:`multi_hot`."""
@@ -625,7 +652,9 @@ class MultiHot(BuiltIn):
     classes: tuple[str, ...] | str | None = None
     separator: Annotated[str, pydantic.Field(min_length=1)] = "|"
     dtype: DtypeField = "float32"
-    found: tuple[str, ...] | None = dataclasses.field(default=None, repr=False, compare=False)
+    file_classes: tuple[str, ...] | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )
     """The content of the file of classes, set in the step that runs."""
     kind = "tables.multi_hot"
     batched = True
@@ -650,35 +679,22 @@ class MultiHot(BuiltIn):
             RecipeError: if it is not a valid list of classes.
         """
         (content,) = contents
-        found = read_vocabulary(content, where=f"prepare: {self!r}: {self.classes}")
-        return dataclasses.replace(self, found=self._check(found))
+        classes = read_vocabulary(content, where=f"prepare: {self!r}: {self.classes}")
+        return dataclasses.replace(self, file_classes=self._check(classes))
 
     def _check(self, classes: tuple[str, ...]) -> tuple[str, ...]:
-        for one in classes:
-            if one != one.strip(" ") or not one or self.separator in one:
+        for name in classes:
+            if name != name.strip(" ") or not name or self.separator in name:
                 raise RecipeError(
-                    f"prepare: {self!r}: class {one!r} is empty, contains {self.separator!r}, or "
+                    f"prepare: {self!r}: class {name!r} is empty, contains {self.separator!r}, or "
                     "begins or ends with a space, which no value does after splitting."
                 )
         return classes
 
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        classes = self.classes
-        if isinstance(classes, tuple) and len(classes) > 8:
-            classes = (*classes[:8], "…")
-        return call_text(
-            "ss.tables.multi_hot",
-            self.name,
-            classes=classes,
-            separator=None if self.separator == "|" else self.separator,
-            dtype=None if self.dtype == "float32" else self.dtype,
-        )
-
     def settings(self) -> dict[str, object]:
         """Everything but a file's content that affects the output, as plain JSON."""
-        found = super().settings()
-        return {**found, "classes": "file"} if isinstance(self.classes, str) else found
+        settings = super().settings()
+        return {**settings, "classes": "file"} if isinstance(self.classes, str) else settings
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -706,8 +722,8 @@ class MultiHot(BuiltIn):
             )
         if isinstance(self.classes, tuple):
             return self.classes
-        if self.found is not None:
-            return self.found
+        if self.file_classes is not None:
+            return self.file_classes
         if not isinstance(item, ClassLabel):
             raise RecipeError(
                 f"prepare: {self!r}: {self.name!r} is {written(feature)}, which does not name its "
@@ -720,7 +736,7 @@ class MultiHot(BuiltIn):
         """The classes in the name of a combination of them."""
         if is_list:
             return [name]
-        return [part for one in name.split(self.separator) if (part := one.strip(" "))]
+        return [part for text in name.split(self.separator) if (part := text.strip(" "))]
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Replaces classes by the vector of those that are present."""
@@ -766,9 +782,9 @@ class MultiHot(BuiltIn):
         matrix = tf.constant(rows or [[False] * len(classes)], tf.bool)
 
         def look_up(index: Any) -> Any:
-            found = tf.maximum(index, 0)
-            fits = tf.gather(known, found) | (index < 0)
-            shown = tf.gather(tf.constant(names or ("",)), found)
+            known_index = tf.maximum(index, 0)
+            fits = tf.gather(known, known_index) | (index < 0)
+            shown = tf.gather(tf.constant(names or ("",)), known_index)
             return checked(index, fits, expected=f"some of {len(classes)} classes", found=shown)
 
         index = each(look_up, value)
@@ -791,41 +807,6 @@ def _any_of(index: Any, depth: int) -> Any:
 
     padded = index.to_tensor(-1) if isinstance(index, tf.RaggedTensor) else index
     return tf.reduce_any(tf.one_hot(padded, depth, True, False, dtype=tf.bool), axis=-2)
-
-
-def hash(name: str, num_buckets: int, *, key: tuple[int, int] | None = None) -> Hash:
-    """Hashes strings or integers to buckets, int64 in [0, num_buckets).
-
-    A value has the same bucket on every machine. The hash is FarmHash's fingerprint
-    (``tf.strings.to_hash_bucket_fast``), or, with a ``key``, SipHash
-    (``tf.strings.to_hash_bucket_strong``), against inputs chosen to collide. Integers are hashed
-    as decimal text. Missing values stay missing.
-
-    Args:
-        name: The feature, which may be a tensor or sequence.
-        num_buckets: The number of buckets, at least 1.
-        key: Two integers in [0, 2**63).
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Hash(name=name, num_buckets=num_buckets, key=key)
-
-
-def one_hot(name: str, depth: int | None = None, *, dtype: str = "float32") -> OneHot:
-    """Replaces a class or an integer by a one-hot vector, ``dtype[depth]``.
-
-    A missing value becomes all zeros; a value outside [0, depth) is rejected.
-
-    Args:
-        name: The feature.
-        depth: Length of the vector; None means the number of class names.
-        dtype: The dtype of the vector.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return OneHot(name=name, depth=depth, dtype=dtype)  # type: ignore[arg-type]
 
 
 def multi_hot(

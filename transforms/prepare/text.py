@@ -33,6 +33,7 @@ from .values import (
     NO_FEATURES,
     BuiltIn,
     call_text,
+    changed,
     check_vocabulary,
     compute,
     each,
@@ -55,10 +56,23 @@ _BATCH_BYTES = 8 << 20
 
 @config_class
 class Normalize(BuiltIn):
-    """See :func:`normalize`."""
+    """Converts text to a Unicode normal form (Unicode Standard Annex 15) and to lower case.
+
+    Text that is not UTF-8 is rejected. Normal forms are computed in Python (``unicodedata``), so
+    the step cannot be exported for serving; with ``form=None`` it can.
+
+    Args:
+        name: A string feature, which may be a tensor or sequence.
+        form: NFC, NFD, NFKC or NFKD; None means no normalization.
+        lower: Whether to convert to lower case, in any alphabet.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     form: _Form | None = "NFC"
+    _: dataclasses.KW_ONLY
     lower: bool = True
     kind = "text.normalize"
     batched = True
@@ -73,13 +87,6 @@ class Normalize(BuiltIn):
     def export_obstacle(self) -> str:
         """Why the step cannot be exported; empty if it can."""
         return "" if self.form is None else "Unicode's normal forms run in Python"
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        settings = [f"form={self.form!r}".replace("'", '"')] if self.form != "NFC" else []
-        settings += [] if self.lower else ["lower=False"]
-        name = json.dumps(self.name, ensure_ascii=False)
-        return f"ss.text.normalize({', '.join([name, *settings])})"
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
@@ -114,6 +121,9 @@ class Normalize(BuiltIn):
             return tf.strings.lower(value, encoding="utf-8") if self.lower else value
 
         return compute(record, self.name, change, after=features[self.name])
+
+
+normalize = Normalize
 
 
 @config_class
@@ -161,23 +171,10 @@ class Tokenize(BuiltIn):
                 "tokens."
             )
 
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        listed = self.vocabulary
-        if isinstance(listed, tuple) and len(listed) > 8:
-            listed = (*listed[:8], "…")
-        return call_text(
-            "ss.text.tokenize",
-            self.name,
-            vocabulary=listed,
-            unknown=self.unknown,
-            split=self.split,
-        )
-
     def settings(self) -> dict[str, object]:
         """Everything but a file's content that affects the output, as plain JSON."""
-        found = super().settings()
-        return {**found, "vocabulary": "file"} if isinstance(self.vocabulary, str) else found
+        settings = super().settings()
+        return {**settings, "vocabulary": "file"} if isinstance(self.vocabulary, str) else settings
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -211,10 +208,20 @@ class Tokenize(BuiltIn):
 
 @config_class
 class Truncate(BuiltIn):
-    """See :func:`truncate`."""
+    """Truncates a list to at most ``length`` items, or text to at most ``length`` characters.
+
+    Args:
+        name: Text, or a feature whose first dimension varies.
+        length: The maximum length, at least 0.
+        keep: Which end to keep.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     length: Annotated[int, pydantic.Field(ge=0, lt=2**31)]
+    _: dataclasses.KW_ONLY
     keep: Literal["first", "last"] = "first"
     kind = "text.truncate"
     batched = True
@@ -254,21 +261,7 @@ class Truncate(BuiltIn):
         return {**record, self.name: value}
 
 
-def normalize(name: str, form: _Form | None = "NFC", *, lower: bool = True) -> Normalize:
-    """Converts text to a Unicode normal form (Unicode Standard Annex 15) and to lower case.
-
-    Text that is not UTF-8 is rejected. Normal forms are computed in Python (``unicodedata``), so
-    the step cannot be exported for serving; with ``form=None`` it can.
-
-    Args:
-        name: A string feature, which may be a tensor or sequence.
-        form: NFC, NFD, NFKC or NFKD; None means no normalization.
-        lower: Whether to convert to lower case, in any alphabet.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Normalize(name=name, form=form, lower=lower)
+truncate = Truncate
 
 
 def tokenize(
@@ -313,20 +306,6 @@ def tokenize(
     return Tokenize(name=name, vocabulary=as_tuple(vocabulary), unknown=unknown, split=split)
 
 
-def truncate(name: str, length: int, *, keep: Literal["first", "last"] = "first") -> Truncate:
-    """Truncates a list to at most ``length`` items, or text to at most ``length`` characters.
-
-    Args:
-        name: Text, or a feature whose first dimension varies.
-        length: The maximum length, at least 0.
-        keep: Which end to keep.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Truncate(name=name, length=length, keep=keep)
-
-
 def decode_text(content: bytes) -> str:
     """Decodes UTF-8.
 
@@ -349,17 +328,29 @@ def _without_empty(tokens: Any) -> Any:
 
 @config_class
 class Pack(BuiltIn):
-    """See :func:`pack`."""
+    """Packs sequences of numbers into rows of fixed length; a row never mixes splits.
+
+    The result has ``name`` ``dtype[length]``, padded with zeros; ``<name>_segments``
+    ``int32[length]``, 1 for the first sequence of a row, 2 for the next …, 0 for padding; and
+    ``<name>_positions`` ``int32[length]``, counting within each sequence, for attention masks
+    and position embeddings (as in Raffel et al., "Exploring the limits of transfer learning",
+    2020). Other features are dropped, since a row contains several records. Sequences longer
+    than ``length`` are truncated; empty ones are dropped and counted. In the order of the records'
+    keys, each sequence goes into the first of 32 open rows that has room.
+
+    Args:
+        name: The sequence, such as token ids.
+        length: The length of each row.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     length: Annotated[int, pydantic.Field(ge=1)]
 
     kind = "text.pack"
     prefix_bytes = 0
-
-    def __repr__(self) -> str:
-        """The step as written in a recipe."""
-        return f"ss.text.pack({json.dumps(self.name, ensure_ascii=False)}, {self.length})"
 
     def features(self, features: Features) -> Features:
         """The features after this step: the packed sequence, its segments and positions.
@@ -491,6 +482,9 @@ class Pack(BuiltIn):
         return form
 
 
+pack = Pack
+
+
 class _Row:
     """An open row."""
 
@@ -502,27 +496,6 @@ class _Row:
     def add(self, values: npt.NDArray[Any]) -> None:
         self.parts.append(values)
         self.used += len(values)
-
-
-def pack(name: str, length: int) -> Pack:
-    """Packs sequences of numbers into rows of fixed length; a row never mixes splits.
-
-    The result has ``name`` ``dtype[length]``, padded with zeros; ``<name>_segments``
-    ``int32[length]``, 1 for the first sequence of a row, 2 for the next …, 0 for padding; and
-    ``<name>_positions`` ``int32[length]``, counting within each sequence, for attention masks
-    and position embeddings (as in Raffel et al., "Exploring the limits of transfer learning",
-    2020). Other features are dropped, since a row contains several records. Sequences longer
-    than ``length`` are truncated; empty ones are dropped and counted. In the order of the records'
-    keys, each sequence goes into the first of 32 open rows that has room.
-
-    Args:
-        name: The sequence, such as token ids.
-        length: The length of each row.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return Pack(name=name, length=length)
 
 
 @config_class
@@ -556,10 +529,7 @@ class TokenizeWith(BuiltIn):
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
-        special = None if self.special_tokens else False
-        return call_text(
-            "ss.text.tokenize", self.name, tokenizer=self.tokenizer, special_tokens=special
-        )
+        return call_text("ss.text.tokenize", self.name, tokenizer=self.tokenizer, **changed(self))
 
     def settings(self) -> dict[str, object]:
         """Everything but the file's content that affects the output, as plain JSON."""
@@ -587,8 +557,8 @@ class TokenizeWith(BuiltIn):
 
         def encode(texts: list[bytes]) -> list[list[int]]:
             decoded = [decode_text(text) for text in texts]
-            found = tokenizer.encode_batch(decoded, add_special_tokens=special)
-            return [encoding.ids for encoding in found]
+            encodings = tokenizer.encode_batch(decoded, add_special_tokens=special)
+            return [encoding.ids for encoding in encodings]
 
         text = record[self.name]
         numbers, lengths = call_on_strings(encode, text, tf.int64, instead=[])

@@ -91,10 +91,26 @@ def compile_format(text: str) -> _Pattern:
 
 @config_class
 class ParseTime(BuiltIn):
-    """See :func:`parse_time`."""
+    """Parses text as a point in time: a ``Timestamp``, int64. Invalid text is rejected.
+
+    Times without an offset are UTC. A fraction too fine for the unit is rejected, not rounded.
+    Missing values stay missing.
+
+    Args:
+        name: The string feature.
+        format: ``"iso8601"``: ``2026-11-21``, ``2026-11-21T09:30``, ``2026-11-21 09:30:00.5+01:00``
+            and the like. Or directives of Python's ``strptime``: %Y %y %m %d %j %b %B %H %I %p
+            %M %S %f (1 to 9 digits) %z (Z, +hh, +hhmm, +hh:mm) %s (seconds since 1970), %%.
+            Month names are English; case does not matter; %y means 1969 to 2068.
+        unit: The unit of the Timestamp.
+
+    Raises:
+        RecipeError: if an argument is invalid.
+    """
 
     name: str
     format: str = ISO_8601
+    _: dataclasses.KW_ONLY
     unit: Unit = "us"
     kind = "tables.parse_time"
     batched = True
@@ -129,24 +145,7 @@ class ParseTime(BuiltIn):
         return compute(record, self.name, parse, after=after)
 
 
-def parse_time(name: str, format: str = ISO_8601, *, unit: Unit = "us") -> ParseTime:
-    """Parses text as a point in time: a ``Timestamp``, int64. Invalid text is rejected.
-
-    Times without an offset are UTC. A fraction too fine for the unit is rejected, not rounded.
-    Missing values stay missing.
-
-    Args:
-        name: The string feature.
-        format: ``"iso8601"``: ``2026-11-21``, ``2026-11-21T09:30``, ``2026-11-21 09:30:00.5+01:00``
-            and the like. Or directives of Python's ``strptime``: %Y %y %m %d %j %b %B %H %I %p
-            %M %S %f (1 to 9 digits) %z (Z, +hh, +hhmm, +hh:mm) %s (seconds since 1970), %%.
-            Month names are English; case does not matter; %y means 1969 to 2068.
-        unit: The unit of the Timestamp.
-
-    Raises:
-        RecipeError: if an argument is invalid.
-    """
-    return ParseTime(name=name, format=format, unit=unit)
+parse_time = ParseTime
 
 
 def _parse(text: Any, pattern: _Pattern, unit: str, present: Any) -> Any:
@@ -159,8 +158,8 @@ def _parse(text: Any, pattern: _Pattern, unit: str, present: Any) -> Any:
 
     def group(part: str) -> Any:
         number = pattern.parts.index(part) + 1
-        found = tf.strings.regex_replace(stripped, f"^{whole}$", rf"\{number}")
-        return tf.where(matches, found, "")
+        digits = tf.strings.regex_replace(stripped, f"^{whole}$", rf"\{number}")
+        return tf.where(matches, digits, "")
 
     def number(part: str, default: int) -> Any:
         if part not in pattern.parts:

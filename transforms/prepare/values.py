@@ -33,6 +33,8 @@ from ...schemas.features import Sequence as SequenceOf
 _FLAGS: ContextVar[list[Any] | None] = ContextVar("flags", default=None)
 NO_FEATURES: Features = types.MappingProxyType({})
 _Media = TypeVar("_Media", Audio, Image)
+_MAX_SHOWN = 8
+"""Maximum number of tokens or classes in the text of a step."""
 Value = Scalar | ClassLabel | Text | Timestamp | Tensor | SequenceOf
 
 Tables = dict[tuple[tuple[str, ...], int], Any]
@@ -42,29 +44,35 @@ _HELD: ContextVar[Tables | None] = ContextVar("tables", default=None)
 
 
 def call_text(name: str, *arguments: object, **settings: object) -> str:
-    """The source code of a step in a recipe; settings of None are left out.
+    """The source code of a step in a recipe; tuples longer than 8, such as vocabularies, are cut.
 
-    >>> call_text("ss.tables.clip", "age", min=0, max=None)
+    >>> call_text("ss.tables.clip", "age", min=0)
     'ss.tables.clip("age", min=0)'
     """
-    shown = [written(argument) for argument in arguments]
-    shown += [f"{key}={written(value)}" for key, value in settings.items() if value is not None]
-    return f"{name}({', '.join(shown)})"
+
+    def shown(value: object) -> str:
+        is_long = isinstance(value, tuple) and len(value) > _MAX_SHOWN
+        return written((*value[:_MAX_SHOWN], "…") if is_long else value)  # type: ignore[index]
+
+    texts = [shown(argument) for argument in arguments]
+    texts += [f"{key}={shown(value)}" for key, value in settings.items()]
+    return f"{name}({', '.join(texts)})"
 
 
 def changed(step: Any) -> dict[str, Any]:
-    """The settings of a step that have a default and differ from it."""
+    """The settings of a step that have a default and differ from it, except contents of files."""
     return {
         field.name: getattr(step, field.name)
         for field in dataclasses.fields(step)
-        if field.default not in (dataclasses.MISSING, getattr(step, field.name))
+        if field.repr and field.default not in (dataclasses.MISSING, getattr(step, field.name))
     }
 
 
 class BuiltIn:
     """Base of snapshard's own steps: dataclasses whose fields are their settings.
 
-    A step with settings that its fields do not show as they are replaces a method.
+    A step's lower-case alias is its name in recipes. A step whose settings differ from its fields,
+    or whose call takes other arguments, overrides the method.
     """
 
     kind: ClassVar[str]
@@ -78,12 +86,12 @@ class BuiltIn:
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        found: dict[str, object] = {"step": self.kind}
+        settings: dict[str, object] = {"step": self.kind}
         for field in dataclasses.fields(cast("Any", self)):
             if field.compare:  # otherwise it holds the content of a file
                 value = getattr(self, field.name)
-                found[field.name] = list(value) if isinstance(value, tuple) else value
-        return found
+                settings[field.name] = list(value) if isinstance(value, tuple) else value
+        return settings
 
 
 def find_media(
@@ -97,9 +105,9 @@ def find_media(
     feature = features.get(name)
     if not isinstance(feature, kind):
         there = sorted(key for key, value in features.items() if isinstance(value, kind))
-        found = f"is a {type(feature).__name__}" if feature is not None else "does not exist"
+        problem = f"is a {type(feature).__name__}" if feature is not None else "does not exist"
         raise RecipeError(
-            f"prepare: {step!r}: feature {name!r} {found}. {what} here: "
+            f"prepare: {step!r}: feature {name!r} {problem}. {what} here: "
             f"{', '.join(map(repr, there)) or 'none'}."
         )
     return feature

@@ -112,8 +112,8 @@ def assign_partitions(
         known: The splits of the groups, if something other than their hash decides.
 
     Returns:
-        ``splits.of_key`` of the key of each value's text: a group's split does not depend on
-        other data. NO_PARTITION if the value is missing (null or NaN): an unknown group could
+        The split whose range holds the key of each value's text: a group's split does not depend
+        on other data. NO_PARTITION if the value is missing (null or NaN): an unknown group could
         span two splits, so the caller rejects the record.
     """
     texts = value_texts(values)
@@ -126,7 +126,7 @@ def assign_partitions(
 
 
 def split_of_keys(keys: Keys, splits: Splits) -> npt.NDArray[np.int16]:
-    """Applies ``splits.of_key`` to many keys: int16[n] for uint64[n]."""
+    """The index of the split whose range holds each key: int16[n] for uint64[n]."""
     # Searches each split's last key, not its stop: a stop may be 2**64.
     lasts = [stop - 1 for _, _, stop in splits.key_ranges()[:-1]]
     num_empty = sum(last < 0 for last in lasts)

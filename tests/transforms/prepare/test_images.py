@@ -253,7 +253,7 @@ def test_an_unfit_argument_is_refused(call: Any, message: str) -> None:
         (images.resize("image", (64, 32)), 'ss.images.resize("image", (64, 32))'),
         (
             images.resize('ima"ge', (64, 32), keep_ratio=True),
-            'ss.images.resize("ima\\"ge", (64, 32), keep_ratio=True)',
+            "ss.images.resize('ima\"ge', (64, 32), keep_ratio=True)",
         ),
     ],
 )

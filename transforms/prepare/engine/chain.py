@@ -138,7 +138,7 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
     def run(wire: dict[str, Any]) -> Any:
         given = to_record(wire, features)
         record, after = apply_steps(steps, given, features, first=first)
-        found = after[-1] if after else dict(features)
+        last = after[-1] if after else dict(features)
         if KEEP in record and record[KEEP].shape.rank != 0:
             raise RecipeError(
                 f"prepare: {describe(steps[-1])} returned bools of shape {record[KEEP].shape} for "
@@ -150,10 +150,10 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
             read |= seen if is_encoded(feature) else columns_of(name, feature) if seen else set()
         traced.append(
             TracedRecord(
-                features=found,
+                features=last,
                 record=record,
                 read=frozenset(read),
-                copied=_copied(record, found, given=given, features=features),
+                copied=_copied(record, last, given=given, features=features),
                 after=tuple(after),
                 filters=KEEP in record,
             )
@@ -176,19 +176,19 @@ def _trace_moves(steps: Sequence[Step], features: Features) -> TracedRecord:
     read: set[str] = set()
     for step in steps:
         assert isinstance(step, PrepareStep)
-        before, found = after[-1], dict(step.features(after[-1]))
-        after.append(found)
+        before, following = after[-1], dict(step.features(after[-1]))
+        after.append(following)
         if StepTraits.of(step).on_columns is None:
             record = _apply_step(step, record, before)
             continue
-        made = {name: f for name, f in found.items() if f is not before.get(name)}
+        made = {name: f for name, f in following.items() if f is not before.get(name)}
         parts = {part: object() for name, f in made.items() for part in record_names(name, f)}
         record = {
             part: record[part]
-            for name in found.keys() - made.keys()
-            for part in record_names(name, found[name])
+            for name in following.keys() - made.keys()
+            for part in record_names(name, following[name])
         } | parts
-        used = before.keys() - (found.keys() - made.keys())
+        used = before.keys() - (following.keys() - made.keys())
         read |= {column for name in used for column in columns_of(name, before[name])}
     return TracedRecord(
         features=after[-1],
@@ -201,7 +201,7 @@ def _trace_moves(steps: Sequence[Step], features: Features) -> TracedRecord:
 
 
 def _copied(
-    record: dict[str, Any], found: Features, *, given: dict[str, Any], features: Features
+    record: dict[str, Any], made: Features, *, given: dict[str, Any], features: Features
 ) -> dict[str, str]:
     """Which features of a record are unchanged from the input, and their names there.
 
@@ -209,7 +209,7 @@ def _copied(
     """
     origins = {id(given[name]): name for name in features}
     copied: dict[str, str] = {}
-    for name, feature in found.items():
+    for name, feature in made.items():
         origin = origins.get(id(record[name]))
         if origin is None:
             continue
@@ -251,8 +251,8 @@ def apply_steps(
                 after.append(dict(step.features(after[-1])))
                 record = _fix_shapes(_apply_step(step, record, after[-2]), after[-1])
             else:
-                record, found = _apply_function(step, record, after[-1])
-                after.append(found)
+                record, following = _apply_function(step, record, after[-1])
+                after.append(following)
     return record, after[1:]
 
 
@@ -271,13 +271,13 @@ def apply_batched(
     import tensorflow as tf
 
     before = features
-    for number, (step, found) in enumerate(zip(steps, after, strict=True), first):
+    for number, (step, following) in enumerate(zip(steps, after, strict=True), first):
         with tf.name_scope(f"step{number}"):
             if isinstance(step, PrepareStep):
                 records = _apply_step(step, records, before)
             else:
-                records = _call_function(step, records, before, found)
-        before = found
+                records = _call_function(step, records, before, following)
+        before = following
     return records
 
 
@@ -285,8 +285,8 @@ def _apply_step(step: PrepareStep, record: dict[str, Any], features: Features) -
     with running(step if is_users_class(type(step)) else None):
         if not StepTraits.of(step).sees_features:
             return step.apply(record)
-        found: dict[str, Any] = step.apply(record, features)  # type: ignore[call-arg]
-        return found
+        applied: dict[str, Any] = step.apply(record, features)  # type: ignore[call-arg]
+        return applied
 
 
 def _fix_shapes(record: dict[str, Any], features: Features) -> dict[str, Any]:
@@ -327,31 +327,31 @@ def _apply_function(
     return values, after
 
 
-def _same_kind(found: Feature, before: Feature | None) -> Feature | None:
+def _same_kind(made: Feature, before: Feature | None) -> Feature | None:
     """What a function made of a mask, an image of 16 bits or a clip, if it still has that form."""
     if before is not None and frames_of(before) is not None:
-        form = tensor_form(found)
+        form = tensor_form(made)
         is_clip = form is not None and (form.dtype, form.shape) == ("string", (None,))
         return before if is_clip else None
-    if isinstance(before, Mask) and isinstance(found, Image) and found.channels == 1:
+    if isinstance(before, Mask) and isinstance(made, Image) and made.channels == 1:
         # Steps after a function that maps indices must not interpolate them.
-        return dataclasses.replace(before, height=found.height, width=found.width)
-    if not isinstance(before, Image) or not isinstance(found, Tensor):
+        return dataclasses.replace(before, height=made.height, width=made.width)
+    if not isinstance(before, Image) or not isinstance(made, Tensor):
         return None
-    if found.dtype != before.dtype or len(found.shape) != 3 or found.shape[2] != before.channels:
+    if made.dtype != before.dtype or len(made.shape) != 3 or made.shape[2] != before.channels:
         return None
-    return dataclasses.replace(before, height=found.shape[0], width=found.shape[1])
+    return dataclasses.replace(before, height=made.shape[0], width=made.shape[1])
 
 
 def _call_function(
-    step: RecordFn, records: dict[str, Any], features: Features, found: Features
+    step: RecordFn, records: dict[str, Any], features: Features, declared: Features
 ) -> dict[str, Any]:
     """Calls a function on a batch of records; adds the side tensors of each feature."""
     result = result_of(step, records, features)
-    if set(result) != set(found):
+    if set(result) != set(declared):
         raise RecipeError(
-            f"prepare: {where_of(step)} returned {sorted(result)} for a batch but {sorted(found)} "
-            "for one record. Remove batched=True."
+            f"prepare: {where_of(step)} returned {sorted(result)} for a batch but "
+            f"{sorted(declared)} for one record. Remove batched=True."
         )
     values = {name: records[name] for name in records if name == KEEP} | result
     for name, value in result.items():
@@ -367,13 +367,13 @@ def read_step_files(recipe: Recipe) -> dict[str, bytes]:
         RecipeError: if a file does not exist.
         StorageError: if a file cannot be read.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for step in recipe.prepare:
         for url in StepTraits.of(step).files:
-            if url not in found:
-                found[url] = _read(url, step, folder=recipe.folder)
-    give_files(recipe, found)
-    return found
+            if url not in contents:
+                contents[url] = _read(url, step, folder=recipe.folder)
+    give_files(recipe, contents)
+    return contents
 
 
 def give_files(recipe: Recipe, contents: Mapping[str, bytes]) -> None:

@@ -106,11 +106,11 @@ class StepRunner:
         """
         self._features = dict(features)
         self._numbered = numbered
-        found = output_features(steps, features)
-        closing = closing_steps(found, prepared)
+        after = output_features(steps, features)
+        closing = closing_steps(after, prepared)
         self._steps = (*steps, *closing)
-        found = output_features(closing, found)
-        self.features = found if prepared is None else _with_gaps(prepared, found)
+        after = output_features(closing, after)
+        self.features = after if prepared is None else _with_gaps(prepared, after)
         """The features of prepared batches."""
         self._input_schema = wire_schema(features)
         self._schema = wire_schema(self.features)
@@ -154,13 +154,13 @@ class StepRunner:
         rows = np.arange(columns.num_rows)
         for program in self.programs():
             kept, good = [rows[:0]], []
-            for found, outcome in run_apart(program, columns):
+            for places, outcome in run_apart(program, columns):
                 if isinstance(outcome, Exception):
-                    row = int(rows[found[0]])
+                    row = int(rows[places[0]])
                     single = batch.columns.slice(row, 1)
                     rejects.append(self._reject(batch.ids[row], single, outcome))
                     continue
-                part, keep, part_rows = outcome.columns, outcome.keep, rows[found]
+                part, keep, part_rows = outcome.columns, outcome.keep, rows[places]
                 if keep is not None:
                     part, part_rows = part.filter(keep), part_rows[keep.to_numpy(False)]
                     num_filtered += len(keep) - len(part_rows)
@@ -201,8 +201,8 @@ class StepRunner:
 
     def _reject(self, record_id: str, single: pa.RecordBatch, error: Exception) -> Reject:
         trouble = str(getattr(error, "message", error))
-        found = _STEP.search(trouble)
-        step = self._steps[int(found[1])] if found else None
+        match = _STEP.search(trouble)
+        step = self._steps[int(match[1])] if match else None
         # The traceback before it has paths, which would make rejects differ between machines.
         text = _NODE.split(trouble)[0].strip().rpartition("\n\n")[2]
         if text.startswith("assertion failed:"):
@@ -252,14 +252,14 @@ def _of_clip(frames: Sequence[bytes], text: str) -> tuple[str, str]:
     return ("rotated frame" if FRAME_TURNED in text else "damaged image"), text
 
 
-def _with_gaps(prepared: Features, found: Features) -> dict[str, Feature]:
+def _with_gaps(prepared: Features, made: Features) -> dict[str, Feature]:
     """Declared features, made optional if they are optional after the steps.
 
     So missing values stay missing for the validation to reject, instead of becoming fill values.
     """
     return {
         name: dataclasses.replace(feature, optional=True)  # type: ignore[arg-type]
-        if name in found and is_optional(found[name]) and not is_optional(feature)
+        if name in made and is_optional(made[name]) and not is_optional(feature)
         else feature
         for name, feature in prepared.items()
     }
@@ -294,8 +294,8 @@ def with_record(
 
 def _exception(text: str, error: Exception) -> str:
     """The exception's class; for a user's function, the one named at the start of the message."""
-    found = _RAISED.match(text)
-    return found[1] if found else type(error).__name__
+    match = _RAISED.match(text)
+    return match[1] if match else type(error).__name__
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -577,8 +577,8 @@ class Program:
 
 def _on_columns(stretch: _Stretch, prepared: Features) -> Callable[..., Any] | None:
     """The function of a step on columns, if what is kept is stored as the step makes it."""
-    found = stretch.traced.features
-    alike = all(n in found and _stored_alike(f, found[n]) for n, f in prepared.items())
+    made = stretch.traced.features
+    alike = all(n in made and _stored_alike(f, made[n]) for n, f in prepared.items())
     return StepTraits.of(stretch.steps[0]).on_columns if alike else None
 
 
@@ -624,16 +624,16 @@ def _computed_columns(name: str, feature: Feature, traced: TracedRecord) -> set[
     return set() if whole else columns_of(name, feature)
 
 
-def _stored_alike(feature: Feature, found: Feature) -> bool:
+def _stored_alike(feature: Feature, made: Feature) -> bool:
     """Whether two features have the same columns; limits and gaps are checked after the steps.
 
     A declared size of pixels must be enforced even if no step reads them.
     """
-    forms = [tensor_form(feature), tensor_form(found)]
+    forms = [tensor_form(feature), tensor_form(made)]
     if None in forms:
-        return feature == found
+        return feature == made
     bare = [dataclasses.replace(form, optional=False, fill=0) for form in forms if form is not None]
-    return bare[0] == bare[1] and side_columns("", feature) == side_columns("", found)
+    return bare[0] == bare[1] and side_columns("", feature) == side_columns("", made)
 
 
 def _carried_columns(

@@ -335,7 +335,7 @@ def _complete(inputs: Features, given: dict[str, Any]) -> dict[str, Any]:
     rows = {name: tf.shape(given[name])[0] for name in inputs}
     flags = [tf.size(given[_flag(name)]) for name in inputs if _flag(name) in given]
     size = tf.reduce_max(tf.stack([*rows.values(), *flags, 0]))
-    found = dict(given)
+    complete = dict(given)
     for name, feature in inputs.items():
         fits, value = rows[name] == size, given[name]
         if is_optional(feature):
@@ -345,9 +345,9 @@ def _complete(inputs: Features, given: dict[str, Any]) -> dict[str, Any]:
             value = tf.identity(value)
         if is_optional(feature):
             value, present = _optional(name, feature, value, given.get(_flag(name)), size)
-            found[_flag(name)] = present
-        found[name] = value
-    return found
+            complete[_flag(name)] = present
+        complete[name] = value
+    return complete
 
 
 def _optional(name: str, feature: Feature, value: Any, flag: Any, size: Any) -> tuple[Any, Any]:
@@ -405,7 +405,7 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
     >>> argument_names(["A B", "a b"])
     {'A B': 'A_B', 'a b': 'a_b_'}
     """
-    found: dict[str, str] = {}
+    plain_names: dict[str, str] = {}
     taken = {"self"}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -413,8 +413,8 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
         while plain.lower() in taken or keyword.iskeyword(plain):
             plain += "_"
         taken.add(plain.lower())
-        found[name] = plain
-    return found
+        plain_names[name] = plain
+    return plain_names
 
 
 def _record_specs(name: str, feature: Feature) -> dict[str, Any]:

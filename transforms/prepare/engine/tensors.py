@@ -261,13 +261,13 @@ def batch_specs(features: Features, names: Set[str]) -> dict[str, Any]:
         for column in feature.wire_columns(name):
             if column.name not in names:
                 continue
-            one = value_spec(column, form if column.name == name else None)
-            if None in one.shape:
+            spec = value_spec(column, form if column.name == name else None)
+            if None in spec.shape:
                 specs[column.name] = tf.RaggedTensorSpec(
-                    [None, None], one.dtype, row_splits_dtype=tf.int64
+                    [None, None], spec.dtype, row_splits_dtype=tf.int64
                 )
             else:
-                specs[column.name] = tf.TensorSpec([None, *one.shape], one.dtype)
+                specs[column.name] = tf.TensorSpec([None, *spec.shape], spec.dtype)
             if column.name == name and is_optional(feature):
                 specs[presence_name(name)] = tf.TensorSpec([None], tf.bool)
     return specs

@@ -322,33 +322,35 @@ class _Caller:
         for row in range(num_rows):
             record = {}
             for name, feature, value, present, splits in columns:
-                one = value[splits[row] : splits[row + 1]] if len(splits) else value[row]
+                part = value[splits[row] : splits[row + 1]] if len(splits) else value[row]
                 is_there = bool(present[row]) if present.ndim else True
                 if name in self._names:
-                    record[name] = _python(one, feature, is_there)
+                    record[name] = _python(part, feature, is_there)
             yield record
 
     def _call(self, row: _Row, failures: list[bytes]) -> _Row:
         """Calls the function on a record; if it fails, returns Nones and adds a message."""
         advance()
         try:
-            found = self._checked(self._step.function(row))
+            result = self._checked(self._step.function(row))
         except SchemaError as error:
             text = str(error)
         except Exception as error:
             text = f"{type(error).__name__}: {redact_repeated(str(error))}{_where(error)}"
         else:
             failures.append(b"")
-            return found
+            return result
         failures.append(f"{FAILURE_MARK}{text}{FAILURE_MARK}".encode("utf-8", "replace"))
         return dict.fromkeys(self._step.outputs)
 
-    def _checked(self, found: Any) -> _Row:
+    def _checked(self, result: Any) -> _Row:
         outputs = self._step.outputs
-        if not isinstance(found, Mapping) or set(found) != set(outputs):
-            shown = sorted(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+        if not isinstance(result, Mapping) or set(result) != set(outputs):
+            shown = (
+                sorted(map(str, result)) if isinstance(result, Mapping) else type(result).__name__
+            )
             raise SchemaError(f"the function returned {shown}, expected {sorted(outputs)}")
-        return {name: _array(name, feature, found[name]) for name, feature in outputs.items()}
+        return {name: _array(name, feature, result[name]) for name, feature in outputs.items()}
 
 
 def call_on_strings(
@@ -372,12 +374,12 @@ def call_on_strings(
         flat = [strings] if isinstance(strings, bytes) else strings.ravel().tolist()
         failures = [b""] * len(flat)
         try:
-            found = function(flat)
+            values_of = function(flat)
         except ValueError:
-            found = [_one(function, text, failures, row) for row, text in enumerate(flat)]
-            found = [instead if values is None else values for values in found]
-        lengths = np.array([len(values) for values in found], np.int64)
-        values = np.array(list(itertools.chain.from_iterable(found)), dtype.as_numpy_dtype)
+            values_of = [_one(function, text, failures, row) for row, text in enumerate(flat)]
+            values_of = [instead if values is None else values for values in values_of]
+        lengths = np.array([len(values) for values in values_of], np.int64)
+        values = np.array(list(itertools.chain.from_iterable(values_of)), dtype.as_numpy_dtype)
         shape = np.shape(strings)
         return [values, lengths.reshape(shape), np.array(failures, object).reshape(shape)]
 

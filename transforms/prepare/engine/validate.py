@@ -86,7 +86,7 @@ class Validator:
         Args:
             columns: Records in wire form.
         """
-        found: list[Problem] = []
+        problems: list[Problem] = []
         rows = np.arange(columns.num_rows)
         for check in self._checks:
             if not len(rows):  # all were rejected before
@@ -96,13 +96,13 @@ class Validator:
                 violation = check(columns)
             if violation is None:
                 continue
-            found += [
+            problems += [
                 Problem(int(rows[row]), violation.reason, violation.message(int(row)))
                 for row in np.flatnonzero(violation.rows)
             ]
             rows = rows[~violation.rows]
             columns = columns.filter(pa.array(~violation.rows))
-        return sorted(found, key=lambda problem: problem.row)
+        return sorted(problems, key=lambda problem: problem.row)
 
     def validate(self, batch: RawBatch, *, numbered: bool) -> RawBatch:
         """Moves invalid records to the rejects.
@@ -116,13 +116,13 @@ class Validator:
             return batch
         fits = np.ones(batch.columns.num_rows, bool)
         rejects = list(batch.rejects)
-        for found in problems:
-            fits[found.row] = False
+        for problem in problems:
+            fits[problem.row] = False
             rejects += reject_rows(
                 batch.ids,
-                np.array([found.row]),
-                reason=found.reason,
-                message=found.message,
+                np.array([problem.row]),
+                reason=problem.reason,
+                message=problem.message,
                 numbered=numbered,
             )
         return dataclasses.replace(
@@ -187,14 +187,14 @@ def _image_checks(name: str, feature: Image) -> Iterator[Check]:
 
 def _size_check(name: str, axis: str, expected: int) -> Check:
     def check(columns: pa.RecordBatch) -> Violation | None:
-        found = columns.column(f"{name}/{axis}").to_numpy()
-        if (found == expected).all():
+        sizes = columns.column(f"{name}/{axis}").to_numpy()
+        if (sizes == expected).all():
             return None
         return Violation(
-            found != expected,
+            sizes != expected,
             "wrong size",
             lambda row: (
-                f"feature {name!r} has {axis} {found[row]}, expected {expected}. "
+                f"feature {name!r} has {axis} {sizes[row]}, expected {expected}. "
                 "Resize it in prepare=, or do not declare the size."
             ),
         )
@@ -206,13 +206,13 @@ def _frame_check(name: str, frame: Image) -> Check:
     """The frames of clips, which have one size in each clip, have the declared one."""
 
     def check(columns: pa.RecordBatch) -> Violation | None:
-        found: dict[int, tuple[int, int]] = {}
+        sizes: dict[int, tuple[int, int]] = {}
         for row, clip in enumerate(columns.column(name)):
             if clip.is_valid and len(clip):
                 header = read_header(clip[0].as_py())
-                found[row] = header.height, header.width
+                sizes[row] = header.height, header.width
         wrong = np.zeros(columns.num_rows, bool)
-        for row, (height, width) in found.items():
+        for row, (height, width) in sizes.items():
             wrong[row] = (frame.height or height, frame.width or width) != (height, width)
         if not wrong.any():
             return None
@@ -220,7 +220,7 @@ def _frame_check(name: str, frame: Image) -> Check:
             wrong,
             "wrong size",
             lambda row: (
-                f"the frames of {name!r} have height × width {found[row][0]}×{found[row][1]}, "
+                f"the frames of {name!r} have height × width {sizes[row][0]}×{sizes[row][1]}, "
                 f"expected {frame.height or 'any'}×{frame.width or 'any'}. Resize them in "
                 "prepare=, or do not declare the size."
             ),
@@ -241,16 +241,16 @@ def _mask_checks(name: str, mask: Mask, image: Image) -> Iterator[Check]:
         return
 
     def check(columns: pa.RecordBatch, axis: str) -> Violation | None:
-        found = _side(columns, name, mask, axis)
+        sizes = _side(columns, name, mask, axis)
         expected = _side(columns, mask.image, image, axis)
-        wrong = np.broadcast_to(found != expected, columns.num_rows)
+        wrong = np.broadcast_to(sizes != expected, columns.num_rows)
         if not wrong.any():
             return None
         return Violation(
             wrong,
             "wrong size",
             lambda row: (
-                f"the mask {name!r} has {axis} {np.broadcast_to(found, wrong.shape)[row]}, its "
+                f"the mask {name!r} has {axis} {np.broadcast_to(sizes, wrong.shape)[row]}, its "
                 f"image {mask.image!r} {np.broadcast_to(expected, wrong.shape)[row]}. Correct the "
                 "files, or resize both in prepare=."
             ),
@@ -275,10 +275,10 @@ def _index_check(name: str, mask: Mask, names: tuple[str, ...]) -> Check:
             return None
 
         def message(row: int) -> str:
-            found = np.unique(np.frombuffer(array[row].as_py(), np.uint8))
+            indices = np.unique(np.frombuffer(array[row].as_py(), np.uint8))
             return (
-                f"feature {name!r} has the index {found[unknown[found]][0]}, expected one of its "
-                f"{len(names)} classes. Map it in prepare=, name its class, or declare ignore=."
+                f"feature {name!r} has the index {indices[unknown[indices]][0]}, expected one of "
+                f"its {len(names)} classes. Map it in prepare=, name its class, or declare ignore=."
             )
 
         return Violation(wrong, "class not declared", message)
@@ -289,18 +289,18 @@ def _index_check(name: str, mask: Mask, names: tuple[str, ...]) -> Check:
 def _pixel_check(name: str, feature: Image) -> Check:
     def check(columns: pa.RecordBatch) -> Violation | None:
         array = columns.column(name)
-        found = byte_lengths(array)
+        lengths = byte_lengths(array)
         height, width = (_side(columns, name, feature, axis) for axis in ("height", "width"))
         expected = height * width * feature.pixel_bytes
-        wrong = np.asarray(found != expected)
+        wrong = np.asarray(lengths != expected)
         if not wrong.any():
             return None
         return Violation(
             wrong,
             "wrong shape",
             lambda row: (
-                f"feature {name!r} has {found[row]:,} bytes of pixels, expected "
-                f"{np.broadcast_to(expected, found.shape)[row]:,} for {describe(feature)}. Fix "
+                f"feature {name!r} has {lengths[row]:,} bytes of pixels, expected "
+                f"{np.broadcast_to(expected, lengths.shape)[row]:,} for {describe(feature)}. Fix "
                 "the function or source that made it."
             ),
         )

@@ -269,7 +269,7 @@ class TableRows:
         )
 
     def digest(self, files: Many[Many[str]]) -> str:
-        """Hash of all that it says of files with these paths, in their order; 64 hex digits."""
+        """A hash of the rows for these paths, in their order: 64 hex digits."""
         found, rows = hashlib.sha256(), []
         for names in files:
             try:
