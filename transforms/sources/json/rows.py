@@ -8,7 +8,6 @@ result is authoritative, so records and rejects do not depend on where windows b
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -43,13 +42,6 @@ _IS_BLANK = np.isin(np.arange(256), list(_BLANKS))
 
 _CHUNK_LINES = 512
 _MAX_SAMPLED_LINES = 1000
-_SHORT_ESCAPES = {
-    **{char: char for char in '"\\/'},
-    **dict(zip("\b\f\n\r\t", "bfnrt", strict=True)),
-}
-"""Character -> what follows the backslash in its short escape."""
-_HEX = np.zeros(256, np.uint8)
-_HEX[[*b"0123456789abcdefABCDEF"]] = [*range(16), *range(10, 16)]
 
 Tree = dict[str, Any]
 """Key -> (depth of lists under it, a Tree or the type of values)."""
@@ -335,8 +327,12 @@ class _Fast:
         return False
 
 
+_ESCAPED_KEY = re.compile(rb'[{,]\s*"[^"\\]*\\(?:[^"\\]|\\.)*"\s*:')
+"""A key that contains an escape; sometimes also a text that looks like one."""
+
+
 class _OtherKeys:
-    r"""Finds the other keys under which a feature may be, quickly, in JSON text.
+    r"""Finds, in JSON text, the other keys under which a feature may be.
 
     >>> keys = _OtherKeys({"a.b"})
     >>> texts = rb'{"a.b": 1}', rb'{"\u0061\u002E\u0062": 1}', rb'{"a": "\u0061.b\u00e9"}'
@@ -345,41 +341,15 @@ class _OtherKeys:
     """
 
     def __init__(self, keys: set[str]) -> None:
-        self._plain = _quoted(keys)
-        spelled = [b'"' + b"".join(map(_forms_of, key)) + b'"' for key in sorted(keys)]
-        self._spelled = re.compile(b"|".join(spelled) or b"(?!)")
-        chars = "".join(sorted(keys))
-        self._escaped = np.zeros(1 << 16, bool)
-        self._escaped[np.frombuffer(chars.encode("utf-16-le"), "<u2")] = True
-        self._is_ascii = chars.isascii()
-        short = {_SHORT_ESCAPES[char] for char in chars if char in _SHORT_ESCAPES}
-        self._short = np.frombuffer("".join(sorted(short)).encode(), np.uint8)
+        self._quoted = [f'"{key}"'.encode() for key in sorted(keys)]
 
     def may_be_in(self, data: bytes) -> bool:
-        """Whether a text may contain one of the keys, in any spelling."""
-        if any(key in data for key in self._plain):
+        """Whether a text may contain one of the keys; an escaped key may be any of them."""
+        if not self._quoted:
+            return False
+        if any(key in data for key in self._quoted):
             return True
-        return b"\\" in data and self._may_be_escaped(data) and bool(self._spelled.search(data))
-
-    def _may_be_escaped(self, data: bytes) -> bool:
-        """Whether there are escapes that neither form of ``_quoted`` would use for a key."""
-        text = np.frombuffer(data, np.uint8)
-        at = np.flatnonzero(text[:-5] == ord("\\"))
-        codes = text[at + 1]
-        if len(self._short) and np.isin(codes, self._short).any():
-            return True
-        at = at[codes == ord("u")]
-        if self._is_ascii:
-            # \u0000 to \u007f: most escaped characters are others.
-            at = at[(text[at + 2] == ord("0")) & (text[at + 3] == ord("0"))]
-            at = at[text[at + 4] < ord("8")]
-        digits = text[at[:, None] + np.arange(2, 6)]
-        units = _HEX[digits].astype(np.uint16) @ np.array([4096, 256, 16, 1], np.uint16)
-        found = self._escaped[units]
-        if data.isascii():
-            upper = (digits >= ord("A")) & (digits <= ord("F"))
-            found &= (units < 128) | upper.any(axis=1)
-        return bool(found.any())
+        return b"\\" in data and _ESCAPED_KEY.search(data) is not None
 
 
 def parse(lines: Rows, schema: pa.Schema | None) -> pa.Table | None:
@@ -494,20 +464,3 @@ def _leads_elsewhere(parts: list[str], keys: list[str]) -> bool:
             return True
         at += key.count(".") + 1
     return False
-
-
-def _forms_of(char: str) -> bytes:
-    """A regular expression for a character of a key: itself, or its escapes."""
-    units = char.encode("utf-16-be").hex(" ", 2).split()
-    forms = [re.escape(char.encode()), b"".join(rb"\\u(?i:%b)" % unit.encode() for unit in units)]
-    if char in _SHORT_ESCAPES:
-        forms.append(rb"\\" + re.escape(_SHORT_ESCAPES[char].encode()))
-    return b"(?:%b)" % b"|".join(forms)
-
-
-def _quoted(keys: set[str]) -> tuple[bytes, ...]:
-    """The usual forms of keys in JSON: escaped to ASCII, or not."""
-    texts = {
-        json.dumps(key, ensure_ascii=ascii).encode() for key in keys for ascii in (False, True)
-    }
-    return tuple(sorted(texts))
