@@ -290,40 +290,14 @@ def init(
 
 @app.command()
 def plan(
-    context: typer.Context,
     source: Source,
     limit: Limit = None,
     revision: Revision = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Also show what each of N trainers would read; if SOURCE is a snapshot, what each "
-            "reads.",
-            metavar="N",
-            show_default=False,
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Examples per trainer batch.", metavar="B", show_default=False),
-    ] = None,
 ) -> None:
-    """Show what a build would read and write, or how a snapshot is divided. Writes nothing."""
+    """Show what a build would read and write. Writes nothing."""
     from . import terminal
-    from .pipelines.inspect.forecast import forecast, shares_of_snapshot, shares_to_come
-    from .pipelines.snapshot import Snapshot, is_snapshot
+    from .pipelines.inspect.forecast import forecast
 
-    check_options(context, requires={"--batch-size": "--workers"})
-    if workers is not None and is_snapshot(source):
-        for option, value in (("--limit", limit), ("--revision", revision)):
-            if value is not None:
-                raise typer.BadParameter(
-                    f"is for a recipe or raw data, but {source} is a snapshot.", param_hint=option
-                )
-        for shares in shares_of_snapshot(Snapshot.open(source), workers):
-            terminal.show_shares(shares, batch_size, exact=True)
-        return
     recipe = recipe_of(source, revision=revision)
     with terminal.Bars() as bars:
         found = forecast(recipe, progress=bars, limit=limit)
@@ -357,9 +331,6 @@ def plan(
         f"in total before compression; this {'fits' if found.fits_memory else 'does not fit'} into "
         f"the {terminal.human_bytes(found.free_memory_bytes)} of free memory on this machine"
     )
-    if workers is not None:
-        for split in found.splits:
-            terminal.show_shares(shares_to_come(split, workers), batch_size, exact=False)
     for warning in found.warnings:
         terminal.show_warning(warning)
 

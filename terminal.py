@@ -47,7 +47,7 @@ from .schemas.manifest import Manifest, SplitEntry
 from .schemas.visible import human_count, visible
 
 if TYPE_CHECKING:
-    from .pipelines.inspect.forecast import SplitForecast, SplitShares
+    from .pipelines.inspect.forecast import SplitForecast
     from .pipelines.inspect.verify_report import Report
 
 # Neither markup nor emoji: the output contains names from the data.
@@ -447,28 +447,6 @@ def show_splits_to_come(splits: Iterable[SplitForecast]) -> None:
     ]
     columns = ("name", "examples", "shards", "size", "each shard")
     show_table("planned splits, approximately", columns, rows)
-
-
-def show_shares(split: SplitShares, batch_size: int | None, *, exact: bool) -> None:
-    """Prints each worker's share of a split."""
-    columns = ["worker", "shards", "examples", "size"]
-    rows: list[list[object]] = [
-        [index, worker.num_shards, worker.num_examples, human_bytes(worker.num_bytes)]
-        for index, worker in enumerate(split.workers)
-    ]
-    if batch_size is not None:
-        columns.append("batches")
-        for row, worker in zip(rows, split.workers, strict=True):
-            row.append(worker.num_batches(batch_size))
-    show_table(f"{split.name} by worker{'' if exact else ', approximately'}", columns, rows)
-    if split.num_divided:
-        say(f"  {human_count(split.num_divided, 'shards')}: several workers read a part of each")
-    if batch_size is not None:
-        say(
-            f"  equal_steps=True: {human_count(split.equal_steps(batch_size), 'steps')} for each "
-            f"worker, {split.num_left_out(batch_size):,} of "
-            f"{human_count(split.num_examples, 'examples')} left out per epoch"
-        )
 
 
 def show_report(report: Report, *, lines: int) -> None:

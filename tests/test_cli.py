@@ -20,7 +20,7 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard import cli, startup_noise
-from snapshard.pipelines.recipe import suggest as suggest_module
+from snapshard.pipelines.inspect import suggest as suggest_module
 from snapshard.schemas.errors import StorageError
 
 from .integration.test_disks import PAUSED, PHASES
@@ -320,44 +320,6 @@ class TestPlan:
         assert "left out, because features= does not declare them: 'b', 'c'\n" in printed
         assert "warning: the source's label 'c' is not a feature of the examples" in told
 
-    def test_workers(self, images: Path, call: Any) -> None:
-        code, printed, told = call("plan", images, "--workers", "3", "--batch-size", "5")
-        assert code == 0, told
-        (train,) = map(int, re.findall(r"^  train +(\d+) ", printed, re.MULTILINE))
-        nums = [train * (i + 1) // 3 - train * i // 3 for i in range(3)]
-        rows = "".join(rf" +{i} +1 +{num} .* {-(-num // 5)}\n" for i, num in enumerate(nums))
-        steps = min(-(-num // 5) for num in nums)
-        unread = sum(max(0, num - 5 * steps) for num in nums)
-        for part in (
-            r"train by worker, approximately\n",
-            r"worker  shards  examples  size +batches\n",
-            rows,
-            r"1 shard: several workers read a part of each\n",
-            rf"equal_steps=True: {steps} steps for each worker, {unread} of {train} examples left",
-        ):
-            assert re.search(part, printed), part
-
-    def test_workers_of_a_snapshot(self, snapshot: Path, call: Any) -> None:
-        before = _listing(snapshot)
-        for place in (snapshot, snapshot.parent):
-            code, printed, told = call("plan", place, "--workers", "2")
-            assert (code, told) == (0, "")
-            tables = re.findall(r"(\w+) by worker\n", printed)
-            assert sorted(tables) == ["test", "train", "validation"]
-            assert "batches" not in printed
-            assert "equal_steps" not in printed
-            counts = re.findall(r"^ +\d +\d +(\d+) +\d", printed, re.MULTILINE)
-            assert sum(map(int, counts)) == 40
-        assert _listing(snapshot) == before
-        code, printed, told = call("plan", snapshot, "--workers", "2", "--limit", "3")
-        assert (code, printed) == (2, "")
-        assert f"--limit: is for a recipe or raw data, but {snapshot} is a snapshot" in told
-
-    def test_batch_size_needs_workers(self, images: Path, call: Any) -> None:
-        code, printed, told = call("plan", images, "--batch-size", "5")
-        assert (code, printed) == (2, "")
-        assert "--batch-size: requires --workers" in told
-
     def test_warns(self, tmp_path: Path, call: Any) -> None:
         (tmp_path / "t.csv").write_text("a,b\n1,2\n3\n")
         (tmp_path / "r.py").write_text(
@@ -518,7 +480,6 @@ class TestErrors:
             (["build", "x", "--out", "s3://"], "--out: s3:// is only a protocol"),
             (["build", "x", "--out", "file"], "--out: file is a file, expected a folder"),
             (["build", "x", "y", "--out", "z"], "unexpected extra argument"),
-            (["plan", "x", "--batch-size", "3"], "--batch-size: requires --workers"),
             (["rejects", "x", "--export", "y", "--list"], "--export: excludes --list"),
             (["rejects", "x", "--export", "y", "--number", "3"], "--export: excludes --number"),
             (["rejects", "x", "--export", "y", "--offset", "3"], "--export: excludes --offset"),

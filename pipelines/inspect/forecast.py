@@ -1,28 +1,23 @@
-"""Forecast: what a build would read and write, and how workers would divide it.
+"""Forecast: what a build would read and write.
 
-A dry run: an inventory, and a sample that is prepared in memory. Nothing is written. The shares of
-workers follow the arithmetic of the reader: ``dataset(…, shard=(index, count))`` divides
-in the same way, and the tests compare both.
+A dry run: an inventory, and a sample that is prepared in memory. Nothing is written.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import functools
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import psutil
 import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, ImageFacts, KeySpan
-from ...schemas.errors import DamagedSnapshotError, Reject
+from ...schemas.errors import Reject
 from ...schemas.features import ClassLabel, Features, is_optional
-from ...schemas.manifest import ShardEntry, SplitEntry
-from ...schemas.naming import ShardName, Workspace, join
+from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
 from ...schemas.recipe import NumbersRecords, Recipe
 from ...schemas.reject_budgets import TOTAL, exceeded_budgets
@@ -45,18 +40,11 @@ from ..prepare.run_files import RunFiles, keys_suffix, merge_image_facts
 from ..prepare.split_ends import find_split_ends
 from ..prepare.step import first_config, next_config
 from ..recipe.shipping import carry, refuse_optimized_python
-from ..snapshot import Snapshot
 from ..survey.stages import label_of
 from ..survey.survey import Survey, take_survey
 
 _SAMPLE_FILES = 64
 _SAMPLE_ROWS = 10_000
-_TOLERANCE = 0.05
-"""Parts of entire shards may differ by this fraction from an even share."""
-_OFFSET_BYTES = 8
-_PAIR_BYTES = 16
-Shares = list[list[tuple[int, int, int]]]
-"""Ranges of records of each worker: (number of the shard, first, end)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -449,181 +437,3 @@ def _warnings(survey: Survey, sample: _Sample, counts: Mapping[str, int]) -> Ite
     elif small := [name for name, _ in splits.fractions if counts[name] < 2 and sample.num_records]:
         failing = "" if splits.allow_empty else ", which fails the build"
         yield f"these splits may be empty{failing}: {', '.join(small)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkerShare:
-    """What one worker reads in an epoch."""
-
-    num_shards: int
-    """Shards of which it reads at least a part."""
-    num_examples: int
-    num_bytes: int
-    """Stored bytes of the shards."""
-
-    def num_batches(self, batch_size: int) -> int:
-        """Batches of an epoch, including a short last one."""
-        return -(-self.num_examples // batch_size)
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitShares:
-    """What workers read of one split."""
-
-    name: str
-    num_examples: int
-    workers: tuple[WorkerShare, ...]
-    even: tuple[WorkerShare, ...]
-    """The same with ``equal_steps=True``: their numbers of examples differ by one at most."""
-    num_divided: int
-    """Shards that several workers share."""
-
-    def equal_steps(self, batch_size: int) -> int:
-        """Batches of an epoch for every worker, with ``equal_steps=True``."""
-        return min(worker.num_batches(batch_size) for worker in self.even)
-
-    def num_left_out(self, batch_size: int) -> int:
-        """Examples in no batch of an epoch, with ``equal_steps=True``."""
-        most = self.equal_steps(batch_size) * batch_size
-        return sum(max(0, worker.num_examples - most) for worker in self.even)
-
-
-def shares_to_come(split: SplitForecast, num_workers: int) -> SplitShares:
-    """The shares of workers of a split, if all its shards and examples have the same size."""
-    total, num = split.num_examples, split.num_shards
-    ends = [total * shard // max(1, num) for shard in range(num + 1)]
-    return split_shares(
-        split.name,
-        [end - start for start, end in itertools.pairwise(ends)],
-        num_workers=num_workers,
-        num_bytes=lambda _, first, end: round(split.num_bytes * (end - first) / max(1, total)),
-    )
-
-
-def shares_of_snapshot(snapshot: Snapshot, num_workers: int) -> list[SplitShares]:
-    """The shares of workers of each split of a snapshot: exact, except for parts of GZIP shards.
-
-    Raises:
-        StorageError: if an index with the offsets of records cannot be read.
-    """
-    return [
-        split_shares(
-            name,
-            [shard.num_examples for shard in split.shards],
-            num_workers=num_workers,
-            num_bytes=_bytes_of_ranges(snapshot, split),
-        )
-        for name, split in snapshot.manifest.splits.items()
-    ]
-
-
-def _bytes_of_ranges(snapshot: Snapshot, split: SplitEntry) -> Callable[[int, int, int], int]:
-    places: dict[tuple[str, int], int] = {}
-
-    def place(shard: ShardEntry, record: int) -> int:
-        """Where a record begins in its file."""
-        if record in (0, shard.num_examples):
-            return shard.num_bytes if record else 0
-        if snapshot.manifest.compression == "gzip":
-            return shard.num_bytes * record // shard.num_examples
-        key = (shard.file, record)
-        if key not in places:
-            places[key] = _record_offset(snapshot, shard, record)
-        return places[key]
-
-    def num_bytes(number: int, first: int, end: int) -> int:
-        shard = split.shards[number]
-        return place(shard, end) - place(shard, first)
-
-    return num_bytes
-
-
-def _record_offset(snapshot: Snapshot, shard: ShardEntry, record: int) -> int:
-    name = ShardName.parse(shard.file)
-    if name is None:
-        raise DamagedSnapshotError(
-            f"{snapshot.path}: {shard.file!r} is not the name of a shard: expected one such as "
-            "'train-00000-of-00016.tfrecord'. Build again."
-        )
-    url = join(snapshot.path, name.index_files[0])
-    start = record * _PAIR_BYTES
-    content = storage.read_bytes(url, start, start + _OFFSET_BYTES)
-    if len(content) < _OFFSET_BYTES:
-        raise DamagedSnapshotError(
-            f"{url} ends before record {record:,}, expected {shard.num_examples:,} records. "
-            "Restore the file from a copy, or remove the snapshot and build again."
-        )
-    return int.from_bytes(content, "little")
-
-
-def split_shares(
-    name: str,
-    sizes: Sequence[int],
-    *,
-    num_workers: int,
-    num_bytes: Callable[[int, int, int], int],
-) -> SplitShares:
-    """The shares of workers of a split.
-
-    Args:
-        name: Name of the split.
-        sizes: Examples of each shard.
-        num_workers: Number of workers.
-        num_bytes: Returns the bytes of a range: (number of the shard, first, end).
-    """
-
-    def summed(shares: Shares) -> tuple[WorkerShare, ...]:
-        return tuple(
-            WorkerShare(
-                num_shards=len(ranges),
-                num_examples=sum(end - first for _, first, end in ranges),
-                num_bytes=sum(num_bytes(*part) for part in ranges),
-            )
-            for ranges in shares
-        )
-
-    parted = divide(sizes, num_workers, even=False)
-    readers = [shard for ranges in parted for shard, _, _ in ranges]
-    return SplitShares(
-        name=name,
-        num_examples=sum(sizes),
-        workers=summed(parted),
-        even=summed(divide(sizes, num_workers, even=True)),
-        num_divided=sum(1 for _, same in itertools.groupby(readers) if len(list(same)) > 1),
-    )
-
-
-def divide(sizes: Sequence[int], count: int, *, even: bool) -> Shares:
-    """Divides records into ``count`` parts; returns the ranges of each.
-
-    Args:
-        sizes: Records of each shard, in stored order.
-        count: Number of parts.
-        even: Whether sizes may differ by one record only. Else all cuts move to the nearest ends
-            of shards, if that keeps every part within 5 % of an even share.
-    """
-    starts = [0, *itertools.accumulate(sizes)]
-    total = starts[-1]
-    cuts = [total * part // count for part in range(count + 1)]
-    if not even:
-        ends = [_nearest(starts, cut) for cut in cuts]
-        shares = [stop - start for start, stop in itertools.pairwise(ends)]
-        if all(abs(share * count - total) <= _TOLERANCE * total for share in shares):
-            cuts = ends
-    return [list(_ranges_between(starts, first, last)) for first, last in itertools.pairwise(cuts)]
-
-
-def _ranges_between(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """The ranges between two positions in the stored order."""
-    for shard in range(bisect.bisect_right(starts, first) - 1, len(starts) - 1):
-        start, stop = starts[shard], starts[shard + 1]
-        if last <= start:
-            return
-        if max(first, start) < min(last, stop):
-            yield shard, max(first, start) - start, min(last, stop) - start
-
-
-def _nearest(starts: Sequence[int], cut: int) -> int:
-    """The start nearest to a position; of two, the lower."""
-    at = bisect.bisect_left(starts, cut)
-    return min(starts[max(0, at - 1) : at + 1], key=lambda start: (abs(start - cut), start))
