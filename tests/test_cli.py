@@ -586,7 +586,7 @@ class TestErrors:
                 sys.executable,
                 "-c",
                 "from snapshard import cli\n"
-                "from snapshard.pipelines.recipe import suggest\n"
+                "from snapshard.pipelines.inspect import suggest\n"
                 "suggest.suggest_recipe = lambda source: 1 / 0\n"
                 "cli.main(['plan', 'x'])",
             ],

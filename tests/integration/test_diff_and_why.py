@@ -73,7 +73,6 @@ def test_diff_for_people(call: Call, old: ss.Snapshot, new: ss.Snapshot) -> None
     code, out, _ = call("diff", old.path, new.path, "--ids", 3)
     assert code == 0
     assert out.split("\n  all ")[1].split()[:2] == ["300", "211"]
-    assert "1.csv, after #" in out
     assert "splits: train: 0.8 → 0.7" in out
     assert "splits: validation removed: 0.1" in out
     assert "moved from train to test: " in out
@@ -104,7 +103,6 @@ def test_diff_of_ids_alone(call: Call, old: ss.Snapshot, new: ss.Snapshot) -> No
     code, out, _ = call("diff", old.path, new.path, "--only-ids")
     assert code == 0
     assert "contents of records were not compared (--only-ids)" in out
-    assert "1.csv, after #" in out
     told = json.loads(call("diff", old.path, new.path, "--only-ids", "--json")[1])
     assert (told["contents"], told["records"]["changed"]) == (False, 0)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.analyze import external_graph as given_graph
+from snapshard.pipelines.survey import external_graph as given_graph
 from snapshard.pipelines.survey.external_graph import GivenGraph, find_graph
 from snapshard.schemas.errors import DamagedSnapshotError, RecipeError
 from snapshard.schemas.features import ClassLabel, Features, Scalar

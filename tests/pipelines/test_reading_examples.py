@@ -134,7 +134,7 @@ def test_ids(reader: types.ModuleType) -> None:
 
 def test_filter(reader: types.ModuleType) -> None:
     found = run("Leaving out examples", reader)
-    expected = [i for i in range(2_000) if i % 2 and i % 7 > 2]
+    expected = [*range(1, 2_000, 2)]
     assert sorted(positions(found["some"])) == expected
     assert found["some"].cardinality() == tf.data.UNKNOWN_CARDINALITY
     sizes = [batch["label"].shape[0] for batch in found["some"]]
