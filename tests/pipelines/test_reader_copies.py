@@ -118,13 +118,6 @@ def ids(dataset: Any) -> list[int]:
     return [int(i) for batch in dataset for i in batch["id"].numpy()]
 
 
-def two_threads() -> tf.data.Options:
-    """More processors read further ahead."""
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = 2
-    return options
-
-
 class Throttled:
     """Stands in for ``open_url``: a source that takes so long for each read, and counts them."""
 
@@ -492,9 +485,11 @@ class TestCopying:
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
     ) -> None:
         copies._AT_ONCE = 1
+        two_threads = tf.data.Options()  # more processors read further ahead
+        two_threads.threading.private_threadpool_size = 2
         for seed in (1, 2):
             slow.opened.clear()
-            options = {"local_copy": tmp_path / str(seed), "options": two_threads()}
+            options = {"local_copy": tmp_path / str(seed), "options": two_threads}
             found = ids(reader.dataset("train", 8, shuffle=2, seed=seed, **options))
             first = list(dict.fromkeys(i // NUM_EACH for i in found))
             opened = [int(name[6:11]) for name in slow.opened]
