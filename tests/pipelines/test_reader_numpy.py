@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ import snapshard as ss
 from snapshard.pipelines.reader.emit import describe, sides_of
 from snapshard.pipelines.reader.runtime import examples as examples_module
 from snapshard.pipelines.reader.runtime import frames as frames_module
-from snapshard.schemas.features import Features, flatten, tensor_form
+from snapshard.schemas.features import Features, flatten
 from snapshard.transforms.prepare.engine.rows import encode_example
 
 from .made_snapshots import num_open
@@ -39,10 +38,10 @@ from .test_reader_every_type import (
     EVERY,
     any_record,
     assert_same,
-    expected,
-    masks_of,
+    batches_of,
     types_of_features,
 )
+from .test_reader_every_type import plain as plain_python
 
 NUMBERS: Features = {"n": ss.Scalar("int64"), "x": ss.Tensor("float32", (3,))}
 
@@ -52,12 +51,16 @@ def numbered(start: int, stop: int) -> list[dict[str, Any]]:
 
 
 @functools.cache
-def sixty(gzip: bool) -> types.ModuleType:
-    """60 numbered records in two shards, for all examples of a test."""
+def shared(compression: str) -> types.ModuleType:
+    """60 numbered records in three shards, 7 and none of other splits; no test changes it."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
-    splits = {"train": [numbered(0, 21), numbered(21, 60)]}
-    return numpy_snapshot(folder / "made", NUMBERS, splits, compression="gzip" if gzip else "none")
+    splits = {
+        "train": [numbered(0, 25), numbered(25, 26), numbered(26, 60)],
+        "test": [numbered(60, 67)],
+        "none": [[]],
+    }
+    return numpy_snapshot(folder / "made", NUMBERS, splits, compression=compression)
 
 
 def part_of(made: types.ModuleType, name: str) -> Any:
@@ -74,51 +77,51 @@ def numbers_of(records: Any) -> list[int]:
     return [int(record["n"]) for record in records]
 
 
+def dataset_of(made: types.ModuleType) -> types.ModuleType:
+    """The package that has ``dataset``."""
+    return sys.modules[str(made.__package__)]
+
+
 @pytest.fixture(params=["none", "gzip"])
-def made(tmp_path: Path, request: pytest.FixtureRequest) -> types.ModuleType:
-    """60 numbered records in three shards, 7 of another split."""
-    splits = {
-        "train": [numbered(0, 25), numbered(25, 26), numbered(26, 60)],
-        "test": [numbered(60, 67)],
-        "none": [[]],
-    }
-    return numpy_snapshot(tmp_path / "made", NUMBERS, splits, compression=request.param)
+def made(request: pytest.FixtureRequest) -> types.ModuleType:
+    return shared(request.param)
 
 
-def assert_came_back(
-    found: list[dict[str, Any]], records: list[dict[str, Any]], features: Mapping[str, Any]
-) -> None:
-    for value, record in zip(found, records, strict=True):
-        sides = {key for key in record if key.endswith("/rate")}
-        masks = masks_of(features, record)
-        assert set(value) == {*features, *sides, *masks}
-        assert all(type(value[name]) is np.bool_ for name in masks)
-        for name, item in value.items():
-            wanted: Any = (record | masks)[name]
-            if name in features:
-                wanted = expected(features[name], wanted)
-                form = tensor_form(features[name])
-                dtype = features[name].dtype if form is None else form.dtype
-                if dtype == "bfloat16" or isinstance(features[name], ss.Audio):
-                    dtype = "float32"
-                if form is None or form.shape:
-                    assert item.dtype == np.dtype(object if dtype == "string" else dtype), name
-                    assert item.flags.writeable
-                    assert item.ndim == (3 if form is None else len(form.shape))
+@pytest.fixture
+def plain() -> types.ModuleType:
+    """Where what is tested does not depend on the compression."""
+    return shared("none")
+
+
+def assert_as_dataset(made: types.ModuleType) -> None:
+    """Each value by number and in a stream is what ``dataset`` gives, in type, form and content."""
+    records = list(made.Records("train"))
+    streamed = list(made.Stream("train", shuffle=False))
+    (batch,) = batches_of(dataset_of(made), folder_of(made), len(records))
+    assert all(set(record) == set(batch) for record in (*records, *streamed))
+    for name, tensor in batch.items():
+        dtype = tensor.dtype.as_numpy_dtype
+        kind = np.dtype(np.float32 if tensor.dtype == tf.bfloat16 else dtype)
+        wanted = plain_python(tensor)
+        for given_records in (records, streamed):
+            for record, value in zip(given_records, wanted, strict=True):
+                found = record[name]
+                if tensor.shape.rank > 1:
+                    assert found.dtype == kind, name
+                    assert found.flags.writeable
+                    assert found.ndim == tensor.shape.rank - 1
                 else:
-                    assert type(item) is (bytes if dtype == "string" else np.dtype(dtype).type)
-            assert_same(item.tolist() if hasattr(item, "tolist") else item, wanted, name)
+                    assert type(found) is (bytes if kind.hasobject else kind.type), name
+                assert_same(found.tolist() if hasattr(found, "tolist") else found, value, name)
 
 
 class TestValues:
     @pytest.mark.slow
-    def test_each_type_is_what_was_encoded(self, tmp_path: Path) -> None:
+    def test_each_type_is_as_in_dataset(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(4)
         records = [any_record(EVERY, rng) for _ in range(17)]
         reader = numpy_snapshot(tmp_path / "s", EVERY, {"train": [records[:9], records[9:]]})
-        by_number = reader.Records("train")
-        assert_came_back([by_number[i] for i in range(17)], records, EVERY)
-        assert_came_back(list(reader.Stream("train", shuffle=False)), records, EVERY)
+        assert_as_dataset(reader)
 
     @pytest.mark.slow
     @settings(max_examples=20)
@@ -126,13 +129,13 @@ class TestValues:
         declared=st.lists(types_of_features, min_size=1, max_size=4),
         seed=st.integers(0, 2**32),
     )
-    def test_any_features_come_back(self, declared: list[Any], seed: int) -> None:
+    def test_any_features_are_as_in_dataset(self, declared: list[Any], seed: int) -> None:
         features = {f"x{index}": feature for index, feature in enumerate(declared)}
         rng = np.random.default_rng(seed)
         records = [any_record(features, rng) for _ in range(3)]
         with tempfile.TemporaryDirectory() as folder:
             reader = numpy_snapshot(Path(folder) / "s", features, {"train": [records]})
-            assert_came_back(list(reader.Records("train")), records, features)
+            assert_as_dataset(reader)
 
     def test_structs_are_dicts(self, tmp_path: Path) -> None:
         declared = {
@@ -364,9 +367,9 @@ class TestRecords:
         del records
         assert num_open(made, "train") == 0
 
-    @given(st.lists(st.integers(-60, 59), max_size=40), st.booleans())
-    def test_batches_by_number(self, numbers: list[int], gzip: bool) -> None:
-        records = sixty(gzip).Records("train")
+    @given(st.lists(st.integers(-60, 59), max_size=40), st.sampled_from(["none", "gzip"]))
+    def test_batches_by_number(self, numbers: list[int], compression: str) -> None:
+        records = shared(compression).Records("train")
         found = records.__getitems__(numbers)
         assert numbers_of(found) == [number % 60 for number in numbers]
         assert len({id(record["x"]) for record in found}) == len(found)  # each its own
@@ -394,23 +397,21 @@ class TestRecords:
         assert len(reads) - opening == (5 if is_plain else 0)
 
     @pytest.mark.parametrize("number", [60, -61])
-    def test_batch_with_a_number_that_is_none(self, made: types.ModuleType, number: int) -> None:
+    def test_batch_with_a_number_that_is_none(self, plain: types.ModuleType, number: int) -> None:
         with pytest.raises(IndexError, match=f"60 records, no number {number}"):
-            made.Records("train").__getitems__([0, number])
+            plain.Records("train").__getitems__([0, number])
 
     @pytest.mark.parametrize("count", [1, 2, 7, 61])
-    def test_parts_hold_every_record_once(self, made: types.ModuleType, count: int) -> None:
+    def test_numbers_count_within_a_part(self, made: types.ModuleType, count: int) -> None:
         parts = [made.Records("train", shard=(index, count)) for index in range(count)]
-        found = [numbers_of(part) for part in parts]
-        assert list(itertools.chain(*found)) == list(range(60))
-        assert [len(part) for part in parts] == list(map(len, found))
-        assert max(map(len, found)) - min(map(len, found)) <= 1
+        assert list(itertools.chain(*map(numbers_of, parts))) == list(range(60))
+        assert_alike_in_length(parts)
         last = parts[-1]
         assert numbers_of(last.__getitems__([-1])) == [59]
-        assert numbers_of(pickle.loads(pickle.dumps(last))) == found[-1]
+        assert numbers_of(pickle.loads(pickle.dumps(last))) == numbers_of(last)
 
-    def test_travels_by_its_arguments(self, made: types.ModuleType) -> None:
-        records = made.Records("train", columns=["n"], check=False)
+    def test_travels_by_its_arguments(self, plain: types.ModuleType) -> None:
+        records = plain.Records("train", columns=["n"], check=False)
         _ = records[3]
         content = pickle.dumps(records)
         assert len(content) < 1000
@@ -418,8 +419,15 @@ class TestRecords:
         assert again[59] == {"n": 59}
         assert repr(again) == repr(records)
         assert repr(records) == "Records('made', 0123456789abcdef, 'train', columns=['n'])"
-        stream = made.Stream("train", shuffle=7, seed=3, epoch=2, shard=(1, 2))
+        stream = plain.Stream("train", shuffle=7, seed=3, epoch=2, shard=(1, 2))
         assert numbers_of(pickle.loads(pickle.dumps(stream))) == numbers_of(stream)
+
+
+def assert_alike_in_length(parts: list[Any]) -> None:
+    """Their lengths are those that they tell, and differ by one at most."""
+    lengths = [len(numbers_of(part)) for part in parts]
+    assert [*map(len, parts)] == lengths
+    assert max(lengths) - min(lengths) <= 1
 
 
 class TestStream:
@@ -441,34 +449,38 @@ class TestStream:
         fresh = made.Stream("train", shuffle=buffer)
         assert sorted(numbers_of(fresh)) == list(range(60))
 
-    def test_order_is_the_same_in_every_process(self, made: types.ModuleType) -> None:
+    def test_order_is_the_same_in_every_process(self, plain: types.ModuleType) -> None:
         code = (
             "from reader.arrays import Stream\n"
             "print([int(record['n']) for record in Stream('train', seed=5)])"
         )
         found = subprocess.run(
             [sys.executable, "-c", code],
-            cwd=folder_of(made),
+            cwd=folder_of(plain),
             env=os.environ | {"PYTHONHASHSEED": "7"},
             capture_output=True,
             text=True,
             check=True,
         )
-        assert ast.literal_eval(found.stdout) == numbers_of(made.Stream("train", seed=5))
+        assert ast.literal_eval(found.stdout) == numbers_of(plain.Stream("train", seed=5))
 
-    @pytest.mark.parametrize("count", [1, 2, 3, 7, 61])
+    @pytest.mark.parametrize("count", [1, 2, 3, 7, 13, 61])
     @pytest.mark.parametrize("shuffle", [False, 5])
     def test_parts_hold_every_record_once(
         self, made: types.ModuleType, count: int, shuffle: Any
     ) -> None:
-        parts = [
-            made.Stream("train", shuffle=shuffle, seed=2, shard=(index, count))
-            for index in range(count)
-        ]
-        found = [numbers_of(part) for part in parts]
-        assert sorted(itertools.chain(*found)) == list(range(60))
-        assert [len(part) for part in parts] == list(map(len, found))
-        assert max(map(len, found)) - min(map(len, found)) <= 1
+        for equal_steps in (False, True):
+            options = {"shuffle": shuffle, "seed": 2, "equal_steps": equal_steps}
+            parts = [
+                made.Stream("train", shard=(index, count), **options) for index in range(count)
+            ]
+            assert_alike_in_length(parts)
+            found = sorted(itertools.chain(*map(numbers_of, parts)))
+            if equal_steps:
+                assert {*map(len, parts)} == {60 // count}
+                assert len({*found}) == len(found)
+            else:
+                assert found == list(range(60))
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -484,74 +496,58 @@ class TestStream:
             ({"columns": ["m"]}, "there is no 'm', only n, x"),
         ],
     )
-    def test_wrong_arguments(self, made: types.ModuleType, options: Any, message: str) -> None:
+    def test_wrong_arguments(self, plain: types.ModuleType, options: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            made.Stream("train", **options)
+            plain.Stream("train", **options)
         if "shard" in options:
             with pytest.raises(ValueError, match=message):
-                made.Records("train", **options)
+                plain.Records("train", **options)
 
-    def test_wrong_split_or_root(self, made: types.ModuleType, tmp_path: Path) -> None:
+    def test_wrong_split_or_root(self, plain: types.ModuleType, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no split 'dev', only train, test, none"):
-            made.Records("dev")
+            plain.Records("dev")
         with pytest.raises(ValueError, match=r"manifest\.json is missing.* as root="):
-            made.Records("train", root=tmp_path)
+            plain.Records("train", root=tmp_path)
         with pytest.raises(ValueError, match=r"gs://bucket/s/manifest\.json is missing"):
-            made.Stream("train", root="gs://bucket/s")
+            plain.Stream("train", root="gs://bucket/s")
         (tmp_path / "manifest.json").write_text("{}")
         with pytest.raises(ValueError, match="is not a manifest"):
-            made.Stream("train", root=tmp_path)
+            plain.Stream("train", root=tmp_path)
         (tmp_path / "manifest.json").write_text('{"fingerprint": "f", "format_version": 1}')
         with pytest.raises(ValueError, match="has fingerprint f"):
-            made.Stream("train", root=tmp_path)
+            plain.Stream("train", root=tmp_path)
 
 
 class TestProcesses:
     """Ranks, each of which takes its part."""
 
-    def test_alone(self, made: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_as_torchrun_or_torch_says(
+        self, plain: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("RANK", raising=False)
         monkeypatch.delenv("WORLD_SIZE", raising=False)
-        assert made.process_shard() == (0, 1)
-
-    def test_as_torchrun_says(
-        self, made: types.ModuleType, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        assert plain.process_shard() == (0, 1)
         monkeypatch.setenv("RANK", "2")
         monkeypatch.setenv("WORLD_SIZE", "3")
-        assert made.process_shard() == (2, 3)
-        stream = made.Stream("train", shuffle=False, shard=made.process_shard())
+        assert plain.process_shard() == (2, 3)
+        stream = plain.Stream("train", shuffle=False, shard=plain.process_shard())
         assert numbers_of(stream) == list(range(40, 60))
-
-    def test_as_torch_says(self, made: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RANK", "2")
         distributed: Any = types.ModuleType("torch.distributed")
         distributed.is_available = distributed.is_initialized = lambda: True
         distributed.get_rank, distributed.get_world_size = (lambda: 3), (lambda: 5)
         monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
-        assert made.process_shard() == (3, 5)
+        assert plain.process_shard() == (3, 5)
 
     def test_each_that_reads_everything_is_warned(
-        self, made: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+        self, plain: types.ModuleType, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "2")
         with pytest.warns(UserWarning, match=r"process 0 of 2, .* shard=process_shard\(\)"):
-            stream = made.Stream("train")
+            stream = plain.Stream("train")
         assert len(pickle.loads(pickle.dumps(stream))) == 60  # a worker is not
-        made.Stream("train", shard=(0, 1))
-        made.Records("train")  # torch's DistributedSampler divides it
-
-    @pytest.mark.parametrize("count", [1, 7, 13, 61])
-    @pytest.mark.parametrize("shuffle", [False, 5])
-    def test_equal_steps(self, made: types.ModuleType, count: int, shuffle: Any) -> None:
-        parts = [
-            made.Stream("train", shuffle=shuffle, seed=1, shard=(i, count), equal_steps=True)
-            for i in range(count)
-        ]
-        found = [numbers_of(part) for part in parts]
-        assert {*map(len, found)} == {60 // count} == {*map(len, parts)}
-        assert len({*itertools.chain(*found)}) == 60 // count * count
+        plain.Stream("train", shard=(0, 1))
+        plain.Records("train")  # torch's DistributedSampler divides it
 
 
 class TestResuming:
@@ -561,7 +557,7 @@ class TestResuming:
         st.sampled_from([False, 1, 2, 9, 59, 60, 100]),
         st.integers(0, 60),
         st.sampled_from([(0, 1), (1, 2), (5, 7)]),
-        st.booleans(),
+        st.sampled_from(["none", "gzip"]),
         st.booleans(),
         st.sampled_from([1, 1000]),
     )
@@ -570,11 +566,11 @@ class TestResuming:
         shuffle: Any,
         num: int,
         shard: tuple[int, int],
-        gzip: bool,
+        compression: str,
         equal_steps: bool,
         block: int,
     ) -> None:
-        reader = sixty(gzip)
+        reader = shared(compression)
         options = {"shuffle": shuffle, "shard": shard, "epoch": 3, "equal_steps": equal_steps}
         stream = reader.Stream("train", **options)
         iterator = iter(stream)
@@ -616,8 +612,8 @@ class TestResuming:
         total = sum(path.stat().st_size for path in (tmp_path / "s").glob("*.tfrecord"))
         assert num_bytes <= total * 152 // 1200
 
-    def test_of_a_pass_that_ended_nothing_is_left(self, made: types.ModuleType) -> None:
-        stream = made.Stream("train", seed=1)
+    def test_of_a_pass_that_ended_nothing_is_left(self, plain: types.ModuleType) -> None:
+        stream = plain.Stream("train", seed=1)
         wanted = numbers_of(stream)
         state = stream.state_dict()
         stream.load_state_dict(state)
@@ -627,39 +623,34 @@ class TestResuming:
         stream.set_epoch(1)
         assert len(numbers_of(stream)) == 60
 
-    def test_the_epoch_that_is_resumed_may_be_set_again(self, made: types.ModuleType) -> None:
-        stream = made.Stream("train", seed=1, epoch=4)
+    def test_the_epoch_that_is_resumed_may_be_set_again(self, plain: types.ModuleType) -> None:
+        stream = plain.Stream("train", seed=1, epoch=4)
         iterator = iter(stream)
         next(iterator)
-        again = made.Stream("train", seed=1)
+        again = plain.Stream("train", seed=1)
         again.load_state_dict(stream.state_dict())
         again.set_epoch(4)
         assert numbers_of(again) == numbers_of(iterator)
 
-    def test_state_between_two_epochs(self, made: types.ModuleType) -> None:
-        stream = made.Stream("train", seed=1)
-        numbers_of(stream)
-        stream.set_epoch(1)
-        state = stream.state_dict()
+    @pytest.mark.parametrize("num_passes", [0, 1])
+    def test_state_between_two_passes(self, plain: types.ModuleType, num_passes: int) -> None:
+        stream = plain.Stream("train", seed=1)
+        for epoch in range(num_passes):
+            numbers_of(stream)
+            stream.set_epoch(epoch + 1)
+        again = plain.Stream("train", seed=1)
+        again.load_state_dict(stream.state_dict())
         wanted = numbers_of(stream)
         assert len(wanted) == 60
-        again = made.Stream("train", seed=1)
-        again.load_state_dict(state)
         assert numbers_of(again) == wanted
 
-    def test_epoch_that_is_set_within_a_pass(self, made: types.ModuleType) -> None:
-        stream = made.Stream("train", seed=1)
+    def test_epoch_that_is_set_within_a_pass(self, plain: types.ModuleType) -> None:
+        stream = plain.Stream("train", seed=1)
         wanted = numbers_of(stream)
         iterator = iter(stream)
         stream.set_epoch(1)
         assert numbers_of(iterator) == wanted
         assert numbers_of(stream) != wanted
-
-    def test_state_before_the_first_pass(self, made: types.ModuleType) -> None:
-        stream = made.Stream("train", seed=1)
-        again = made.Stream("train", seed=1)
-        again.load_state_dict(stream.state_dict())
-        assert numbers_of(again) == numbers_of(stream)
 
     @pytest.mark.parametrize(
         ("other", "message"),
@@ -670,27 +661,27 @@ class TestResuming:
         ],
     )
     def test_state_of_another_stream(
-        self, made: types.ModuleType, other: dict[str, Any], message: str
+        self, plain: types.ModuleType, other: dict[str, Any], message: str
     ) -> None:
         options: dict[str, Any] = {"split": "train", "shuffle": 7}
-        state = made.Stream(**options).state_dict()
+        state = plain.Stream(**options).state_dict()
         with pytest.raises(ValueError, match=message):
-            made.Stream(**(options | other)).load_state_dict(state)
+            plain.Stream(**(options | other)).load_state_dict(state)
         state["fingerprint"] = "f"
         with pytest.raises(ValueError, match="has fingerprint='f', but this stream has"):
-            made.Stream(**options).load_state_dict(state)
+            plain.Stream(**options).load_state_dict(state)
 
     @pytest.mark.parametrize("name", ["epoch", "part", "seed", "given"])
-    def test_state_that_lacks_a_part(self, made: types.ModuleType, name: str) -> None:
-        stream = made.Stream("train")
+    def test_state_that_lacks_a_part(self, plain: types.ModuleType, name: str) -> None:
+        stream = plain.Stream("train")
         state = stream.state_dict()
         del state[name]
         with pytest.raises(ValueError, match=f"The state has no {name!r}"):
             stream.load_state_dict(state)
 
-    def test_state_of_another_part(self, made: types.ModuleType) -> None:
-        state = made.Stream("train", shard=(1, 2)).state_dict()
-        stream = made.Stream("train", shard=(0, 4))
+    def test_state_of_another_part(self, plain: types.ModuleType) -> None:
+        state = plain.Stream("train", shard=(1, 2)).state_dict()
+        stream = plain.Stream("train", shard=(0, 4))
         stream.load_state_dict(state)
         with pytest.raises(ValueError, match=r"is for part \(1, 2\), but this is \(0, 4\)"):
             iter(stream)
@@ -926,16 +917,16 @@ class TestLoaders:
     @pytest.mark.peers
     @pytest.mark.parametrize("dataset", ["Records", "Stream"])
     @WORKERS
-    def test_torch(self, made: types.ModuleType, dataset: str, method: str, workers: int) -> None:
-        assert_shuffled(load_by("torch", made, dataset, method, workers))
+    def test_torch(self, plain: types.ModuleType, dataset: str, method: str, workers: int) -> None:
+        assert_shuffled(load_by("torch", plain, dataset, method, workers))
 
     @pytest.mark.peers
     @WORKERS
     def test_torch_resumes_a_stream(
-        self, made: types.ModuleType, method: str, workers: int
+        self, plain: types.ModuleType, method: str, workers: int
     ) -> None:
         """After each number of batches, by ``StatefulDataLoader``: what is left, then all."""
-        passes = load_by("stateful", made, "Stream", method, workers)
+        passes = load_by("stateful", plain, "Stream", method, workers)
         wanted, *resumed = passes
         assert_shuffled(list(itertools.chain(*wanted)))
         for num, left, following in resumed:
@@ -944,22 +935,22 @@ class TestLoaders:
         assert len(resumed) == (len(wanted) + 1 if method == "fork" else 1)
 
     @pytest.mark.peers
-    def test_torch_ranks(self, made: types.ModuleType) -> None:
+    def test_torch_ranks(self, plain: types.ModuleType) -> None:
         """Processes of a group that is initialized: records once, and as many steps if asked."""
-        ranks, equal = load_by("ranks", made, "Stream", "spawn", 1)
+        ranks, equal = load_by("ranks", plain, "Stream", "spawn", 1)
         for numbers in (ranks, equal):
             assert_shuffled(list(itertools.chain(*numbers)))
             assert [len(of_rank) for of_rank in numbers] == [30, 30]
 
     @pytest.mark.peers
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_grain_loader(self, made: types.ModuleType, workers: int) -> None:
-        assert_shuffled(load_by("grain", made, "Records", "loader", workers))
+    def test_grain_loader(self, plain: types.ModuleType, workers: int) -> None:
+        assert_shuffled(load_by("grain", plain, "Records", "loader", workers))
 
     @pytest.mark.peers
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_grain_dataset_and_checkpoint(self, made: types.ModuleType, workers: int) -> None:
-        assert_shuffled(load_by("grain", made, "Records", "dataset", workers))
+    def test_grain_dataset_and_checkpoint(self, plain: types.ModuleType, workers: int) -> None:
+        assert_shuffled(load_by("grain", plain, "Records", "dataset", workers))
 
 
 def assert_shuffled(numbers: list[int]) -> None:

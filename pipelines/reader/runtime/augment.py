@@ -91,8 +91,8 @@ def map_each(function: Callable[[Any], Any], batch: Any, signature: Any) -> Any:
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     """A user's function, converted by AutoGraph when it is traced.
 
-    The package's own functions are not converted, because that takes 50 ms. With ``debug=True``
-    TensorFlow traces the function once, and then runs it eagerly.
+    The package's own functions are not converted, because that takes 50 ms. In the debug mode of
+    tf.data TensorFlow traces the function once, and then runs it eagerly.
     """
     traced = tf.function(function)
 

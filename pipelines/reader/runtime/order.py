@@ -9,6 +9,15 @@ Small records are dealt one by one, large ones in chunks. Of n workers, worker i
 i, i + n, i + 2 n, … A step of all workers together therefore holds the same records for each n that
 divides 24, and an epoch can be resumed at any step by arithmetic.
 
+For example, 1,000 small records, read by one worker: 24 streams of 41 records, and a tail of 16.
+Stream 0 holds the records 0 to 40; stream 1 is at position 12 and holds 492 to 532, stream 2 at
+position 6 (246 to 286), stream 3 at position 18: the digits of the stream's number, reversed. The
+first 24 records of an epoch are one of each stream. Of two workers, one reads the even streams,
+which are at the positions 0 to 11, so the first half of the split. The tail moves with the epoch's
+seed: in gap 2 it is the records 82 to 97, which come last, and the stream at position 2 begins at
+98. After 100 records, streams 0 to 3 have delivered 5 records each and the others 4, so that an
+epoch is resumed there without reading what came before.
+
 ``ByShard`` is the order where this is impossible: shards that cannot be read from the middle
 (GZIP), or pieces that the workers of a service share. Each shard is a stream.
 """

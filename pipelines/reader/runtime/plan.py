@@ -71,11 +71,11 @@ def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
 
         plan = share_work(plan)
     if options.windows is not None:
-        from .sequences import cut_windows
+        from .windows import cut_windows
 
         plan = cut_windows(plan)
     if options.pack is not None:
-        from .sequences import pack_lists
+        from .packing import pack_lists
 
         plan = pack_lists(plan)
     if options.pads and options.service is not None:
@@ -197,11 +197,11 @@ def steps_of(options: Options) -> int:
 
         paddings(options)
     if options.windows is not None:
-        from .sequences import check_windows
+        from .windows import check_windows
 
         check_windows(options)
     if options.pack is not None:
-        from .sequences import packed_lists
+        from .packing import packed_lists
 
         packed_lists(options)
     if options.with_id:

@@ -1,4 +1,4 @@
-"""Lists of varying length: bucketing, padding, windows, packing."""
+"""Lists of varying length: bucketing, padding, and what ``windows=`` and ``pack=`` share."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .cache import as_is
-from .kinds import is_clip
 from .options import Options
-from .parsing import clip_decoder, make_parser
+from .parsing import make_parser
 from .pipeline import Plan
 from .targets import targets_of
 
-_POOL = 32
-"""Number of batches that are sorted by length together, or whose records are packed together …"""
-_PACKED = 1_024
-"""… and minimum number of records packed together."""
-_OPEN_ROWS = 512
-"""Maximum number of rows searched for room."""
+POOL = 32
+"""Number of batches that are sorted by length together, or whose records are packed together."""
 
 
 def bucket_batches(plan: Plan) -> Plan:
@@ -48,7 +42,7 @@ def bucket_batches(plan: Plan) -> Plan:
             order = tf.concat([tf.reshape(groups, [-1]), order[full * size :]], axis=0)
             return tf.nest.map_structure(lambda column: tf.gather(column, order), pool)
 
-        pools = read_epoch(plan, seed).rebatch(_POOL * size).enumerate()
+        pools = read_epoch(plan, seed).rebatch(POOL * size).enumerate()
         pools = pools.map(sort, num_parallel_calls=options.num_parallel_calls)
         return pools.rebatch(size, drop_remainder=options.drop_remainder)
 
@@ -73,17 +67,17 @@ def lengths_of(bucket: bool | str) -> Callable[[Any], Any]:
     parse = make_parser(columns=[str(name)], needs_size=False, decodes=False)
 
     def lengths(serialized: Any) -> Any:
-        return dict(_named(parse(serialized)))[name].row_lengths()
+        return dict(named(parse(serialized)))[name].row_lengths()
 
     return lengths
 
 
-def _named(values: Any, name: str = "") -> list[tuple[str, Any]]:
+def named(values: Any, name: str = "") -> list[tuple[str, Any]]:
     """The tensors in nested dicts, with the names of their features."""
     if not isinstance(values, dict):
         return [(name, values)]
     dot = f"{name}." if name else ""
-    return [leaf for key, value in values.items() for leaf in _named(value, f"{dot}{key}")]
+    return [leaf for key, value in values.items() for leaf in named(value, f"{dot}{key}")]
 
 
 def pad_lists(plan: Plan) -> Plan:
@@ -110,12 +104,12 @@ def pad_lists(plan: Plan) -> Plan:
         )
 
     def padded(*batch: Any) -> Any:
-        return _map_features(dense, parse(*batch), options)
+        return map_features(dense, parse(*batch), options)
 
     return dataclasses.replace(plan, parse_batch=padded)
 
 
-def _map_features(change: Callable[[Any, str], Any], batch: Any, options: Options) -> Any:
+def map_features(change: Callable[[Any, str], Any], batch: Any, options: Options) -> Any:
     """Applies ``change(tensor, name)`` to the features of a batch."""
     targets = targets_of(options.as_supervised)
 
@@ -179,90 +173,6 @@ def _is_numeric_list(name: str) -> bool:
     return None in feature.get("shape", []) and feature["dtype"] not in ("string", "bool")
 
 
-def cut_windows(plan: Plan) -> Plan:
-    """Cuts lists into windows and batches these; each repeats the other features of its record.
-
-    Windows are shuffled together with those of as many records as a batch has. A record shorter
-    than a window yields none; an epoch without any window fails. The frames of clips are decoded
-    after that, in the batches of windows, which are small.
-    """
-    options, parse = plan.options, plan.parse_batch
-    read_epoch = all_records(plan.read_epoch)
-    check_windows(options)
-    assert options.windows is not None
-    length, step = options.windows
-    has_clips = any(map(is_clip, facts.FEATURES.values()))
-    decode = clip_decoder(
-        columns=options.columns,
-        as_supervised=options.as_supervised,
-        image_size=options.image_size,
-        dtype=options.dtype,
-        scale=options.scale,
-    )
-
-    def cut(number: Any, batch: Any, seed: Any) -> Any:
-        leaves = tf.nest.flatten(batch)
-        lists = [leaf for leaf in leaves if isinstance(leaf, tf.RaggedTensor)]
-        num = lists[0].row_lengths()
-        same = [tf.debugging.assert_equal(leaf.row_lengths(), num, unlike) for leaf in lists[1:]]
-        with tf.control_dependencies([one for one in same if one is not None]):
-            counts = tf.maximum((num - length) // step + 1, 0)
-        records = tf.repeat(tf.range(tf.size(counts)), counts)
-        within = tf.range(tf.reduce_sum(counts)) - tf.repeat(
-            tf.cumsum(counts, exclusive=True), counts
-        )
-        order = tf.range(tf.size(records))
-        if options.shuffles:
-            order = tf.argsort(tf.random.stateless_uniform([tf.size(records)], [seed, number]))
-        records, within = tf.gather(records, order), tf.gather(within, order)
-
-        def windows(leaf: Any) -> Any:
-            if not isinstance(leaf, tf.RaggedTensor):
-                return tf.gather(leaf, records)
-            begin = tf.gather(leaf.row_starts(), records) + within * step
-            return tf.gather(leaf.values, begin[:, None] + tf.range(length, dtype=tf.int64))
-
-        return tf.nest.pack_sequence_as(batch, [windows(leaf) for leaf in leaves])
-
-    def decoded(*batch: Any) -> Any:
-        found = batch[0] if len(batch) == 1 else batch
-        return _map_features(decode, found, options)
-
-    def read(plan: Plan, seed: Any) -> tf.data.Dataset:
-        def parsed(number: Any, serialized: Any) -> Any:
-            return cut(number, parse(serialized), seed)
-
-        batches = read_epoch(plan, seed).enumerate()
-        batches = batches.map(parsed, num_parallel_calls=options.num_parallel_calls)
-        batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        if has_clips:
-            batches = batches.map(decoded, num_parallel_calls=options.num_parallel_calls)
-        return fail_if_empty(batches, no_window) if plan.order.num_records else batches
-
-    unlike = (
-        f"windows={options.windows} cuts all lists of a record alike, and some have different "
-        "numbers of values: name those to cut with columns=."
-    )
-    few = f", or only a few have, with less than {options.batch_size} windows together"
-    no_window = (
-        f"windows={options.windows} gives no batch: no list read from {options.split} has {length} "
-        f"values{few if options.drop_remainder else ''}. Choose a shorter window; LENGTHS of the "
-        "reader shows lengths."
-    )
-    return finished(plan, read)
-
-
-def check_windows(options: Options) -> None:
-    """Raises ValueError if there are no lists to cut, or their values differ in shape."""
-    targets = targets_of(options.as_supervised)
-    wanted = {*(facts.FEATURES if options.columns is None else options.columns)}
-    wanted = wanted if targets is None else targets.wanted(options.columns)
-    shapes = [facts.FEATURES[name].get("shape", []) for name in wanted]
-    varying = [shape for shape in shapes if None in shape]
-    if not varying or any(None in shape[1:] for shape in varying):
-        raise ValueError("windows= needs lists, each of whose values has one shape.")
-
-
 def all_records(read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Any:
     """Keeps an epoch's short batch: no record may be dropped before it is cut or packed."""
 
@@ -281,161 +191,15 @@ def finished(plan: Plan, read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> 
     )
 
 
-def pack_lists(plan: Plan) -> Plan:
-    """Batches rows of one length, each filled with several lists.
-
-    The records of a pool of batches are packed together: longest first, each into the first row
-    that has room for it. Within a row, records keep their order. For each list, also yields
-    ``<name>_segment_ids``, int32, 1 for a row's first record and 0 for padding, and
-    ``<name>_positions``, int32, the position within the record. Records without a value are
-    dropped.
-    """
-    options, parse = plan.options, plan.parse_batch
-    read_epoch = all_records(plan.read_epoch)
-    lists = packed_lists(options)
-    assert options.pack is not None
-    length = int(options.pack)
-
-    def pack(serialized: Any) -> dict[str, Any]:
-        parsed = dict(_named(parse(serialized)))
-        values = {name: parsed[name] for name in lists}
-        found = _split(values, length) if len(lists) == 1 else _unsplit(values, length)
-        lengths = tf.stack([one.row_lengths() for one in found.values()], axis=1)
-        rows = tf.numpy_function(_rows, [lengths, length], tf.int64, stateful=False)
-        rows = tf.ensure_shape(rows, [None])
-        order = tf.argsort(rows, stable=True)
-        rows, lengths = tf.gather(rows, order), tf.gather(lengths, order)
-        num = tf.reduce_max(tf.concat([rows, [-1]], axis=0)) + 1
-        counts = tf.math.bincount(rows, minlength=num, dtype=tf.int64)  # of segments in each row
-        segments = tf.ragged.range(counts).flat_values + 1
-        packed: dict[str, Any] = {}
-        for number, (name, one) in enumerate(found.items()):
-            each = lengths[:, number]
-            totals = tf.math.unsorted_segment_sum(each, rows, num)
-            columns = {
-                name: tf.gather(one, order).flat_values,
-                f"{name}_segment_ids": tf.cast(tf.repeat(segments, each), tf.int32),
-                f"{name}_positions": tf.cast(tf.ragged.range(each).flat_values, tf.int32),
-            }
-            for key, flat in columns.items():
-                dense = tf.RaggedTensor.from_row_lengths(flat, totals).to_tensor(
-                    shape=[None, length]
-                )
-                packed[key] = tf.ensure_shape(dense, [None, length])
-        return packed
-
-    def read(plan: Plan, seed: Any) -> tf.data.Dataset:
-        pools = read_epoch(plan, seed).rebatch(max(_POOL * options.batch_size, _PACKED))
-        batches = pools.map(pack, num_parallel_calls=options.num_parallel_calls)
-        batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        endless = options.epochs is None
-        return fail_if_empty(batches, waits_forever(f"pack={length}")) if endless else batches
-
-    return finished(plan, read)
-
-
-def packed_lists(options: Options) -> list[str]:
-    """The names of the lists that ``pack=`` packs.
-
-    Raises:
-        ValueError: if other features are read, or there are several lists and some are too long.
-    """
-    assert options.pack is not None
-    length, features = int(options.pack), facts.FEATURES
-    wanted = [*features] if options.columns is None else [*options.columns]
-    lists = [name for name in wanted if _is_packable(name)]
-    packable = [name for name in features if _is_packable(name)]
-    if not packable:
-        raise ValueError(f"pack={length} needs lists of numbers, and {facts.NAME} has none.")
-    if not lists or lists != wanted:
-        others = ", ".join(name for name in wanted if name not in lists)
-        raise ValueError(
-            f"pack={length} packs only lists of numbers, not {others}: pass "
-            f"columns={lists or packable}."
-        )
-    ends = {name: facts.LENGTHS.get(name) or [0] for name in lists}
-    for name in lists if len(lists) > 1 else ():
-        if ends[name][-1] > length:
-            raise ValueError(
-                f"pack={length}: lists of {name!r} have up to {ends[name][-1]} values. Give a "
-                "larger number, or a single list, which is split (columns=)."
-            )
-    return lists
-
-
-def _is_packable(name: str) -> bool:
-    """Whether a feature is a list of numbers."""
-    feature = facts.FEATURES[name]
-    return feature.get("shape") == [None] and feature["dtype"] != "string"
-
-
-def _split(values: dict[str, Any], length: int) -> dict[str, Any]:
-    """Splits longer lists into pieces of this length and a rest; drops empty ones."""
-    ((name, value),) = values.items()
-    lengths = value.row_lengths()
-    counts = (lengths + length - 1) // length
-    before = tf.ragged.range(counts).flat_values * length  # preceding values of the same list
-    pieces = tf.minimum(tf.repeat(lengths, counts) - before, length)
-    return {name: tf.RaggedTensor.from_row_lengths(value.flat_values, pieces)}
-
-
-def _unsplit(values: dict[str, Any], length: int) -> dict[str, Any]:
-    """The lists of records that have a value; raises if a list is longer than a row."""
-    lengths = tf.stack([value.row_lengths() for value in values.values()], axis=1)
-    longest = tf.reduce_max(tf.concat([lengths, tf.zeros([1, len(values)], tf.int64)], 0), 0)
-    text = f"pack={length} is less than the longest lists of {', '.join(values)}:"
-    with tf.control_dependencies(
-        [tf.debugging.Assert(tf.reduce_all(longest <= length), [text, longest])]
-    ):
-        is_kept = tf.reduce_any(lengths > 0, axis=1)
-    return {name: tf.ragged.boolean_mask(value, is_kept) for name, value in values.items()}
-
-
-def _rows(lengths: Any, length: Any) -> Any:
-    """The row of each record, numbered by their first records: first fit, longest first.
-
-    Args:
-        lengths: int64[records, lists].
-        length: Length of a row; no list is longer.
-    """
-    num, rows = 0, np.zeros(len(lengths), np.int64)
-    room = np.zeros((len(lengths), lengths.shape[1]), np.int64)
-    for record in np.argsort(-lengths.sum(axis=1), kind="stable"):
-        need, first = lengths[record], max(0, num - _OPEN_ROWS)
-        fits = (room[first:num] >= need).all(axis=1)
-        at = int(fits.argmax()) if num else 0
-        if num and fits[at]:
-            at += first
-        else:
-            at, num = num, num + 1
-            room[at] = length
-        room[at] -= need
-        rows[record] = at
-    _, firsts, numbers = np.unique(rows, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(firsts)).astype(np.int64)[numbers]
-
-
-def waits_forever(option: str) -> str:
-    """The error of endless epochs without a batch: the first one would be searched for forever."""
-    return f"epochs=None would wait forever: {option} gives no batch."
-
-
-def fail_if_empty(
-    batches: tf.data.Dataset, text: str, end: tf.data.Dataset | None = None
-) -> tf.data.Dataset:
-    """The same batches of an epoch; raises an error with this text if there are none.
-
-    ``end`` is a dataset of one batch without examples, required if batches contain ragged tensors.
-    """
+def fail_if_empty(batches: tf.data.Dataset, text: str) -> tf.data.Dataset:
+    """The same dense batches of an epoch; raises an error with this text if there are none."""
     spec = batches.element_spec
 
-    def empty(one: Any) -> Any:
-        return tf.zeros([0, *(dim or 0 for dim in one.shape[1:])], one.dtype)
+    def empty(tensor: Any) -> Any:
+        return tf.zeros([0, *(dim or 0 for dim in tensor.shape[1:])], tensor.dtype)
 
     def count(num: Any, batch: Any) -> Any:
-        first = tf.nest.flatten(batch)[0]
-        is_ragged = isinstance(first, tf.RaggedTensor)
-        is_batch = (first.nrows() if is_ragged else tf.shape(first, tf.int64)[0]) > 0
+        is_batch = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0] > 0
         with tf.control_dependencies([tf.debugging.Assert(is_batch | (num > 0), [text])]):
             return num + 1, (tf.identity(is_batch), batch)
 
@@ -445,13 +209,10 @@ def fail_if_empty(
 
     def kept(is_batch: Any, batch: Any) -> Any:
         del is_batch
-        return tf.nest.map_structure(shaped, batch, spec)
+        return tf.nest.map_structure(
+            lambda value, tensor: tf.ensure_shape(value, tensor.shape), batch, spec
+        )
 
-    def shaped(value: Any, one: Any) -> Any:
-        is_ragged = isinstance(value, tf.RaggedTensor)
-        return value if is_ragged else tf.ensure_shape(value, one.shape)
-
-    if end is None:
-        end = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, spec))
+    end = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, spec))
     zero = tf.constant(0, tf.int64)
     return batches.concatenate(end).scan(zero, count).filter(is_kept).map(kept)
