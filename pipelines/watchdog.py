@@ -51,7 +51,7 @@ WARN_S = 60.0
 MIN_JOB_S = 60.0
 """Minimum seconds for a job to start: processes load their libraries and report nothing yet."""
 _GUARD_WAITS_S = 2.0
-"""Seconds that the guard gives the build to end beyond what the build gives itself."""
+"""Extra grace period before the guard kills the build, in seconds."""
 _MAX_CALLS = 3
 _ADVICE = (
     "Check what it may be waiting for: a disk, network mount, store or database that hangs, a "

@@ -42,10 +42,11 @@ from .hash_cache import HashCache, Known, read_hash_cache
 from .sample import lowest_files
 
 CHUNK_BYTES = 4 * 2**20
-_HELD_BYTES = 64 << 20
-"""Maximum size of a file of a store that is kept in memory while it is learned."""
-_holding = threading.BoundedSemaphore(4)  # files that are kept at a time
 """Files are hashed in chunks of this size: memory is bounded by this times the threads."""
+_HELD_BYTES = 64 << 20
+"""Maximum size of a file of a store that is kept in memory while it is hashed and cut."""
+_holding = threading.BoundedSemaphore(4)
+"""The number of files that are kept in memory at a time."""
 
 STEP = "inventory"
 EXCLUDED = "excluded by the recipe"

@@ -7,6 +7,11 @@ which builds of many runs have, no key is read if cuts at bin edges are good eno
 Cuts divide a row of atoms (records, or records that must stay together) into consecutive parts.
 Positions are ``bounds``: int64[n + 1], ascending, the total weight before each atom, first 0 and
 last the total. Cuts are indices into them: int64[parts + 1], first 0 and last n.
+
+For example, a split of 1,000 bytes is to become two shards. The histogram says that its bins hold
+300, 500 and 200 bytes, so the best cut, at 500, is inside the second bin. Only the keys of that bin
+are read. If it holds five records of 100 bytes, the bounds are 0, 300, 400, 500, 600, 700, 800 and
+1,000, and the cut is exact: after the second of the five.
 """
 
 from __future__ import annotations

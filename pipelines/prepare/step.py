@@ -57,7 +57,7 @@ class PreparedStage:
 
     @property
     def replaced(self) -> set[str]:
-        """The runs of revision 0 in whose place the stage has one of the recipe's revision."""
+        """Revision-0 runs superseded by the recipe's revision."""
         if not self.key.revision:
             return set()
         runs = {self.key.run_id(unit) for unit in self.units}
@@ -99,7 +99,7 @@ class Prepared:
 
     @property
     def replaced(self) -> tuple[str, ...]:
-        """Runs of revision 0 that hold rejects, and that the recipe's revision replaced."""
+        """Revision-0 runs with rejects that are superseded by the recipe's revision."""
         return tuple(run_id for stage in self.stages for run_id in stage.replaced)
 
     @property

@@ -10,6 +10,10 @@ those that it meets.
 
 :func:`code_parts` names and digests each function, class and variable by itself, to report which
 one differs. Only digests, no values: a constant may be confidential.
+
+For example, ``def scale(record): return {"x": record["x"] * FACTOR}`` beside ``FACTOR = 2`` is two
+parts: the syntax of ``scale``, without comments and layout, and the variable ``FACTOR`` with the
+hash of 2. With ``FACTOR = 3`` the digest is another, and ``FACTOR`` is the part that differs.
 """
 
 from __future__ import annotations

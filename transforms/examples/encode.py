@@ -25,6 +25,11 @@ numbers of a feature are laid out for many rows at once, and NumPy copies them t
 positions in one buffer, each as a single opaque item. Long payloads (bytes, lists) are not copied
 until Arrow joins them with the buffers between them.
 
+For example, two records whose feature ``n`` is 1 and 300, an int64. As varints, the values have 1
+and 2 bytes, so all enclosing lengths are known: 0c 0a 05 03 01 and 0d 0b 06 04 02. The examples are
+``0a 0c 0a 0a 0a 01 6e 12 05 1a 03 0a 01 01`` and ``0a 0d 0a 0b 0a 01 6e 12 06 1a 04 0a 02 ac 02``.
+What does not differ between rows is laid out once for many of them.
+
 Wire format: https://protobuf.dev/programming-guides/encoding/
 """
 

@@ -4,6 +4,11 @@ If something other than the record's key decides its split, the partition is the
 four such rules: the hash of a group, a folder, a column's value, a time. A record to which no split
 applies is rejected, never dropped silently. A stratum is a label as text; reports count the same
 labels.
+
+For example, with ``Splits(train=0.8, test=0.2, group_by="patient")`` a record's key is the hash of
+its id, but the hash of its patient decides between train, partition 0, and test, partition 1. All
+runs are sorted by (partition, key): the records of a split lie together, and a shard of test is the
+range of keys of partition 1 between two cuts.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A batch that fails is run again in parts, down to single records: those that fail become rejects,
 and the others get the same bytes as in a batch, since a record's result does not depend on other
-records.
+records. For example, one of 256 records fails: so does the batch, then one of its four parts of 64
+records, one of 16, one of 4, and the record alone. These are 17 runs of 596 records in all.
 
 A chain of steps is cut after each filter, around each step on columns, and then into batched steps
 at the beginning or end of each part and the rest. A step on columns needs no graph. Batched steps
