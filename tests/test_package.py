@@ -300,7 +300,9 @@ def _text_files() -> list[Path]:
     return [
         path
         for path in [*ROOT.iterdir(), *inner]
-        if path.is_file() and path.suffix in {"", ".py", ".md", ".toml", ".txt", ".yaml", ".json"}
+        if path.is_file()
+        and path.name != ".git"  # of a worktree
+        and path.suffix in {"", ".py", ".md", ".toml", ".txt", ".yaml", ".json"}
     ]
 
 
