@@ -575,7 +575,7 @@ def rejects(
 def bench(context: typer.Context, snapshot: SnapshotPath) -> None:
     """Measure how fast a snapshot reads on this machine, with the benchmark in its reader.
 
-    For example: snapshard bench SNAPSHOT --batch-size 256 --sweep --mb-per-s 10,100. For all
+    For example: snapshard bench SNAPSHOT --batch-size 256 --mb-per-s 10,100. For all
     options: python SNAPSHOT/reader benchmark --help.
     """
     from .pipelines.inspect.bench import bench as run_bench
