@@ -71,7 +71,7 @@ fuzz: $(VENV)/.dev ## Damages FUZZ files, different ones each time, and reports 
 	$(PY) tests/fuzz/fuzz.py --num $(FUZZ) --first $$(date +%s)
 
 .PHONY: mutation
-mutation: $(VENV)/.dev ## Breaks the code in 240 small ways, and counts those that the quick tests detect
+mutation: $(VENV)/.dev ## Breaks the code in 480 small ways, and counts those that the quick tests detect
 	$(PY) -m tests.mutation.run --out out/mutation.json
 
 .PHONY: golden
