@@ -6,7 +6,6 @@ import errno
 import hashlib
 import importlib
 import importlib.util
-import json
 import logging
 import os
 import shutil
@@ -31,6 +30,7 @@ from snapshard.runners.job_server import free_port
 from snapshard.schemas.features import Features, Scalar, Text
 
 from .conftest import part, write_snapshot
+from .made_snapshots import put_hashes
 
 FEATURES: Features = {"id": Scalar(dtype="int64"), "text": Text()}
 NUM_SHARDS, NUM_EACH = 12, 40
@@ -49,11 +49,7 @@ def write(folder: Path, compression: str) -> types.ModuleType:
 
     splits = {"train": shards(NUM_SHARDS), "test": shards(2), "none": []}
     reader = write_snapshot(folder, FEATURES, splits, label=None, compression=compression)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    for split in manifest["splits"].values():
-        for shard in split["shards"]:
-            shard["sha256"] = sha256_of((folder / shard["file"]).read_bytes())
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    put_hashes(folder)
     return reader
 
 

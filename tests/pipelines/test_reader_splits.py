@@ -20,8 +20,7 @@ from snapshard.schemas.features import ClassLabel, Features, Scalar
 from snapshard.transforms.examples.index import index_bytes, labels_bytes
 
 from .conftest import part
-from .made_snapshots import list_files
-from .test_reader_copies import complete
+from .made_snapshots import list_files, put_hashes
 
 WriteSnapshot = Callable[..., types.ModuleType]
 
@@ -52,7 +51,7 @@ def write(folder: Path, write_snapshot: WriteSnapshot, compression: str) -> type
         labels = labels_bytes([np.array(codes, np.int32)])
         (folder / "index" / f"{path.name}.labels").write_bytes(labels)
     list_files(folder)
-    complete(folder)
+    put_hashes(folder)
     return reader
 
 
