@@ -71,11 +71,12 @@ def _imports(path: Path) -> Iterator[tuple[ast.stmt, str | None]]:
                 yield node, (below or "__init__") if top == "snapshard" else None
                 continue
             base = parts[: len(parts) - node.level + 1]
-            if node.module:
-                yield node, ".".join([*base, node.module])
-            else:
-                for alias in node.names:
-                    yield node, ".".join([*base, alias.name])
+            found = [*base, *(node.module.split(".") if node.module else [])]
+            for alias in node.names:
+                inner = ROOT.joinpath(*found, alias.name)
+                is_module = inner.is_dir() or inner.with_suffix(".py").exists()
+                is_module = is_module or node.module is None  # as the package's version
+                yield node, ".".join([*found, alias.name] if is_module else found)
 
 
 def _allowed(module: str) -> set[str]:

@@ -37,6 +37,7 @@ FRAME_BYTES = 16
 # Where the second record of a shard lies.
 SECOND = FRAME_BYTES + 40
 NOT_WRITTEN = "its content is not what was written (sha256 differs)"
+OTHER_RECORDS = "all its records are intact, but are not those that were written"
 
 
 def _write(folder: Path, **options: Any) -> Path:
@@ -184,15 +185,15 @@ DAMAGES = {
     ),
     "swapped shards": Expect(
         lambda s: _swap(s / TRAIN[0], s / TRAIN[1]),
-        (f"{TRAIN[0]}: ", f"{TRAIN[1]}: "),
+        (f"{TRAIN[0]}: {OTHER_RECORDS}", f"{TRAIN[1]}: {OTHER_RECORDS}"),
     ),
     "a shard under another's name": Expect(
         lambda s: shutil.copy(s / TRAIN[0], s / TRAIN[1]),
-        (f"{TRAIN[1]}: ",),
+        (f"{TRAIN[1]}: {OTHER_RECORDS}",),
     ),
     "swapped indexes": Expect(
         lambda s: _swap(s / TABLE, s / TABLE_1),
-        (f"{TABLE}: ", f"{TABLE_1}: "),
+        (f"{TABLE}: {NOT_WRITTEN}", f"{TABLE_1}: {NOT_WRITTEN}"),
     ),
     "several at once": Expect(
         lambda s: (_flip(s / TRAIN[0], 70), (s / "schema.pbtxt").unlink()),
@@ -212,7 +213,7 @@ DAMAGES = {
     ),
     "a link that shows another": Expect(
         lambda s: ((s / TRAIN[0]).unlink(), (s / TRAIN[0]).symlink_to(s / TRAIN[1])),
-        (f"{TRAIN[0]}: ",),
+        (f"{TRAIN[0]}: {OTHER_RECORDS}",),
     ),
     "an edited manifest": Expect(
         lambda s: edit_manifest(s, lambda m: m.update(seed=7)),
@@ -495,11 +496,13 @@ def test_files_of_another_snapshot(tmp_path: Path) -> None:
     shutil.copy(other / f"index/{TRAIN[1]}.idx", mine / f"index/{TRAIN[1]}.idx")
     shutil.copy(other / "reader/facts.py", mine / "reader/facts.py")
     report = _check(mine)
-    assert {finding.file for finding in report.damages} == {
-        f"index/{TRAIN[1]}.idx",
-        "reader/facts.py",
-        TRAIN[0],
-    }
+    assert [(finding.file, finding.kind) for finding in report.damages] == [
+        (f"index/{TRAIN[1]}.idx", "content"),
+        (f"index/{TRAIN[1]}.idx", "index"),
+        ("reader/facts.py", "foreign"),
+        (TRAIN[0], "content"),
+        (TRAIN[0], "record"),
+    ]
     found = "\n".join(_check(mine).lines())
     assert "are not those that were written" in found
     assert (

@@ -154,7 +154,14 @@ class ShardWriter:
         *,
         apply_graph: ApplyGraph | None = None,
     ) -> None:
-        """Opens readers for the runs."""
+        """Opens readers for the runs.
+
+        Args:
+            settings: Of the snapshot.
+            entries: The runs; none if records are passed to :meth:`write`.
+            apply_graph: Applies the transform graph of the settings, if there is one.
+        """
+        assert (apply_graph is None) == (settings.graph is None), "a graph must be applied"
         self._settings = settings
         self._readers = run_readers(entries, settings.workspace, settings.prepared)
         self._apply_graph = apply_graph

@@ -622,14 +622,11 @@ def cache_advice(source: Input, trained: Trained, name: str) -> str | None:
             )
         return None
     stored = facts.RECORD_BYTES * source.num_examples
-    if name in ("read", "decompress") and source.allows(cache="memory"):
-        if 2 * stored < free:
-            return (
-                f'cache="memory" keeps records from the first epoch on ({stored / MB:,.0f} MB, '
-                f"{free / MB:,.0f} MB free)"
-            )
-        if source.allows(local_copy="/a/local/folder"):
-            return "local_copy=FOLDER on a fast local disk keeps shards from the first epoch on"
+    if name in ("read", "decompress") and 2 * stored < free and source.allows(cache="memory"):
+        return (
+            f'cache="memory" keeps records from the first epoch on ({stored / MB:,.0f} MB, '
+            f"{free / MB:,.0f} MB free)"
+        )
     return None
 
 

@@ -139,11 +139,6 @@ class Options:
         return min(self.shuffle, 2 * self.selection.num_examples + 1_024)
 
     @property
-    def has_own_files(self) -> bool:
-        """Whether a local folder may hold verified copies of all shards."""
-        return self.local_copy is not None
-
-    @property
     def augments(self) -> bool:
         """Whether a function changes examples or batches."""
         return self.augment is not None or self.augment_batch is not None

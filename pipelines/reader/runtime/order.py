@@ -237,7 +237,7 @@ class ByShard:
             batch_size: Batch size of this worker.
             num_open: Maximum number of shards read at a time.
         """
-        self.pieces, self.num_streams, self.most_open = pieces, len(pieces), num_open
+        self.pieces, self.num_streams = pieces, len(pieces)
         self.num_records = sum(piece.take for piece in pieces)
         self.shuffles_streams = buffer > 0
         self.num_open = max(1, min(num_open, self.num_streams)) if buffer else 1
@@ -362,6 +362,7 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
         shards: All shards to read.
         delivered: Records that all workers together have delivered in this epoch, if dealt.
     """
+    has_copies = options.local_copy is not None  # of shards that the root may have lost
     if not is_dealt(options):
         pieces = divided_pieces(options, shards)
         # Balanced reading checks the shards that it opens. Stored order resumes without the
@@ -369,15 +370,13 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
         is_in_order = not options.shuffles and options.part[1] == 1
         if options.balance is None:
             inner = [piece for piece in pieces if piece.skip or not is_in_order]
-            may_be_missing = options.has_own_files or (is_in_order and bool(options.read_so_far))
+            may_be_missing = has_copies or (is_in_order and bool(options.read_so_far))
             found = locate(inner, shards, options.root_folder, may_be_missing=may_be_missing)
             by_place = {piece.place: piece for piece in found}
             pieces = [by_place.get(piece.place, piece) for piece in pieces]
         return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
     order = deal_records(options, shards, delivered)
-    order.pieces = locate(
-        order.pieces, shards, options.root_folder, may_be_missing=options.has_own_files
-    )
+    order.pieces = locate(order.pieces, shards, options.root_folder, may_be_missing=has_copies)
     return order
 
 

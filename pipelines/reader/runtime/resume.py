@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from . import facts
 from .augment import number_records
 from .options import Options
 from .order import (
-    OPEN_SHARDS,
     ByShard,
     Order,
     deal,
@@ -185,7 +184,7 @@ def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Plac
         order, is_left = deal_records(now, plan.shards), None
     else:
         pieces, is_left = _left(plan, now, done)
-        order = _by_shard(plan, now, pieces)
+        order = ByShard(pieces, buffer=now.buffer, batch_size=now.batch_size)
     blind, epoch_seed = _blind(plan, now, order, is_left), tf.constant(seed, tf.int64)
     if now.bucket:  # the order depends on lengths, so records must be read
         reading = dataclasses.replace(
@@ -212,12 +211,6 @@ def _blind(plan: Plan, options: Options, order: Order, is_left: Done | None) -> 
         open_records=_filtered(_only_places, is_left),
         ahead=lambda plan, pieces: pieces,
     )
-
-
-def _by_shard(plan: Plan, options: Options, pieces: Sequence[Piece]) -> ByShard:
-    """The order of some pieces; opens no more shards at a time than other epochs do."""
-    most = plan.order.most_open if isinstance(plan.order, ByShard) else OPEN_SHARDS
-    return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size, num_open=most)
 
 
 def _only_places(path: Any, offset: Any, skip: Any, take: Any, place: Any, *_: Any) -> Any:
@@ -288,8 +281,9 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
         return dataclasses.replace(plan, order=order, open_records=uncached), num
     done = np.zeros(total, bool) if at.done is None else at.done
     pieces, is_left = _left(plan, options, done)
-    pieces = locate(pieces, plan.shards, options.root_folder, may_be_missing=options.has_own_files)
-    order = _by_shard(plan, options, pieces)
+    has_copies = options.local_copy is not None
+    pieces = locate(pieces, plan.shards, options.root_folder, may_be_missing=has_copies)
+    order = ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
     opened = sum(piece.skip + piece.take for piece in pieces)
     again = 0 if is_left is None else opened - int(is_left.sum())
     _log(int(done.sum()), total, len(pieces), again)
