@@ -8,6 +8,7 @@ interrupted. Only 1 and 130 are worth a retry; only a defect shows a traceback.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -26,10 +27,13 @@ from .cli_options import (
     SnapshotPath,
     Source,
     SparkMaster,
+    Split,
     StallTimeout,
     Workspace,
     check_options,
     engine_of,
+    rates_of,
+    reader_options,
     recipe_of,
 )
 from .schemas.visible import human_count, visible
@@ -571,17 +575,131 @@ def rejects(
         terminal.say(line)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def bench(context: typer.Context, snapshot: SnapshotPath) -> None:
-    """Measure how fast a snapshot reads on this machine, with the benchmark in its reader.
+@app.command()
+def show(
+    snapshot: SnapshotPath,
+    split: Split = None,
+    records: Annotated[int, typer.Option(min=0, help="Show the first N records.", metavar="N")] = 3,
+    sheet: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the first 64 images to one PNG.", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the first records of a snapshot, as its reader yields them."""
+    from . import terminal
+    from .pipelines.inspect.show import show_records, write_sheet
+    from .pipelines.snapshot import Snapshot
 
-    For example: snapshard bench SNAPSHOT --batch-size 256 --mb-per-s 10,100. For all
-    options: python SNAPSHOT/reader benchmark --help.
-    """
+    opened = Snapshot.open(snapshot)
+    shown = show_records(opened, split, records) if records else []
+    drawn = None if sheet is None else write_sheet(opened, split, 64, sheet)
+    if as_json:
+        terminal.say_json({"records": shown, "sheet": sheet})
+        return
+    for number, record in enumerate(shown):
+        terminal.say(f"record {number}")
+        for name, text in record.items():
+            terminal.say(f"  {visible(name)}: {text}")
+    if drawn is not None:
+        feature, count = drawn
+        terminal.say(f"{human_count(count, 'images')} of {visible(feature)!r}: {sheet}")
+
+
+@app.command()
+def bench(
+    snapshot: SnapshotPath,
+    split: Split = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples per batch.", metavar="N")] = 128,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another option of the reader's dataset(), such as image_size=(64,64).",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, help="Duration of each measurement.", metavar="S")
+    ] = 5.0,
+    mb_per_s: Annotated[
+        str | None,
+        typer.Option(
+            help="Also estimate the rates with slower stores.",
+            metavar="10,100",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure how fast a snapshot reads on this machine."""
+    from . import terminal
     from .pipelines.inspect.bench import bench as run_bench
     from .pipelines.snapshot import Snapshot
 
-    raise typer.Exit(run_bench(Snapshot.open(snapshot), context.args))
+    measured = run_bench(
+        Snapshot.open(snapshot),
+        split=split,
+        batch_size=batch_size,
+        seconds=seconds,
+        options=reader_options(option or []),
+        mb_per_s=rates_of(mb_per_s),
+    )
+    if as_json:
+        terminal.say_json(measured.to_json())
+    else:
+        terminal.say("\n".join(measured.lines()))
+
+
+@app.command()
+def serve(
+    workers: Annotated[
+        int, typer.Option(help="Number of workers; 0: only the dispatcher.", metavar="N")
+    ] = 1,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="This machine's name, as other machines see it; the service then listens on all "
+            "interfaces, without authentication. By default on loopback only.",
+            metavar="NAME",
+        ),
+    ] = "localhost",
+    port: Annotated[
+        int,
+        typer.Option(
+            help="Of the dispatcher, or with --join of the first worker; workers use the next "
+            "ports. 0: any free ports.",
+            metavar="N",
+        ),
+    ] = 0,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            help="Start only workers, for that dispatcher.",
+            metavar="grpc://…",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run a tf.data service for the reader's service= until interrupted."""
+    from . import terminal
+    from .pipelines.operate.serve import Service
+    from .pipelines.operate.serve import serve as run_serve
+
+    def started(service: Service) -> None:
+        if as_json:
+            terminal.say_json(dataclasses.asdict(service))
+        else:
+            note = "" if service.interface == "loopback" else ", where anyone can run any graph"
+            ports = ", ".join(map(str, service.ports))
+            terminal.say(f"{service.address}, workers: {service.workers}; press Ctrl-C to stop")
+            terminal.say(f"listening on {service.interface}{note}, ports {ports}")
+        terminal.flush()
+
+    run_serve(workers=workers, host=host, port=port, join=join, started=started)
 
 
 @app.command("check-runner", context_settings=BEAM_OPTIONS)

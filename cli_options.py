@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -102,6 +104,15 @@ SnapshotPath = Annotated[
     ),
 ]
 
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="A split, or for show a part of one, such as 'train[-10:]'; by default the largest.",
+        metavar="SPLIT",
+        show_default=False,
+    ),
+]
+
 
 def engine_of(name: str, beam_options: list[str], **settings: str | float | None) -> RunnerConfig:
     """The engine configuration for the command line's arguments.
@@ -166,3 +177,44 @@ def recipe_of(source: str, *, revision: int | None = None) -> Recipe:
     recipe = suggest_recipe(source)
     terminal.show_note(describe_inferred(recipe, source))
     return revised(recipe, revision)
+
+
+def reader_options(given: Sequence[str]) -> dict[str, Any]:
+    """Options of the reader's ``dataset`` from NAME=VALUE; a value that is no literal is a string.
+
+    Raises:
+        typer.BadParameter: if one is malformed, or is set by the command itself.
+    """
+    options = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (equals and name.isidentifier()):
+            raise typer.BadParameter(
+                f"Invalid value {text!r}: expected NAME=VALUE, such as seed=1.",
+                param_hint="--option",
+            )
+        if name in ("split", "batch_size", "epochs", "root"):
+            raise typer.BadParameter(f"{name}= cannot be set here.", param_hint="--option")
+        try:
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[name] = value
+    return options
+
+
+def rates_of(text: str | None) -> list[float]:
+    """Rates above 0 from "10,100"; none from None.
+
+    Raises:
+        typer.BadParameter: if one is no such number.
+    """
+    try:
+        rates = [] if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        rates = [0.0]
+    if not all(0 < rate < math.inf for rate in rates):
+        raise typer.BadParameter(
+            f"Invalid value {text!r}: expected numbers above 0, such as 10,100.",
+            param_hint="--mb-per-s",
+        )
+    return rates

@@ -4,7 +4,7 @@ Build a snapshot first: `snapshard build examples/sign_digits.py --out out`. The
 `python examples/train_with_profile.py out/sign_digits/FINGERPRINT`, and view the result:
 `pip install tensorboard tensorboard-plugin-profile`, `tensorboard --logdir logs`. In the profile's
 "trace_viewer", a step that waits for input shows as a gap before `train_step`;
-`python SNAPSHOT/reader doctor` says which stage of the reader it waits for.
+`reader.diagnose` says which stage of the reader it waits for.
 """
 
 import argparse

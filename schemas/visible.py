@@ -3,8 +3,7 @@
 Names that differ must not look equal, and none may control a terminal. ``str.isprintable`` rejects
 control, format and unassigned characters and separators (Unicode's categories C and Z, except the
 plain space). Characters that are invisible although their category is that of letters or marks
-are listed here: the rest of Unicode's Default_Ignorable_Code_Point, and blank Braille. The
-snapshot's reader has the same rule.
+are listed here: the rest of Unicode's Default_Ignorable_Code_Point, and blank Braille.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks, compares and explains: verify, diff, why, rejects, bench; forecast, suggest.
+"""Checks, compares, shows and explains: verify, diff, why, rejects, show, bench; forecast, suggest.
 
 In: published snapshots, a recipe, or a folder of raw data. Out: reports as lines for people and as
 JSON for programs. Nothing here changes a snapshot.

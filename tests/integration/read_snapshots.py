@@ -78,9 +78,6 @@ def read(case: dict[str, Any]) -> dict[str, Any]:
         address = options["service"] = dispatcher.target
         config = service.WorkerConfig(dispatcher_address=address.partition("://")[2])
         servers += [dispatcher, service.WorkerServer(config)]  # they end when nothing holds them
-    if "tools" in case:
-        tools = importlib.import_module(".tools", load(case["folder"]).__name__)
-        return {"code": np.array(tools.main(case["tools"]))}
     reader = load(case["folder"])
     if "file" in case:
         raw = tf.io.read_file(case["file"])[None]

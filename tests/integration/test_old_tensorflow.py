@@ -185,7 +185,6 @@ def cases_of(folders: dict[str, str]) -> Cases:
     for name in ("columns", "smaller", "larger", "scaled"):
         options = {"shuffle": False, "image_size": [38, 53]} | FORMS[name]
         add("files", name, options=options, take=2)
-    add("files", "tools show", tools=["show"])
     add("files", "stored", options={"shuffle": False, "image_size": [37, 53]})
     add("files", "balanced", options={"seed": 3, "image_size": [38, 53], "balance": "uniform"})
     add("odd", "stored", options={"shuffle": False, "image_size": [37, 53]})

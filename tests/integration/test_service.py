@@ -9,7 +9,6 @@ import time
 import types
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,10 +45,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> types.ModuleType:
     return write_snapshot(tmp_path_factory.mktemp("served"), FEATURES, {"train": shards})
 
 
-def start(reader: types.ModuleType, *arguments: str) -> tuple[Any, str]:
+def start(*arguments: str) -> tuple[Any, str]:
     """A process of ``serve``, and the address that it prints."""
     started = subprocess.Popen(
-        [sys.executable, Path(str(reader.__file__)).parent, "serve", "--json", *arguments],
+        [sys.executable, "-m", "snapshard", "serve", "--json", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -59,9 +58,9 @@ def start(reader: types.ModuleType, *arguments: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def serving(reader: types.ModuleType, *arguments: str) -> Iterator[str]:
+def serving(*arguments: str) -> Iterator[str]:
     """``serve`` in a process of its own; gives the address that it prints."""
-    started, address = start(reader, *arguments)
+    started, address = start(*arguments)
     try:
         yield address
         started.terminate()
@@ -73,16 +72,16 @@ def serving(reader: types.ModuleType, *arguments: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def one_worker(reader: types.ModuleType) -> Iterator[str]:
+def one_worker() -> Iterator[str]:
     """The address of a dispatcher that has one worker, in the same process."""
-    with serving(reader, "--workers", "1") as address:
+    with serving("--workers", "1") as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def two_workers(reader: types.ModuleType, one_worker: str) -> Iterator[str]:
+def two_workers(one_worker: str) -> Iterator[str]:
     """The same one, joined by a worker in another process."""
-    with serving(reader, "--join", one_worker):
+    with serving("--join", one_worker):
         yield one_worker
 
 
@@ -213,7 +212,7 @@ def words_of(batch: Any) -> list[list[bytes]]:
 
 class TestRefused:
     def test_no_dispatcher(self, reader: types.ModuleType) -> None:
-        with pytest.raises(ValueError, match=r"no dispatcher answers .*`python .*/reader serve"):
+        with pytest.raises(ValueError, match=r"no dispatcher answers .*`snapshard serve`"):
             reader.dataset("train", BATCH, service="grpc://localhost:1")
 
     @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ beside ``reader.py`` it holds those for ``seed=`` and ``shard=``.
 """
 
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -20,7 +19,6 @@ from snapshard.pipelines.inspect import bench
 from snapshard.pipelines.inspect.verify import check_snapshot
 from snapshard.pipelines.operate.gc import is_snapshot_file
 from snapshard.pipelines.snapshot import Snapshot
-from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent
 
 ARCHIVE = Path(__file__).parent / "data" / "older_snapshot.tar.xz"
@@ -100,18 +98,7 @@ def test_its_files_are_a_builds_own(older: Path) -> None:
     assert all(is_snapshot_file(name) for name in names if name != "manifest.json")
 
 
-def test_bench_runs_its_own_tools(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    snapshot = Snapshot.open(older)
-    with pytest.raises(RecipeError, match="has no benchmark: it was written by snapshard"):
-        bench.bench(snapshot, [])
-    (tools,) = {"reader_tools.py"}
-    snapshot.manifest.files[tools] = snapshot.manifest.files["reader.py"]
-    ran: list[list[str]] = []
-
-    def run(command: list[str], **_: Any) -> Any:
-        ran.append(command)
-        return subprocess.CompletedProcess(command, 3)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert bench.bench(snapshot, ["--seconds", "1"]) == 3
-    assert ran == [[sys.executable, "-B", str(older / tools), "benchmark", "--seconds", "1"]]
+def test_bench(older: Path) -> None:
+    measured = bench.bench(Snapshot.open(older), seconds=0.02, batch_size=5)
+    assert (measured.split, measured.num_examples) == ("train", 22)
+    assert all(rate.examples_per_s > 0 for rate in measured.rates)

@@ -1,28 +1,29 @@
-"""The doctor names the cause that a test injects, and recommends only what can be set."""
+"""The doctor names the stage that binds, and recommends only what can be set; and ``InputWait``."""
 
-import argparse
-import json
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from snapshard.pipelines.reader.runtime import doctor, timing, waits
-from snapshard.pipelines.reader.runtime.console import Output
+from snapshard.pipelines.reader.runtime import doctor, facts
+from snapshard.pipelines.reader.runtime import input_wait as waits
+from snapshard.pipelines.reader.runtime.doctor import Measured, Stage, Timed
 from snapshard.pipelines.reader.runtime.input_wait import InputWait
-from snapshard.pipelines.reader.runtime.timing import Timed
-from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text
+from snapshard.pipelines.reader.runtime.options import Options
+from snapshard.pipelines.reader.runtime.shards import Shard
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar
 
-from .conftest import load, part
-from .test_reader_tools import complete
+from .conftest import load
 
 NUMBERS: Features = {"label": ClassLabel(names=("even", "odd")), "id": Scalar(dtype="int64")}
-Examine = Callable[..., dict[str, Any]]
+PROCESSORS = 4
+SLOW = [1.0] + [9.0] * 30
+"""Waits of an epoch, in ms, whose steps take 1 ms."""
 
 
 def numbered(shards: int, each: int) -> list[list[dict[str, int]]]:
@@ -33,347 +34,299 @@ def numbered(shards: int, each: int) -> list[list[dict[str, int]]]:
 def numbers(tmp_path_factory: pytest.TempPathFactory, write_snapshot: Any) -> Path:
     folder: Path = tmp_path_factory.mktemp("numbers")
     write_snapshot(folder, NUMBERS, {"train": numbered(4, 100)})
-    complete(folder)
     return folder
 
 
-@pytest.fixture
-def examine(capfd: pytest.CaptureFixture[str]) -> Examine:
-    """Runs the doctor, and gives what it found."""
-
-    def call(
-        folder: Path, *arguments: str, by_processor_time: bool = False, tries: int = 3
-    ) -> dict[str, Any]:
-        """``by_processor_time`` attributes costs so, which other programs change less.
-
-        Follows the doctor's advice to measure again what was inconclusive, if there are ``tries``.
-        """
-        capfd.readouterr()
-        reader = load(folder)
-        if by_processor_time:
-            basis = ("processor time", lambda timed: timed.cpu_each)
-            vars(part(reader, "doctor"))["cost_basis"] = lambda whole: basis
-        base = ("doctor", "--json", "--seconds", "0.6", "--batch-size", "8")
-        for _ in range(tries):
-            code = part(reader, "tools").main((*base, *arguments))
-            printed, errors = capfd.readouterr()
-            assert code == 0, errors
-            found: dict[str, Any] = json.loads(printed)
-            if found.get("inconclusive") is None:
-                break
-        for key in ("symptoms", "checklist"):
-            names = "symptom" if key == "symptoms" else "item"
-            found[key] = {row[names]: row for row in found[key]}
-        return found
-
-    return call
-
-
-@pytest.mark.slow  # measures stages one by one
-class TestInjected:
-    def test_slow_augment(self, examine: Examine, numbers: Path, tmp_path: Path) -> None:
-        path = tmp_path / "mine.py"
-        path.write_text(
-            "import tensorflow as tf\n"
-            "def slow(example, seed):\n"
-            "    found = tf.random.stateless_uniform([160, 160], seed)\n"
-            "    for _ in range(12):\n"
-            "        found = tf.linalg.matmul(found, found) / 160\n"
-            "    return {**example, 'sum': tf.reduce_sum(found)}\n"
-        )
-        found = examine(
-            numbers, "--step-ms", "0.5", "--augment", f"{path}:slow", by_processor_time=True
-        )
-        assert found["bound_by_input"]
-        assert (found["slowest_stage"], found["inconclusive"]) == ("augment", None)
-        assert found["advice"][0].startswith("augment binds: ")
-        assert found["symptoms"]["starved accelerator"]["seen"] == "yes"
-
-    def test_slow_model(self, examine: Examine, numbers: Path) -> None:
-        found = examine(numbers, "--step-ms", "60")
-        assert not found["bound_by_input"]
-        assert "advice" not in found
-        assert found["train"]["steps"] >= 20
-
-    def test_slow_store(self, examine: Examine, numbers: Path, tmp_path: Path) -> None:
-        # A batch takes so long that waiting for a processor does not count.
-        slow = ("--step-ms", "1", "--mb-per-s", "0.02", "--batch-size", "64")
-        found = examine(numbers, *slow)
-        assert found["bound_by_input"]
-        assert (found["slowest_stage"], found["inconclusive"]) == ("read", None)
-        assert found["reads_served_by"] == "storage"
-        assert found["attributed_by"] == "wall time"
-        advice = " ".join(found["advice"])
-        assert 'cache="memory"' in advice
-        assert "local_copy=" in advice
-        found = examine(numbers, *slow, "--option", f"local_copy={tmp_path}")
-        advice = " ".join(found.get("advice", []))
-        assert "cache=" not in advice, "local_copy= cannot be combined with it"
-        assert "local_copy=" not in advice, "it is set already"
-
-    def test_never_storage_where_the_page_cache_serves(
-        self, examine: Examine, numbers: Path
-    ) -> None:
-        found = examine(numbers, "--step-ms", "0")
-        assert found["reads_served_by"] == "page cache"
-        assert found["slowest_stage"] != "read"
-        (read, *_) = found["stages"]
-        assert read["µs added"] == 0
-
-    def test_decoding(self, examine: Examine, tmp_path: Path, write_snapshot: Any) -> None:
-        pixels = np.random.default_rng(0).integers(0, 255, (160, 160, 3), np.uint8)
-        image = tf.io.encode_jpeg(pixels).numpy()
-        features: Features = {
-            "image": Image(storage="encoded", height=160, width=160),
-            "label": ClassLabel(names=("even", "odd")),
-        }
-        write_snapshot(
-            tmp_path,
-            features,
-            {"train": [[{"image": image, "label": i % 2} for i in range(80)] for _ in range(2)]},
-        )
-        complete(tmp_path)
-        found = examine(tmp_path, "--step-ms", "0.5", by_processor_time=True)
-        assert (found["slowest_stage"], found["inconclusive"]) == ("decode", None)
-        assert 'cache="decoded"' in found["advice"][0]
-        assert "ss.images.decode" in found["advice"][1]
-        assert 'cache="decoded"' in found["checklist"]["cache"]["measured"]
-        found = examine(
-            tmp_path, "--step-ms", "0.5", "--option", "cache=decoded", by_processor_time=True
-        )
-        assert "cache=" not in " ".join(found.get("advice", [])), "it is set already"
-
-    def test_tiny_shards(self, examine: Examine, tmp_path: Path, write_snapshot: Any) -> None:
-        write_snapshot(tmp_path, NUMBERS, {"train": numbered(80, 5)})
-        complete(tmp_path)
-        found = examine(tmp_path, "--step-ms", "1", "--seconds", "0.1", tries=1)
-        shards = found["checklist"]["shards that suit the split"]
-        assert shards[""] == "ADVICE"
-        assert 'Shards(num_shards={"train": 1})' in shards["measured"]
-
-    def test_too_few_shards(self, examine: Examine, tmp_path: Path, write_snapshot: Any) -> None:
-        words = np.random.default_rng(0).integers(97, 123, 60_000).astype(np.uint8).tobytes()
-        records = [{"text": words[i:] + words[:i]} for i in range(0, 60_000, 750)]
-        features: Features = {"text": Text()}
-        write_snapshot(tmp_path, features, {"train": [records]}, label=None, compression="gzip")
-        complete(tmp_path)
-        found = examine(tmp_path, "--step-ms", "0", by_processor_time=True)
-        assert (found["slowest_stage"], found["inconclusive"]) == ("decompress", None)
-        advice = " ".join(found["advice"])
-        assert "there are only 1: build with Shards(min_shards=" in advice
-        assert 'Shards(compression="none")' in advice
-
-
 def timed(cost: float, *, busy: float = 1.0, others: float = 0.0) -> Timed:
-    """A round in which an example took so many µs."""
+    """A round in which an example took so many µs, and so many processors worked."""
     return Timed(1_000, cost / 1_000, busy * cost / 1_000, others * cost / 1_000)
-
-
-def staged(**costs: list[float]) -> list[doctor.Stage]:
-    return [doctor.Stage(name, "", list(map(timed, rounds))) for name, rounds in costs.items()]
-
-
-class TestAttribution:
-    def of(self, stages: list[doctor.Stage]) -> tuple[str, str | None]:
-        doctor.attribute(stages, lambda one: one.wall_each)
-        doubt = doctor.doubt_of(stages, lambda one: one.wall_each)
-        return max(stages, key=lambda stage: stage.added).name, doubt
-
-    def test_the_stage_that_adds_most(self) -> None:
-        stages = staged(
-            read=[9, 10, 11], frame=[11, 12, 12], decode=[90, 99, 110], augment=[100] * 3
-        )
-        assert self.of(stages) == ("decode", None)
-        assert [stage.added for stage in stages] == pytest.approx([10, 2, 87, 1])
-
-    def test_rates_that_are_not_monotone_are_inconclusive(self) -> None:
-        name, doubt = self.of(staged(read=[50] * 3, frame=[20] * 3, decode=[90] * 3))
-        assert (name, doubt) == (
-            "read",
-            "with 'frame' an example took 20.0 µs, and without it 50.0",
-        )
-
-    def test_a_small_step_back_is_not(self) -> None:
-        stages = staged(read=[12] * 3, frame=[10] * 3, decode=[90] * 3)
-        assert self.of(stages) == ("decode", None)
-
-    def test_rounds_that_disagree_are_inconclusive(self) -> None:
-        stages = staged(
-            read=[20, 60, 20], frame=[80, 70, 30], decode=[90, 75, 90], augment=[120, 200, 95]
-        )
-        _, doubt = self.of(stages)
-        assert doubt is not None
-        assert doubt.startswith("three rounds named ")
-
-    @pytest.mark.parametrize(
-        ("busy", "others", "by"),
-        [
-            (0.9, 0.0, "processor time"),
-            (0.4, 0.55, "processor time"),
-            (0.4, 0.1, "wall time"),
-            (0.05, 0.95, "wall time"),  # it waits, whatever the others do
-        ],
-    )
-    def test_by_processor_time_where_processors_are_saturated(
-        self, busy: float, others: float, by: str
-    ) -> None:
-        number = doctor.num_processors()
-        rounds = [timed(10, busy=busy * number, others=others * number)] * 3
-        assert doctor.cost_basis(doctor.Stage("whole", "", rounds))[0] == by
-
-    def test_processor_time_finds_what_wall_time_hides(self) -> None:
-        """Reading seems slow where both processors decode: the cause is the decoding."""
-        read = Timed(1_000, 0.050, 0.005, 0)
-        decode = Timed(1_000, 0.060, 0.110, 0)
-        stages = [doctor.Stage("read", "", [read] * 3), doctor.Stage("decode", "", [decode] * 3)]
-        _, cost = doctor.cost_basis(
-            doctor.Stage("whole", "", [Timed(1, 1, 0.9 * doctor.num_processors(), 0)])
-        )
-        doctor.attribute(stages, cost)
-        assert max(stages, key=lambda stage: stage.added).name == "decode"
-
-
-def source_of(num: int, megabytes: float, *, num_examples: int = 10_000_000) -> Any:
-    sizes = [int(megabytes * 1e6)] * num
-    return SimpleNamespace(
-        shard_bytes=sizes, split="train", num_examples=num_examples, is_remote=False
-    )
-
-
-@pytest.mark.parametrize(
-    ("num", "megabytes", "num_examples", "advice"),
-    [
-        (16, 10, 10_000, None),  # what the build makes of 160 MB
-        (1, 5, 1_000, None),  # … and of 5 MB
-        (16, 0.1, 1_000, None),
-        (20, 150, 10_000_000, None),
-        (400, 0.05, 4_000, 'build with Shards(num_shards={"train": 2})'),
-        (2, 100, 10_000, 'too few for this much data: build with Shards(num_shards={"train": 16})'),
-        (
-            16,
-            400,
-            10_000,
-            'too few for this much data: build with Shards(num_shards={"train": 43})',
-        ),
-    ],
-)
-def test_shards_are_judged_against_the_split(
-    num: int, megabytes: float, num_examples: int, advice: str | None
-) -> None:
-    found = doctor.judge_shards(source_of(num, megabytes, num_examples=num_examples)).advice
-    assert (found is None) == (advice is None), found
-    assert (advice or "") in (found or "")
-
-
-@pytest.mark.parametrize(
-    ("options", "batch_size", "advice"),
-    [
-        ({"shuffle": 50_000}, 128, "a smaller buffer than shuffle=50000"),
-        ({}, 32, "larger batches, up to 64:"),
-        ({"shuffle": True}, 128, "a smaller buffer: shuffle=1000"),
-    ],
-)
-def test_less_shuffling(options: dict[str, Any], batch_size: int, advice: str) -> None:
-    """Batches above 64 records are not shuffled in larger chunks."""
-    source: Any = SimpleNamespace(options=options, batch_size=batch_size)
-    (found,) = doctor.less_shuffling(source)
-    assert found.startswith(advice)
 
 
 def epoch_of(found: list[float], *, step: float = 10.0, complete: bool = True) -> waits.Epoch:
     return waits.Epoch(found, (sum(found) + step * len(found)) / 1000, is_complete=complete)
 
 
-def source_with(options: dict[str, Any], **attributes: Any) -> timing.Input:
-    """An input of the package's own facts, which reads nothing."""
-    source = timing.Input.__new__(timing.Input)
-    vars(source).update(
-        snapshot=SimpleNamespace(root="/none", gzip=False),
-        split="train",
-        batch_size=8,
-        num_examples=80,
-        bytes_each=1e6,
-        options=options,
-        **attributes,
+def measured(
+    costs: Mapping[str, float | Sequence[float]],
+    *,
+    options: Mapping[str, Any] | None = None,
+    steps: Sequence[float] = SLOW,
+    shards: Sequence[Shard] = (Shard("/none/train-0", 1_000, 10_000_000),),
+    **load: float,
+) -> Measured:
+    """What is measured where an example takes so many µs, alike or by round, up to each stage."""
+    rounds = {name: [cost] * 3 if isinstance(cost, float) else cost for name, cost in costs.items()}
+    return Measured(
+        options=Options(**{"split": "train", "batch_size": 128, "epochs": None, **(options or {})}),
+        shards=shards,
+        processors=PROCESSORS,
+        stages=[
+            Stage(name, [timed(cost, **load) for cost in each]) for name, each in rounds.items()
+        ],
+        waits=waits.summarize([epoch_of(list(steps), step=1.0)]),
+        bytes_each=1_000.0,
     )
-    return source
+
+
+PIPELINE = {"frame": 10.0, "shuffle": 11.0, "batch": 12.0, "parse": 99.0}
+FRAMES = {"frame": 90.0, "shuffle": 91.0, "batch": 92.0, "parse": 99.0}
+CACHE = "cache=\"decoded\" saves the stage 'parse' from the second epoch on (2 MB at most, "
+
+
+@dataclasses.dataclass
+class Case:
+    """Costs by stage -> the stage that binds, and the beginning of each line of advice."""
+
+    costs: Mapping[str, float | Sequence[float]]
+    stage: str | None
+    advice: Sequence[str] = ()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    load: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    doubt: str = ""
+
+
+ENCODED = {"image": {"kind": "image", "storage": "encoded"}}
+PLAIN = {"a": {"kind": "scalar"}, "b": {"kind": "scalar"}}
+VERDICTS = {
+    "parsing": Case(PIPELINE, "parse", [CACHE, "read fewer features"], facts={"FEATURES": PLAIN}),
+    "decoding": Case(PIPELINE, "parse", [CACHE, "store pixels"], facts={"FEATURES": ENCODED}),
+    "a cache is set": Case(
+        PIPELINE, "parse", ["store pixels"], {"cache": "memory"}, {"FEATURES": ENCODED}
+    ),
+    "columns are set": Case(PIPELINE, "parse", [CACHE], {"columns": ["a"]}, {"FEATURES": PLAIN}),
+    "a cache is impossible": Case(
+        PIPELINE, "parse", [], {"start_step": 3, "seed": 1, "columns": ["a"]}, {"FEATURES": PLAIN}
+    ),
+    "frames": Case(FRAMES, "frame", ["reading records is the limit"]),
+    "a slow store": Case(
+        {"read": 80.0, **FRAMES},
+        "read",
+        ['cache="memory" saves', "storage is slow: keep a copy", "fewer bytes"],
+        facts={"FEATURES": PLAIN},
+    ),
+    "a slow store, with copies": Case(
+        {"read": 80.0, **FRAMES}, "read", [], {"local_copy": "/a"}, {"FEATURES": ENCODED}
+    ),
+    "decompressing": Case(
+        {"decompress": 80.0, "batch": 81.0, "parse": 90.0},
+        "decompress",
+        ['cache="decoded" saves', "GZIP costs time here", "a shard is decompressed by one"],
+        facts={"COMPRESSION": "gzip"},
+    ),
+    "shuffling": Case(
+        {"frame": 10.0, "shuffle": 80.0, "batch": 81.0}, "shuffle", ["a smaller buffer"]
+    ),
+    "shuffling small batches": Case(
+        {"frame": 10.0, "shuffle": 80.0, "batch": 81.0},
+        "shuffle",
+        ["larger batches, up to 64"],
+        {"batch_size": 32},
+    ),
+    "batching": Case({"frame": 10.0, "batch": 80.0}, "batch", ["the overhead of each batch"]),
+    "augmenting": Case(
+        {**PIPELINE, "augment": 400.0},
+        "augment",
+        ["move what is the same", "augment a batch in one call"],
+        {"augment": lambda example, seed: example},
+    ),
+    "augmenting batches": Case(
+        {**PIPELINE, "augment": 400.0},
+        "augment",
+        ["move what is the same"],
+        {"augment_batch": lambda batch, seeds: batch},
+    ),
+    "a small step back": Case(
+        {"frame": 12.0, "batch": 10.0, "parse": 90.0}, "parse", [CACHE, "read fewer"]
+    ),
+    "not monotone": Case(
+        {"frame": 50.0, "batch": 20.0, "parse": 90.0},
+        None,
+        ["measure again, for longer"],
+        doubt="with 'batch' an example took 20.0 µs, and without it 50.0",
+    ),
+    "rounds that disagree": Case(
+        {
+            "read": [20, 60, 20],
+            "frame": [80, 70, 30],
+            "batch": [90, 75, 90],
+            "parse": [120, 200, 95],
+        },
+        None,
+        ["measure again, for longer"],
+        doubt="three rounds named ",
+    ),
+    "other programs": Case(
+        FRAMES, "frame", ["reading records", "other programs use 2.0 of 4"], load={"others": 2.0}
+    ),
+    "busy processors": Case(
+        FRAMES,
+        "frame",
+        ["reading records", "3.6 of 4 processors are busy: do less per example, or read on other"],
+        load={"busy": 3.6},
+    ),
+    "busy processors and a seed": Case(
+        FRAMES, "frame", ["reading records", "3.6 of 4"], {"seed": 1}, load={"busy": 3.6}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VERDICTS.values(), ids=VERDICTS)
+def test_verdict(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"FEATURES": PLAIN, "COMPRESSION": "none", **case.facts}
+    for name, value in names.items():
+        monkeypatch.setattr(facts, name, value)
+    found = doctor.conclude(measured(case.costs, options=case.options, **case.load), 1.0)
+    assert found.is_bound
+    assert found.stage == case.stage
+    assert (found.doubt or "").startswith(case.doubt)
+    assert (found.doubt is None) == (case.stage is not None)
+    assert len(found.advice) == len(case.advice), found.advice
+    for text, beginning in zip(found.advice, case.advice, strict=True):
+        assert text.startswith(beginning)
+    if case.options.get("seed"):
+        assert "service=" not in str(found), "it cannot be combined with seed="
+    assert all(f"   - {text}" in str(found) for text in found.advice)
+
+
+def test_not_bound() -> None:
+    """Neither if training does not wait, nor if the pipeline is fast enough for its steps."""
+    calm = doctor.conclude(measured(PIPELINE, steps=[0.01] * 30), 1.0)
+    fast = doctor.conclude(measured(PIPELINE), 60.0)
+    for found in (calm, fast):
+        assert not found.is_bound
+        assert not found.advice
+    assert "=> not bound by input" in str(calm)
+    assert "=> the pipeline is fast enough" in str(fast), "it waits, but not for the pipeline"
 
 
 @pytest.mark.parametrize(
-    ("options", "is_possible"),
-    [
-        ({}, True),
-        ({"as_supervised": True}, True),
-        ({"seed": 1}, False),
-        ({"cache": "memory"}, False),
-        ({"with_id": True}, False),
-        ({"service": "grpc://here:1"}, False),
-    ],
-    ids=str,
+    ("busy", "others", "by_processor_time"),
+    [(0.9, 0.0, True), (0.4, 0.55, True), (0.4, 0.1, False), (0.05, 0.95, False)],
 )
-def test_other_machines_only_where_they_can_read(
-    options: dict[str, Any], is_possible: bool
+def test_costs_are_processor_time_where_processors_are_saturated(
+    busy: float, others: float, by_processor_time: bool
 ) -> None:
-    busy = doctor.Stage("whole", "", [timed(10, busy=float(doctor.num_processors()))] * 3)
-    (found,) = doctor.advice_on_processors(source_with(options), busy)
-    assert "do less per example" in found
-    assert ("reader serve" in found) is is_possible
+    """A process that mostly waits is not slowed down by the programs that use the processors."""
+    rates = {"busy": busy * PROCESSORS, "others": others * PROCESSORS}
+    found = doctor.conclude(measured(PIPELINE, **rates), 1.0)
+    assert ("it; processor time per example" in str(found)) is by_processor_time
 
 
-class TestSymptoms:
-    def seen(
-        self,
-        symptom: str,
-        epochs: list[waits.Epoch],
-        *,
-        options: dict[str, Any] | None = None,
-        sizes: tuple[int, ...] = (8,),
-        mb_per_s: float = 1e6,
-        spread: float = 1.0,
-    ) -> tuple[str, str]:
-        """Whether a symptom is reported for these waits, and the cause."""
-        measured = doctor.Measured(staged(read=[1_000.0] * 3), "wall time", False, mb_per_s, None)
-        trained = doctor.Trained(waits.summarize(epochs), 1.0, sizes, 1.0, spread, 100.0, 0.0)
-        out = Output(as_json=True)
-        source = source_with(options or {})
-        source.num_examples = 72 + sizes[0]
-        doctor.report_symptoms(source, measured, trained, 10.0, out)
-        (row,) = (row for row in out.facts["symptoms"] if row["symptom"] == symptom)
-        return row["seen"], row["where it comes from"]
+def test_processor_time_finds_what_wall_time_hides() -> None:
+    """Reading seems slow where all processors parse: the cause is the parsing."""
+    both = measured({"read": 50.0, "parse": 60.0})
+    stages = [
+        Stage("read", [Timed(1_000, 0.050, 0.005, 0)] * 3),
+        Stage("parse", [Timed(1_000, 0.060, 0.060 * PROCESSORS, 0)] * 3),
+    ]
+    assert doctor.conclude(dataclasses.replace(both, stages=stages), 1.0).stage == "parse"
 
-    def test_slow_first_epoch(self) -> None:
-        fast, slow = epoch_of([1.0] * 21), epoch_of([1.0] + [30.0] * 20)
-        name = "slow first epoch"
-        assert self.seen(name, [slow, fast, fast])[0] == "yes"
-        assert self.seen(name, [fast] * 3)[0] == "no"
-        assert self.seen(name, [fast])[0] == "not reached"
-        # 800 examples/s of 1 MB: storage served 100 MB/s, and the page cache what came after.
-        assert self.seen(name, [fast] * 3, mb_per_s=100)[0] == "yes"
 
-    def test_periodic_stalls(self) -> None:
-        found = [1.0] * 100
-        assert self.seen("periodic stalls", [epoch_of(found)])[0] == "no"
-        for place in range(7, 100, 20):
-            found[place] = 80.0
-        assert self.seen("periodic stalls", [epoch_of(found)])[0] == "yes"
+@pytest.mark.parametrize(
+    ("num", "megabytes", "num_examples", "advice"),
+    [
+        (16, 10, 10_000, None),  # as built from 160 MB
+        (1, 5, 1_000, None),  # … and from 5 MB
+        (16, 0.1, 1_000, None),
+        (20, 150, 10_000_000, None),
+        (400, 0.05, 4_000, 'costs time: build with Shards(num_shards={"train": 2})'),
+        (2, 100, 10_000, 'few for 200 MB: build with Shards(num_shards={"train": 16})'),
+        (16, 400, 10_000, 'few for 6,400 MB: build with Shards(num_shards={"train": 43})'),
+    ],
+)
+def test_shards_are_judged_against_the_split(
+    num: int, megabytes: float, num_examples: int, advice: str | None
+) -> None:
+    shards = [Shard(f"/none/{i}", num_examples // num, int(megabytes * 1e6)) for i in range(num)]
+    notes = doctor.conclude(measured(PIPELINE, shards=shards), 1.0).notes
+    assert [True] * bool(advice) == [str(advice) in note for note in notes], notes
+    part = measured(PIPELINE, shards=shards, options={"split": "train[:10%]"})
+    assert not doctor.conclude(part, 1.0).notes, "shards belong to splits, not to parts of them"
+
+
+def test_a_slow_start_of_epochs_is_noted() -> None:
+    (note,) = doctor.conclude(measured(PIPELINE, steps=[900.0, *SLOW]), 1.0).notes
+    assert note.startswith("the first batch of an epoch takes 900 ms")
+
+
+def slow_augment(example: Any, seed: Any) -> Any:
+    values = tf.random.stateless_uniform([160, 160], seed)
+    for _ in range(12):
+        values = tf.linalg.matmul(values, values) / 160
+    return {**example, "sum": tf.reduce_sum(values)}
+
+
+class TestMeasured:
+    """On real pipelines."""
+
+    @pytest.mark.slow  # measures stages one by one
+    def test_slow_augment(self, numbers: Path) -> None:
+        for _ in range(3):  # follows the advice to measure again what is inconclusive
+            found = load(numbers).diagnose(
+                "train", 8, step_ms=0.5, seconds=0.6, augment=slow_augment
+            )
+            if found.doubt is None:
+                break
+        assert found.is_bound
+        assert found.stage == "augment"
+
+    @pytest.mark.slow  # measures stages one by one
+    def test_slow_model(self, numbers: Path) -> None:
+        found = load(numbers).diagnose("train", 8, step_ms=60, seconds=0.6)
+        assert not found.is_bound
+
+    @pytest.mark.slow  # measures stages one by one
+    @pytest.mark.parametrize("compression", ["none", "gzip"])
+    def test_decoding(self, tmp_path: Path, write_snapshot: Any, compression: str) -> None:
+        pixels = np.random.default_rng(0).integers(0, 255, (160, 160, 3), np.uint8)
+        image = tf.io.encode_jpeg(pixels).numpy()
+        features: Features = {
+            "image": Image(storage="encoded", height=160, width=160),
+            "label": ClassLabel(names=("even", "odd")),
+        }
+        records = [[{"image": image, "label": i % 2} for i in range(80)] for _ in range(2)]
+        reader = write_snapshot(tmp_path, features, {"train": records}, compression=compression)
+        for _ in range(3):
+            found = reader.diagnose("train", 8, step_ms=0.5, seconds=0.6)
+            if found.doubt is None:
+                break
+        assert found.stage == "parse"
+        assert found.advice[0].startswith('cache="decoded"')
 
     @pytest.mark.parametrize(
-        ("given", "seen", "cause"),
+        ("options", "stages"),
         [
-            ({}, "no", ""),
-            ({"spread": 1.6}, "yes", "bucket=True makes batches of similar length"),
-            ({"spread": 1.6, "options": {"cache": "decoded"}}, "yes", "of very unequal length"),
-            ({"sizes": (5, 8)}, "yes", "has 5 examples (drop_remainder=True drops it)"),
-            ({"epochs": [epoch_of([1.0] * 90 + [50.0] * 10)]}, "yes", "very unequal cost"),
+            ({}, ["frame", "shuffle", "batch", "parse"]),
+            ({"shuffle": False}, ["frame", "batch", "parse"]),
+            ({"cache": "decoded"}, ["frame"]),
+            (
+                {"augment_batch": lambda batch, seeds: batch},
+                ["frame", "shuffle", "batch", "parse", "augment"],
+            ),
         ],
-        ids=["even", "spread", "no bucket", "short", "waits"],
+        ids=["shuffled", "stored", "decoded", "augmented"],
     )
-    def test_uneven_batches(self, given: dict[str, Any], seen: str, cause: str) -> None:
-        given = {"epochs": [epoch_of([1.0] * 100)], **given}
-        found, comes_from = self.seen("uneven batches", **given)
-        assert found == seen
-        assert cause in comes_from
-        assert ("bucket=" in comes_from) is ("bucket=" in cause)
+    def test_stages_are_those_of_the_pipeline(
+        self, numbers: Path, options: dict[str, Any], stages: list[str]
+    ) -> None:
+        found = load(numbers).diagnose("train", 8, step_ms=0, seconds=0.01, **options)
+        assert [line.split()[0] for line in found.summary[: len(stages)]] == stages
+        assert found.summary[len(stages)].startswith("(each with the stages above it")
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"step_ms": -1}, "step_ms=-1 must be a number of milliseconds"),
+            ({"step_ms": float("nan")}, "step_ms=nan must be"),
+            ({"step_ms": 1, "shuffle": -3}, "shuffle=-3"),
+            ({"step_ms": 1, "augment": lambda e, s: e["nix"]}, "augment= failed when called with"),
+        ],
+        ids=["negative", "nan", "option", "augment"],
+    )
+    def test_refusals(self, numbers: Path, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            load(numbers).diagnose("train", 8, **arguments)
 
 
 class TestWaits:
@@ -495,13 +448,3 @@ class TestInputWait:
 
     def test_reader_exports_it(self, numbers: Path) -> None:
         assert load(numbers).InputWait().epochs == []
-
-
-def test_arguments_have_no_others() -> None:
-    """``--mb-per-s`` of the doctor is one number, above 0."""
-    from snapshard.pipelines.reader.runtime.tools import _rate
-
-    assert _rate("2.5") == 2.5
-    for text in ("0", "1,2", "x"):
-        with pytest.raises(argparse.ArgumentTypeError):
-            _rate(text)

@@ -353,8 +353,8 @@ DAMAGES = {
         lambda s: (s / "reader/facts.py").write_text(f'FINGERPRINT = "{"f" * 16}"\n'),
         (f"reader/facts.py: it reads the snapshot {'f' * 16}, but this one is {FINGERPRINT}",),
     ),
-    "the tools in the reader's place": Expect(
-        lambda s: shutil.copy(s / "reader/tools.py", s / "reader/facts.py"),
+    "another module in the reader's place": Expect(
+        lambda s: shutil.copy(s / "reader/doctor.py", s / "reader/facts.py"),
         ("reader/facts.py: it reads no snapshot, but this one is 0123456789abcdef",),
     ),
 }
@@ -537,7 +537,7 @@ def test_a_reader_of_the_older_form_that_a_repair_left(snapshot: Path) -> None:
     ("name", "change", "told"),
     [
         ("reader/facts.py", lambda p: _add(p, b"# mine\n"), "was edited after it was written"),
-        ("reader/tools.py", lambda p: p.write_text(""), "was edited after it was written"),
+        ("reader/doctor.py", lambda p: p.write_text(""), "was edited after it was written"),
         ("build.json", lambda p: p.unlink(), "is missing: what the snapshot was built from"),
         ("build.json", lambda p: p.write_text("{"), "is not JSON"),
         ("build.json", lambda p: p.write_bytes(b"\xff"), "is not JSON: 'utf-8' codec"),

@@ -89,7 +89,7 @@ def whole_snapshot(
     code = f'"""Made."""\n\nFINGERPRINT = "{fingerprint}"\n'
     contents |= {
         "reader/facts.py": code.encode(),
-        "reader/tools.py": b"TOOLS = 1\n",
+        "reader/doctor.py": b"DOCTOR = 1\n",
         "schema.pbtxt": b"s",
         "rejects.parquet": b"r" * 30,
     }

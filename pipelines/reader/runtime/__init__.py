@@ -33,6 +33,7 @@ from .facts import (
 if TYPE_CHECKING:
     from . import arrays
     from .api import dataset, files, steps
+    from .doctor import diagnose
     from .input_wait import InputWait
     from .parsing import parse
     from .serving import preprocess
@@ -51,6 +52,7 @@ __all__ = [
     "InputWait",
     "arrays",
     "dataset",
+    "diagnose",
     "files",
     "fold",
     "parse",
@@ -63,6 +65,7 @@ _LAZY = {
     "files": "api",
     "steps": "api",
     "InputWait": "input_wait",
+    "diagnose": "doctor",
     "parse": "parsing",
     "preprocess": "serving",
     "fold": "splits",

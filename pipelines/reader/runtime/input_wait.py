@@ -1,13 +1,144 @@
-"""``InputWait``: a Keras callback that measures how long ``fit`` waits for its input."""
+"""``InputWait``: a Keras callback that measures how long ``fit`` waits for its input.
+
+The epochs that it collects are summarized by ``summarize``, which the doctor uses as well.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from .waits import Epoch, Summary, summarize
+STARVED = 0.05
+"""Training is starved of input above this share of waiting time."""
+STALL_MS = 5.0
+"""Shorter waits are not stalls."""
+
+
+@dataclasses.dataclass
+class Epoch:
+    """One epoch of training."""
+
+    waits: list[float] = dataclasses.field(default_factory=list)
+    """Milliseconds that each step waited for its batch; the first wait includes filling buffers."""
+    seconds: float = 0.0
+    """Duration of the epoch, including waits."""
+    is_complete: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Stalls:
+    """Long waits at regular intervals."""
+
+    every: int
+    """Number of steps from one to the next."""
+    milliseconds: float
+    """Duration of one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Summary of the waits of some epochs, in ms."""
+
+    steps: int
+    median: float
+    p95: float
+    share: float
+    """Share of training time, without the very first batch."""
+    epoch_start: float
+    """Median wait of the first steps."""
+    first_epoch: float | None
+    """How much longer the first epoch waited, relative to an epoch's time; None for one epoch."""
+    stalls: Stalls | None
+
+    def lines(self) -> list[str]:
+        """The summary as sentences."""
+        text = (
+            f"{self.steps:,} steps waited for input {self.share:.0%} of the time (median "
+            f"{self.median:.2f} ms per step, 95th percentile {self.p95:.2f} ms; "
+            f"{self.epoch_start:,.0f} ms for the first batch of an epoch)."
+        )
+        found = [text]
+        if self.first_epoch is not None and self.first_epoch > STARVED:
+            found.append(
+                f"The first epoch waited longer than the others, by {self.first_epoch:.0%} of an "
+                "epoch's time."
+            )
+        if self.stalls is not None:
+            found.append(
+                f"Every {self.stalls.every} steps training stalls for "
+                f"{self.stalls.milliseconds:,.0f} ms."
+            )
+        return found
+
+
+def summarize(epochs: Sequence[Epoch]) -> Summary:
+    """Summarizes the waits of some epochs.
+
+    Raises:
+        ValueError: if there was no step.
+    """
+    ran = [epoch for epoch in epochs if epoch.waits]
+    if not ran:
+        raise ValueError("no step was measured")
+    starts = [epoch.waits[0] for epoch in ran]
+    steady = [wait for epoch in ran for wait in epoch.waits[1:]] or starts
+    # The very first batch includes one-time work; an incomplete epoch is too short for its first
+    # batch to count.
+    left_out = [epoch.waits[0] for i, epoch in enumerate(ran) if not i or not epoch.is_complete]
+    waited = sum(sum(epoch.waits) for epoch in ran) - sum(left_out)
+    seconds = sum(epoch.seconds for epoch in ran) - sum(left_out) / 1000
+    return Summary(
+        steps=sum(len(epoch.waits) for epoch in ran),
+        median=statistics.median(steady),
+        p95=sorted(steady)[int(0.95 * (len(steady) - 1))],
+        share=min(1.0, waited / 1000 / max(1e-9, seconds)),
+        epoch_start=statistics.median(starts),
+        first_epoch=_slow_first(ran),
+        stalls=_most_frequent(ran),
+    )
+
+
+def _slow_first(epochs: Sequence[Epoch]) -> float | None:
+    """How much longer the first epoch waited than the median of the others, in epoch times."""
+    first, *others = [epoch for epoch in epochs if epoch.is_complete] or [Epoch()]
+    if not others or len(first.waits) < 2:
+        return None
+    waited = statistics.median(sum(epoch.waits[1:]) for epoch in others) / 1000
+    seconds = statistics.median(epoch.seconds for epoch in others)
+    return max(0.0, (sum(first.waits[1:]) / 1000 - waited) / max(1e-9, seconds))
+
+
+def _most_frequent(epochs: Sequence[Epoch]) -> Stalls | None:
+    longest = max(epochs, key=lambda epoch: len(epoch.waits))
+    return periodic_stalls(longest.waits[1:])
+
+
+def periodic_stalls(waits: Sequence[float]) -> Stalls | None:
+    """Finds stalls at regular intervals among the waits of steps, in ms; None if there are none.
+
+    A stall is a wait of at least 5 ms and 8 times the median. There must be at least three, and
+    three quarters of the intervals between them must be equal, within a fifth.
+    """
+    if len(waits) < 9:
+        return None
+    limit = max(STALL_MS, 8 * statistics.median(waits))
+    places = [place for place, wait in enumerate(waits) if wait >= limit]
+    # A stall may last for several steps.
+    places = [b for a, b in itertools.pairwise([-9, *places]) if b - a > 1]
+    intervals = [b - a for a, b in itertools.pairwise(places)]
+    if len(intervals) < 2:
+        return None
+    every = round(statistics.median(intervals))
+    alike = sum(abs(interval - every) <= max(1, 0.2 * every) for interval in intervals)
+    if every < 3 or alike < 0.75 * len(intervals):
+        return None
+    return Stalls(every, statistics.median(waits[place] for place in places))
 
 
 class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
@@ -18,7 +149,7 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
         print(*wait.summary().lines(), sep=" ")
 
     Each epoch's share of waiting time is in the logs and the history as ``input_wait``. If it is
-    above 0.05, ``python -m reader doctor --step-ms …`` finds the stage of the input that causes it.
+    above 0.05, ``reader.diagnose`` finds the stage of the input that causes it.
     """
 
     def __init__(self) -> None:

@@ -25,8 +25,6 @@ _ORDERS = 8
 """Number of shard orders to choose from; each epoch uses one."""
 _RANGES = 8
 """Pieces for all workers together to share, for each piece that a worker has open."""
-_SERVE = f"python {os.path.dirname(os.path.abspath(__file__))} serve"
-"""The command that starts a service."""
 _CONNECT_S = 5.0
 _EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
 
@@ -42,8 +40,8 @@ def share_work(plan: Plan) -> Plan:
     url = str(asked.get("service"))
     if error := _error_of(url.removeprefix("grpc://")):
         raise ValueError(
-            f"service={url!r}: no dispatcher answers ({error}). Start one with `{_SERVE}`, and "
-            "pass the grpc:// address that it prints."
+            f"service={url!r}: no dispatcher answers ({error}). Start one with `snapshard serve`, "
+            "and pass the grpc:// address that it prints."
         )
     exact = is_exact(options)
     pieces = [
