@@ -126,7 +126,7 @@ def run(command: str, *, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow  # Installs TensorFlow and all else into an environment of its own.
+@pytest.mark.engine  # Installs TensorFlow and all else into an environment of its own.
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11")
 def test_steps(tmp_path: Path) -> None:
     """The steps of the first stage, as they stand, but in another folder and from the cache."""
