@@ -304,38 +304,39 @@ def plan(
 
     recipe = recipe_of(source, revision=revision)
     with terminal.Bars() as bars:
-        found = forecast(recipe, progress=bars, limit=limit)
-    skipped = ", ".join(f"{reason}: {number:,}" for reason, number in found.num_skipped.items())
+        planned = forecast(recipe, progress=bars, limit=limit)
+    skipped = ", ".join(f"{reason}: {number:,}" for reason, number in planned.num_skipped.items())
     terminal.say(
-        f"reads {human_count(found.num_files, 'files')}, "
-        f"{terminal.human_bytes(found.input_bytes)}" + (f"; skips {skipped}" if skipped else "")
+        f"reads {human_count(planned.num_files, 'files')}, "
+        f"{terminal.human_bytes(planned.input_bytes)}" + (f"; skips {skipped}" if skipped else "")
     )
     before = " before preprocessing_fn" if recipe.preprocessing_fn or recipe.transform_from else ""
-    terminal.show_features(found.features, f"features{before}", label=found.label)
-    if found.outputs:
-        names = terminal.shorten(", ".join(map(repr, found.outputs)), 600)
+    terminal.show_features(planned.features, f"features{before}", label=planned.label)
+    if planned.outputs:
+        names = terminal.shorten(", ".join(map(repr, planned.outputs)), 600)
         terminal.say(f"preprocessing_fn returns: {names}")
-    if found.undeclared:
-        names = terminal.shorten(", ".join(map(repr, found.undeclared)), 600)
+    if planned.undeclared:
+        names = terminal.shorten(", ".join(map(repr, planned.undeclared)), 600)
         terminal.say(f"left out, because features= does not declare them: {names}")
-    sampled = f"in {human_count(found.num_sampled, 'sampled records')}"
+    sampled = f"in {human_count(planned.num_sampled, 'sampled records')}"
     terminal.show_missing(
-        found.features,
-        found.num_missing,
-        label=found.label,
+        planned.features,
+        planned.num_missing,
+        label=planned.label,
         where=sampled + before,
         stored=not before,
     )
-    if found.class_counts:
-        terminal.show_counts("files by class", found.class_counts)
-    terminal.show_splits_to_come(found.splits)
+    if planned.class_counts:
+        terminal.show_counts("files by class", planned.class_counts)
+    terminal.show_splits_to_come(planned.splits)
     terminal.say(
-        f"about {human_count(found.num_examples, 'examples')} of "
-        f"{terminal.human_bytes(found.example_bytes)}, {terminal.human_bytes(found.output_bytes)} "
-        f"in total before compression; this {'fits' if found.fits_memory else 'does not fit'} into "
-        f"the {terminal.human_bytes(found.free_memory_bytes)} of free memory on this machine"
+        f"about {human_count(planned.num_examples, 'examples')} of "
+        f"{terminal.human_bytes(planned.example_bytes)}, "
+        f"{terminal.human_bytes(planned.output_bytes)} in total before compression; this "
+        f"{'fits' if planned.fits_memory else 'does not fit'} into the "
+        f"{terminal.human_bytes(planned.free_memory_bytes)} of free memory on this machine"
     )
-    for warning in found.warnings:
+    for warning in planned.warnings:
         terminal.show_warning(warning)
 
 
@@ -481,15 +482,15 @@ def why(
     from .pipelines.snapshot import Snapshot, is_snapshot
 
     if is_snapshot(old):
-        found = explain(Snapshot.open(old), Snapshot.open(new), num_shown=files)
+        explanation = explain(Snapshot.open(old), Snapshot.open(new), num_shown=files)
     else:
         recipe = recipe_of(old, revision=revision)
         with terminal.Bars() as bars:
-            found = why_not_found(recipe, new, progress=bars, limit=limit, num_shown=files)
+            explanation = why_not_found(recipe, new, progress=bars, limit=limit, num_shown=files)
     if as_json:
-        terminal.say_json(found.to_json())
+        terminal.say_json(explanation.to_json())
     else:
-        terminal.say(explanation_text(found))
+        terminal.say(explanation_text(explanation))
 
 
 @app.command()

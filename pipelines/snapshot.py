@@ -288,34 +288,37 @@ def _find(path: str) -> str:
     inside = {name: set(_names_inside(join(path, name))) for name in names if name != WORKSPACE}
     snapshots = sorted(name for name, below in inside.items() if MANIFEST in below)
     recipes = sorted(name for name, below in inside.items() if LATEST in below)
-    found = snapshots or recipes
-    if not found and (WORKSPACE in names or any(WORKSPACE in below for below in inside.values())):
+    candidates = snapshots or recipes
+    if not candidates and (
+        WORKSPACE in names or any(WORKSPACE in below for below in inside.values())
+    ):
         raise RecipeError(
             f"{shown} holds no published snapshot: its build did not finish. Run the same build "
             "again: it resumes."
         )
-    if not found:
+    if not candidates:
         raise RecipeError(
             f"{shown} is not a snapshot: there is no {MANIFEST} in it. Give the folder that "
             "`snapshard build` printed, or the output root."
         )
-    if len(found) > 1:
-        listed = ", ".join(found[:20]) + (" …" if len(found) > 20 else "")
+    if len(candidates) > 1:
+        listed = ", ".join(candidates[:20]) + (" …" if len(candidates) > 20 else "")
         raise RecipeError(
-            f"{shown} holds several snapshots: {listed}. Name one of them: {join(shown, found[0])}"
+            f"{shown} holds several snapshots: {listed}. Name one of them: "
+            f"{join(shown, candidates[0])}"
         )
-    return join(path, found[0]) if snapshots else _latest_in(join(path, found[0]))
+    return join(path, candidates[0]) if snapshots else _latest_in(join(path, candidates[0]))
 
 
 def _latest_in(folder: str) -> str:
     fingerprint = read_latest(join(folder, LATEST))
-    found, pointer = join(folder, fingerprint), storage.redact(join(folder, LATEST))
-    if not storage.exists(join(found, MANIFEST)):
+    latest, pointer = join(folder, fingerprint), storage.redact(join(folder, LATEST))
+    if not storage.exists(join(latest, MANIFEST)):
         raise DamagedSnapshotError(
             f"{pointer} names {fingerprint}, and no snapshot of that name is there. "
             "Build again, or give the folder of another snapshot."
         )
-    return found
+    return latest
 
 
 def _names_in(path: str) -> list[str]:
@@ -387,18 +390,18 @@ class SnapshotFiles:
         root = storage.local_path(self.folder)
         real = os.path.realpath(root)
         wanted = list(names)
-        found = {}
+        present = {}
         for name in wanted:
             there = look_local(os.path.join(root, name), real)
             if there is not None:
-                found[name] = there
+                present[name] = there
         parents = {name[:end] for name in wanted for end in _slashes(name)}
         others: list[str] = []
         refused: list[str] = []
         for name in _walk(root, refused):
-            if name not in found and name not in parents and _matters(name):
+            if name not in present and name not in parents and _matters(name):
                 others.append(name)
-        return found, sorted(others), sorted(refused)
+        return present, sorted(others), sorted(refused)
 
     def _look_remote(self, names: list[str]) -> tuple[dict[str, FoundFile], list[str], list[str]]:
         listed = storage.sizes(self.folder)

@@ -39,11 +39,11 @@ class PrismRunner(PortableRunner):
 
     def _program(self) -> str:
         if self._binary:
-            found = shutil.which(self._binary)
+            program = shutil.which(self._binary)
         else:
             places = (os.environ.get("PATH", ""), os.path.expanduser("~/go/bin"))
-            found = shutil.which("prism", path=os.pathsep.join(places))
-        if found is None:
+            program = shutil.which("prism", path=os.pathsep.join(places))
+        if program is None:
             place = f"at {self._binary}" if self._binary else "on the PATH or in ~/go/bin"
             raise RecipeError(
                 f"Prism was not found {place}. Install it with: go install "
@@ -51,4 +51,4 @@ class PrismRunner(PortableRunner):
                 "(or from Beam's release page), and put it on the PATH or give its path in a "
                 'runner file: binary = "/path/to/prism".'
             )
-        return os.path.abspath(found)
+        return os.path.abspath(program)

@@ -81,14 +81,14 @@ class HashCache:
         self._cuts_by = cuts_by
         self._num_kept = num_kept
         self._sources: dict[str, Any] = dict(content)
-        found = self._sources.get(source, {})
-        self._listed_ns = int(found.get("listed_ns", 0))
+        kept = self._sources.get(source, {})
+        self._listed_ns = int(kept.get("listed_ns", 0))
         self._files = {
             path: Known(
                 num_bytes=size, stamp=stamp, sha256=sha256, cuts=tuple(cuts), parts=tuple(parts)
             )
-            for path, (size, stamp, sha256, cuts, parts) in found.get("files", {}).items()
-            if found["cuts_by"] == cuts_by or size <= MIN_CUT_BYTES
+            for path, (size, stamp, sha256, cuts, parts) in kept.get("files", {}).items()
+            if kept["cuts_by"] == cuts_by or size <= MIN_CUT_BYTES
         }
 
     def find(self, file: SourceFile) -> Known | None:

@@ -80,16 +80,16 @@ def _run(runner: JobRunner, folder: str) -> RunnerReport:
     seconds = time.monotonic() - started
     urls = [_place(element, folder) for element in range(_NUM_ELEMENTS)]
     # By name, since the listings of some stores lag behind uploads.
-    found = [json.loads(storage.read_bytes(url)) for url in urls if storage.exists(url)]
-    if len(found) != _NUM_ELEMENTS:
+    reports = [json.loads(storage.read_bytes(url)) for url in urls if storage.exists(url)]
+    if len(reports) != _NUM_ELEMENTS:
         raise RunnerError(
             f"Of {_NUM_ELEMENTS} files that workers wrote to {storage.redact(folder)}, only "
-            f"{len(found)} are visible to this machine. Choose an output root that this machine "
+            f"{len(reports)} are visible to this machine. Choose an output root that this machine "
             "and every worker can access: an object store, or a network filesystem that is mounted "
             "everywhere."
         )
     here = _facts()
-    for worker in found:
+    for worker in reports:
         for name, expected in here["versions"].items():
             if worker["versions"][name] != expected:
                 raise RunnerError(
@@ -98,7 +98,7 @@ def _run(runner: JobRunner, folder: str) -> RunnerReport:
                     "built. Give workers the environment of this machine (see the Dockerfile)."
                 )
     return RunnerReport(
-        seconds=seconds, workers=tuple(sorted({worker["worker"] for worker in found}))
+        seconds=seconds, workers=tuple(sorted({worker["worker"] for worker in reports}))
     )
 
 

@@ -342,14 +342,14 @@ def _stored_files(folder: str) -> Iterator[StoredFile]:
             for name in (*names, *(n for n in folders if os.path.islink(os.path.join(parent, n)))):
                 path = os.path.join(parent, name)
                 try:
-                    found = os.lstat(path)
+                    status = os.lstat(path)
                 except FileNotFoundError:
                     continue
                 yield StoredFile(
                     path=os.path.relpath(path, root),
-                    num_bytes=found.st_size,
-                    modified_ns=found.st_mtime_ns,
-                    is_link=not stat.S_ISREG(found.st_mode),
+                    num_bytes=status.st_size,
+                    modified_ns=status.st_mtime_ns,
+                    is_link=not stat.S_ISREG(status.st_mode),
                 )
         return
     with storage.failing_as_storage_error("list", folder):

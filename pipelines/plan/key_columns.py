@@ -176,13 +176,13 @@ class KeyRowsReader:
         rows = KeyRows(columns.partitions, bins, strata, columns.keys, columns.num_bytes)
         of_row = self._cells(rows.partitions, rows.bins)
         place = np.minimum(np.searchsorted(cells, of_row), len(cells) - 1)
-        found = np.bincount(place, minlength=len(cells))
+        counts = np.bincount(place, minlength=len(cells))
         # Sums of float64 are exact here: a bin's bytes are far below 2**53.
         found_bytes = np.bincount(place, weights=rows.num_bytes, minlength=len(cells))
         if (
             (strata < 0).any()
             or not np.array_equal(cells[place], of_row)
-            or not np.array_equal(found, num_records)
+            or not np.array_equal(counts, num_records)
             or not np.array_equal(found_bytes.astype(np.int64), num_bytes)
         ):
             raise PlaceError(

@@ -215,13 +215,13 @@ def plan_of(settings: ShardSettings) -> Plan:
         DamagedWorkError: if it is missing or damaged.
     """
     workspace, fingerprint = settings.workspace, settings.fingerprint
-    found = find_plan(workspace, fingerprint, settings.contents)
-    if found is None:
+    plan = find_plan(workspace, fingerprint, settings.contents)
+    if plan is None:
         raise DamagedWorkError(
             f"{storage.redact(workspace.plan(fingerprint))} is missing or damaged. Start the build "
             "again to recreate it."
         )
-    return found
+    return plan
 
 
 def _what(fingerprint: str, contents: str) -> str:

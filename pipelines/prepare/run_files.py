@@ -291,15 +291,15 @@ def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:
     if not info.num_rejects:
         return None
     url = workspace.run_rejects(info.run_id)
-    found: str | io.BytesIO
+    rejects: str | io.BytesIO
     try:
         if storage.is_local(url):
-            found = storage.local_path(url)
+            rejects = storage.local_path(url)
             with storage.failing_as_storage_error("read", url):
-                sha256 = storage.sha256_of(found)
+                sha256 = storage.sha256_of(rejects)
         else:
             content = storage.read_bytes(url)
-            sha256, found = hashlib.sha256(content).hexdigest(), io.BytesIO(content)
+            sha256, rejects = hashlib.sha256(content).hexdigest(), io.BytesIO(content)
     except StorageError as error:
         if not is_lost(error):
             raise
@@ -308,7 +308,7 @@ def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:
         raise DamagedWorkError(
             f"{storage.redact(url)} is missing or damaged. Start the build again to recreate it."
         )
-    return found
+    return rejects
 
 
 def _what_info(run_id: str) -> str:
@@ -360,20 +360,20 @@ def merge_image_facts(
     for name, feature in features.items():
         frame = frames_of(feature)
         if frame is not None and len(records):
-            found = _frame_facts(records.column(name), frame)
-            facts[name] = facts[name].merge(found) if name in facts else found
+            merged = _frame_facts(records.column(name), frame)
+            facts[name] = facts[name].merge(merged) if name in facts else merged
         if not isinstance(feature, Image) or feature.storage != "encoded":
             continue
         heights = np.unique(records.column(f"{name}/height").to_numpy())
         widths = np.unique(records.column(f"{name}/width").to_numpy())
         orientations = records.column(f"{name}/orientation").to_numpy()
-        found = ImageFacts(
+        merged = ImageFacts(
             int(heights[0]) if len(heights) == 1 else None,
             int(widths[0]) if len(widths) == 1 else None,
             bool((orientations != 1).any()),
             found_formats(records.column(name), channels=feature.channels),
         )
-        facts[name] = facts[name].merge(found) if name in facts else found
+        facts[name] = facts[name].merge(merged) if name in facts else merged
 
 
 def _frame_facts(clips: pa.LargeListArray, frame: Image) -> ImageFacts:

@@ -257,18 +257,18 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
     wanted = [int(share * unit) * sum(sizes) for share in shares]
     over = [-number for number in wanted]
     members = [0] * num_splits
-    found = []
+    assigned = []
     for left, weight in zip(range(num_groups, 0, -1), weights, strict=True):
         empty = [split for split in range(num_splits) if not members[split]]
         # The last groups, which are the smallest, go to splits that would otherwise stay empty.
         among = empty if len(empty) >= left else range(num_splits)
         split = min(among, key=lambda one: (over[one], one))
-        found.append(split)
+        assigned.append(split)
         over[split] += weight
         members[split] += 1
 
     def move(group: int) -> bool:
-        here, weight = found[group], weights[group]
+        here, weight = assigned[group], weights[group]
         if members[here] == 1:
             return False
         there = min(range(num_splits), key=lambda one: (over[one], one))
@@ -279,17 +279,17 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
         over[there] += weight
         members[here] -= 1
         members[there] += 1
-        found[group] = there
+        assigned[group] = there
         return True
 
     def swap(group: int, other: int) -> bool:
-        here, there = found[group], found[other]
+        here, there = assigned[group], assigned[other]
         weight = weights[group] - weights[other]
         if here == there or weight <= 0 or over[there] - over[here] + weight >= 0:
             return False
         over[here] -= weight
         over[there] += weight
-        found[group], found[other] = there, here
+        assigned[group], assigned[other] = there, here
         return True
 
     groups = range(num_groups)
@@ -300,4 +300,4 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
         swapped = [swap(group, other) for group, other in pairs]
         if not any(moved) and not any(swapped):
             break
-    return found
+    return assigned

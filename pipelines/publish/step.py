@@ -409,15 +409,15 @@ def _check_files(folder: str, manifest: Manifest) -> None:
 def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]:
     """The facts of a split's shards, which must be in place."""
     names = [shard_name(shard, settings) for shard in plan.shards]
-    found = []
+    shards = []
     for name, info in zip(names, read_shard_infos(settings, names), strict=True):
         if info is None:
             raise StorageError(
                 f"{name} was written, but is missing now from {settings.snapshot}. "
                 "Build again to resume."
             )
-        found.append(info)
-    return found
+        shards.append(info)
+    return shards
 
 
 def _splits_to_train_on(num_examples: Mapping[str, int]) -> list[str]:

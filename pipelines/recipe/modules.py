@@ -164,16 +164,16 @@ class RecipeModules:
 
         Found in the source text, so modules that a function imports late are included.
         """
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         waiting = [self._main]
         while waiting:
             path = waiting.pop()
             content = self._tree.read(path)
-            if path in found or content is None:
+            if path in contents or content is None:
                 continue
-            found[path] = content
+            contents[path] = content
             waiting += self._imported_by(path, content)
-        return dict(sorted(found.items()))
+        return dict(sorted(contents.items()))
 
     def sibling(self, name: str) -> str | None:
         """The full name of a module that recipe code calls ``name``; None if it is not here."""

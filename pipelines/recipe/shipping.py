@@ -421,15 +421,15 @@ def _code_of(recipe: Recipe) -> dict[str, str]:
 def _only_recipe(names: dict[str, Any], *, shown: str) -> str:
     if "recipe" in names:
         return "recipe"
-    found: dict[int, str] = {}
+    recipes: dict[int, str] = {}
     for name, value in names.items():
         if isinstance(value, Recipe):
-            found.setdefault(id(value), name)
-    if not found:
+            recipes.setdefault(id(value), name)
+    if not recipes:
         raise RecipeError(f"{shown} has no recipe. Write recipe = ss.Recipe(…) at its top level.")
-    if len(found) > 1:
+    if len(recipes) > 1:
         raise RecipeError(
-            f"{shown} has several recipes: {', '.join(sorted(found.values()))}. Name the one to "
+            f"{shown} has several recipes: {', '.join(sorted(recipes.values()))}. Name the one to "
             "build recipe."
         )
-    return next(iter(found.values()))
+    return next(iter(recipes.values()))

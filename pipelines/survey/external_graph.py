@@ -97,14 +97,14 @@ def find_graph(name: str, *, folder: str) -> GivenGraph:
         folders = [url]
         for place in (join(url, "graphs"), join(find_workspace(url).root, "graphs")):
             folders += [join(place, one) for one in storage.list_names(place)]
-    found = {place: info for place in folders if (info := read_graph_info(place)) is not None}
-    if len(found) > 1:
-        graphs = ", ".join(storage.redact(place) for place in sorted(found))
+    by_place = {place: info for place in folders if (info := read_graph_info(place)) is not None}
+    if len(by_place) > 1:
+        graphs = ", ".join(storage.redact(place) for place in sorted(by_place))
         raise RecipeError(
             f"transform_from={storage.redact(name)!r} contains several transform graphs. Name one "
             f"of {graphs}; or a snapshot."
         )
-    for place, info in found.items():
+    for place, info in by_place.items():
         return GivenGraph(name=storage.redact(name), url=place, info=info)
     try:
         return _of_snapshot(name, Snapshot.open(url))

@@ -108,13 +108,13 @@ def infer_features(source: Source, files: Sequence[SourceFile], opened: OpenedSo
     Raises:
         SchemaError: if they cannot be inferred, or two sources have a feature in different types.
     """
-    found: dict[str, Inferred] = {}
+    by_source: dict[str, Inferred] = {}
     for part in parts_of(source, opened):
         with part.naming():
             own = without_prefix(files, part.prefix)
-            found[part.name] = _infer_part(part.source, own, part.opened)
-    joined = join_features({name: inferred.features for name, inferred in found.items()})
-    structs = dict.fromkeys(name for inferred in found.values() for name in inferred.structs)
+            by_source[part.name] = _infer_part(part.source, own, part.opened)
+    joined = join_features({name: inferred.features for name, inferred in by_source.items()})
+    structs = dict.fromkeys(name for inferred in by_source.values() for name in inferred.structs)
     if both := [name for name in structs if name in joined.features]:
         raise SchemaError(
             f"Sources: {both[0]!r} is a struct in one source, and a value in another. Give it "

@@ -65,17 +65,17 @@ def resolve_features(recipe: Recipe, inferred: Inferred) -> ResolvedFeatures:
         RecipeError: if the steps do not lead to the declared features, or ``stratify_by`` or
             ``group_by`` names none that can be divided by.
     """
-    found = inferred.features
+    features = inferred.features
     declared = None if recipe.features is None else flatten(recipe.features)[0]
     if declared is None:
-        raw = found
+        raw = features
         given = prepared = _after_steps(recipe, raw)
     else:
-        raw = _raw_features(recipe, found, declared)
+        raw = _raw_features(recipe, features, declared)
         given = _after_steps(recipe, raw)
         prepared = _checked_against(given, declared)
         given = (
-            given if recipe.prepare else dict(found)
+            given if recipe.prepare else dict(features)
         )  # a column that is not declared is not read
     seen = _refuse_unseen_gaps(recipe, raw, declared or {})
     _refuse_unseen_lists(recipe, prepared, seen)
@@ -186,18 +186,18 @@ def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]
         )
     raw: dict[str, Feature] = {}
     for name, wanted in declared.items():
-        found = inferred[name]
-        if not _can_be_read_as(found, wanted):
+        actual = inferred[name]
+        if not _can_be_read_as(actual, wanted):
             raise RecipeError(
                 f"features= declares {name!r} as {written(wanted)}, and the source has "
-                f"{written(found)}, which it cannot read so. Declare that, or add steps."
+                f"{written(actual)}, which it cannot read so. Declare that, or add steps."
             )
-        if isinstance(found, Audio) and isinstance(wanted, Audio) and is_encoded(found):
+        if isinstance(actual, Audio) and isinstance(wanted, Audio) and is_encoded(actual):
             # Files are compared with the declaration before they are decoded.
             raw[name] = dataclasses.replace(wanted, storage="encoded")
         else:
-            raw[name] = found if isinstance(found, Image) or is_encoded(found) else wanted
-            raw[name] = _as_declared(found, wanted) or raw[name]
+            raw[name] = actual if isinstance(actual, Image) or is_encoded(actual) else wanted
+            raw[name] = _as_declared(actual, wanted) or raw[name]
     return raw
 
 
@@ -282,16 +282,16 @@ def _converted(raw: Features, prepared: Features, declared: Features) -> dict[st
 def _checked_against(prepared: Features, declared: Features) -> dict[str, Feature]:
     """The declared features, if they fit what the steps give."""
     for name, wanted in declared.items():
-        found = prepared.get(name)
-        if found is None:
+        actual = prepared.get(name)
+        if actual is None:
             raise RecipeError(
                 f"features= declares {name!r}, and the prepare steps give only "
                 f"{', '.join(map(repr, prepared))}. Correct features= or prepare=."
             )
-        if not _fits(found, wanted):
+        if not _fits(actual, wanted):
             raise RecipeError(
                 f"features= declares {name!r} as {written(wanted)}, and the prepare steps give "
-                f"{written(found)}. Correct one of them{_hint(name, found, wanted)}."
+                f"{written(actual)}. Correct one of them{_hint(name, actual, wanted)}."
             )
     return dict(declared)
 
@@ -382,14 +382,14 @@ def with_image_facts(features: Features, facts: Mapping[str, ImageFacts]) -> dic
     """The features with the sizes that all stored images turned out to have."""
 
     def sized(name: str, feature: Feature) -> Feature:
-        found, frame = facts.get(name), frames_of(feature)
-        if found is None or found.height is None or found.width is None:
+        header, frame = facts.get(name), frames_of(feature)
+        if header is None or header.height is None or header.width is None:
             return feature
         if frame is not None:
-            sized = dataclasses.replace(frame, height=found.height, width=found.width)
+            sized = dataclasses.replace(frame, height=header.height, width=header.width)
             return _with(feature, of=sized)
         if not isinstance(feature, Image) or feature.storage == "raw":
             return feature
-        return dataclasses.replace(feature, height=found.height, width=found.width)
+        return dataclasses.replace(feature, height=header.height, width=header.width)
 
     return {name: sized(name, feature) for name, feature in features.items()}

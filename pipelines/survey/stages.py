@@ -107,15 +107,15 @@ def stage_features(
     Raises:
         RecipeError: if a step cannot process its input features.
     """
-    found = []
+    by_stage = []
     current = dict(raw)
     for stage in stages:
         inputs = current if stage.cross is None else dict(stage.cross.features(current))
         current = dict(output_features(stage.steps, inputs))
-        found.append(StageFeatures(inputs, current))
+        by_stage.append(StageFeatures(inputs, current))
     outputs = stored_features(current) if prepared is None else dict(prepared)
-    found[-1] = StageFeatures(found[-1].inputs, outputs)
-    return tuple(found)
+    by_stage[-1] = StageFeatures(by_stage[-1].inputs, outputs)
+    return tuple(by_stage)
 
 
 def label_of(recipe: Recipe, features: Features) -> str | None:

@@ -103,15 +103,15 @@ class TextColumn:
         """``999 of 1,000 cells are integers; row 17 holds 'n.a.'``; empty if no kind is near."""
         if self.kind is None or self.is_uniform:
             return ""
-        found = self._kinds[self.kind]
-        num_odd = self.num_cells - found.num
-        shown = ", ".join(map(_shown, found.odd[:_MAX_ODD]))
-        more = ", …" if len(found.odd) > _MAX_ODD else ""
-        where = f"{found.first_odd} holds {shown}"
+        cells = self._kinds[self.kind]
+        num_odd = self.num_cells - cells.num
+        shown = ", ".join(map(_shown, cells.odd[:_MAX_ODD]))
+        more = ", …" if len(cells.odd) > _MAX_ODD else ""
+        where = f"{cells.first_odd} holds {shown}"
         if num_odd > 1:
-            where = f"{num_odd:,} hold {shown}{more} (the first in {found.first_odd})"
+            where = f"{num_odd:,} hold {shown}{more} (the first in {cells.first_odd})"
         among = "" if self.complete else "of those read, "
-        return f"{among}{found.num:,} of {self.num_cells:,} cells are {_KINDS[self.kind]}; {where}"
+        return f"{among}{cells.num:,} of {self.num_cells:,} cells are {_KINDS[self.kind]}; {where}"
 
     def add(self, cells: pa.Array, places: _Places) -> None:
         """Adds the cells of consecutive records; ``places`` says where each is."""
@@ -126,17 +126,17 @@ class TextColumn:
                 self.texts[text] += count
             if len(self.texts) > MAX_LABELS:
                 self.texts = None
-        for name, found in self._kinds.items():
-            if before >= _ENOUGH and found.num < before / 2:
+        for name, kind in self._kinds.items():
+            if before >= _ENOUGH and kind.num < before / 2:
                 continue  # Regular expressions on texts that are only texts take long.
             fits = _fits(coded.dictionary, texts, name)
-            found.num += int(counts[fits].sum())
+            kind.num += int(counts[fits].sum())
             odd = np.flatnonzero(~fits)
-            if len(odd) and not found.odd:
-                found.first_odd = places.name(int(np.flatnonzero(np.isin(codes, odd))[0]))
-            new = (texts[index] for index in odd if texts[index] not in found.odd)
-            while len(found.odd) <= _MAX_ODD and (text := next(new, None)) is not None:
-                found.odd.append(text)
+            if len(odd) and not kind.odd:
+                kind.first_odd = places.name(int(np.flatnonzero(np.isin(codes, odd))[0]))
+            new = (texts[index] for index in odd if texts[index] not in kind.odd)
+            while len(kind.odd) <= _MAX_ODD and (text := next(new, None)) is not None:
+                kind.odd.append(text)
             if name == "number" and not self.wide and fits.any():
                 with contextlib.suppress(ValueError):  # nan(1)
                     numbers = [float(texts[index]) for index in np.flatnonzero(fits)]
@@ -182,7 +182,7 @@ def read_texts(
         features: Its features.
     """
     names = [n for n, f in features.items() if isinstance(f, Scalar) and f.dtype == "string"]
-    found = {name: TextColumn() for name in names}
+    columns = {name: TextColumn() for name in names}
     wanted: Features = {name: Scalar("string", optional=True) for name in names}
     ranges, complete = _first_ranges(source, files, opened) if names else ([], True)
     noun = "line" if isinstance(source, JsonLines) else "row"
@@ -190,14 +190,14 @@ def read_texts(
         file, num_before = f" of {part.path}" if len(ranges) > 1 else "", 0
         for batch in source.read(Block((part,)), features=wanted, opened=opened, ordered=[0]):
             places = _Places(batch, num_before, noun, file)
-            for name, column in found.items():
+            for name, column in columns.items():
                 column.add(batch.columns.column(name), places)
             num_before += len(batch.ids) + len(batch.rejects)
-    for name, column in found.items():
+    for name, column in columns.items():
         column.complete = complete
         if isinstance(source, JsonLines) and column.explain():
             column.forget_numbers(_num_numbers(source, ranges, opened, name, column.dtype))
-    return found
+    return columns
 
 
 def _num_numbers(
@@ -264,15 +264,15 @@ def read_integers(
     ranges, complete = _first_ranges(source, files, opened)
     if not complete:
         return None
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     wanted: Features = {name: Scalar("int64", optional=True)}
     for part in ranges:
         for batch in source.read(Block((part,)), features=wanted, opened=opened, ordered=[0]):
             counted = batch.columns.column(name).drop_null().value_counts()
-            found.update({one["values"].as_py(): one["counts"].as_py() for one in counted})
-            if len(found) > MAX_LABELS:
+            counts.update({one["values"].as_py(): one["counts"].as_py() for one in counted})
+            if len(counts) > MAX_LABELS:
                 return None
-    return found
+    return counts
 
 
 def _first_ranges(

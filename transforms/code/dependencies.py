@@ -120,8 +120,8 @@ def read_dependencies(recipe: Recipe) -> Dependencies:
     opaque: list[str] = []
     for index, item in enumerate(recipe.depends_on):
         if isinstance(item, str | os.PathLike):
-            name, content, found = _read_entry(os.fspath(item), recipe.folder)
-            files |= found
+            name, content, digests = _read_entry(os.fspath(item), recipe.folder)
+            files |= digests
         else:
             walk = CodeWalk(recipe.folder)
             name, content = f"value {index + 1}", walk.digest(item, name=f"depends_on[{index}]")
@@ -131,7 +131,7 @@ def read_dependencies(recipe: Recipe) -> Dependencies:
         walk = CodeWalk(recipe.folder, declared=bool(recipe.depends_on))
         walk.digest(function)
         files |= walk.files
-        opaque += (f"{name_of(function)} uses {found}" for found in walk.opaque)
+        opaque += (f"{name_of(function)} uses {use}" for use in walk.opaque)
     if opaque:
         loaded = _read_loaded(recipe, opaque[0])
         added = ((sha, _named(path, recipe)) for path, sha in loaded.items() if path not in files)
@@ -160,18 +160,18 @@ def _read_loaded(recipe: Recipe, opaque: str) -> dict[str, str]:
             "functools.cache, and name its files in ss.Recipe(depends_on=[…]); or put the recipe "
             "into a file of its own and run snapshard build recipe.py."
         )
-    found = {}
+    digests = {}
     for path, identity in sorted(recipe.loaded_files.items()):
         if is_of_machine(path) or (identity is None and identity_of(path) is None):
             continue
         if identity is not None and identity_of(path) == identity:
-            found[path] = file_digest(path)
+            digests[path] = file_digest(path)
         if identity_of(path) != identity:
             raise RecipeError(
                 f"{opaque}, which is made while the recipe is loaded, and {path}, which was read "
                 "then, has changed since. Start the build again to reload the recipe."
             )
-    return found
+    return digests
 
 
 def _named(path: str, recipe: Recipe) -> str:
@@ -248,13 +248,13 @@ def _remote_digest(url: str) -> str:
             f"Recipe: depends_on names {storage.redact(url)}, which does not exist. Correct the "
             "URL."
         ) from None
-    found = []
+    hashes = []
     for file in opened.list():
         total = hashlib.sha256()
         for chunk in opened.chunks(file.path, chunk_bytes=_CHUNK_BYTES):
             total.update(chunk)
-        found.append([file.path, total.hexdigest()])
-    return str(found[0][1]) if opened.single else digest(found)
+        hashes.append([file.path, total.hexdigest()])
+    return str(hashes[0][1]) if opened.single else digest(hashes)
 
 
 def _refuse_changed(name: str) -> NoReturn:

@@ -310,35 +310,35 @@ class CodeWalk:
         named = is_named(function) or _wraps_named(function)
         self._num_named += named
         try:
-            found: list[Json] = ["library", name, self._refer(wrapped, where)]
+            parts: list[Json] = ["library", name, self._refer(wrapped, where)]
             for cell in function.__closure__ or ():
                 try:
-                    found.append(self._refer(cell.cell_contents, where))
+                    parts.append(self._refer(cell.cell_contents, where))
                 except ValueError:
-                    found.append(None)
+                    parts.append(None)
                 except OpaqueError as error:
                     if not self._num_named:
                         raise
-                    found.append(["library", library_name(type(error.value))])
+                    parts.append(["library", library_name(type(error.value))])
             if not self._num_named and (function.__defaults__ or function.__kwdefaults__):
-                found.append(self._refer(function.__defaults__, where))
-                found.append(self._refer(function.__kwdefaults__, where))
+                parts.append(self._refer(function.__defaults__, where))
+                parts.append(self._refer(function.__kwdefaults__, where))
         finally:
             self._num_named -= named
-        return self._finish(number, found)
+        return self._finish(number, parts)
 
     def _closure(self, function: FunctionType, where: str) -> Json:
-        found = []
+        captured = []
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
             try:
                 value = cell.cell_contents
             except ValueError:
-                found.append([name, None])
+                captured.append([name, None])
                 continue
-            found.append([name, self._refer(value, f"{name} (captured by {where})")])
-        return found
+            captured.append([name, self._refer(value, f"{name} (captured by {where})")])
+        return captured
 
     # Names.
 
@@ -366,44 +366,44 @@ class CodeWalk:
 
     def _used_of_module(self, module: ModuleType, chains: Iterable[tuple[str, ...]]) -> Json:
         """What ``module.a.b`` refers to, for each such chain of attributes."""
-        found = []
+        uses = []
         for chain in sorted(chains):
             owner, depth = module, 0
             while depth < len(chain) and is_user_module(vars(owner).get(chain[depth])):
                 owner, depth = vars(owner)[chain[depth]], depth + 1
             if depth == len(chain):
-                found.append([chain, self._module(owner)])
+                uses.append([chain, self._module(owner)])
             elif chain[depth] in vars(owner):
-                found.append([chain, self._variable(chain[depth], vars(owner))])
+                uses.append([chain, self._variable(chain[depth], vars(owner))])
             elif "__getattr__" in vars(owner):
-                found.append([chain, self._module(owner)])
+                uses.append([chain, self._module(owner)])
             else:
-                found.append([chain, ["unbound"]])
-        return ["module", found]
+                uses.append([chain, ["unbound"]])
+        return ["module", uses]
 
     def _imports_in(self, node: ast.AST, function: FunctionType) -> Json:
         """What import statements inside a function import."""
-        found: list[Json] = []
+        imported: list[Json] = []
         for module, name, local in import_targets(node, function.__globals__):
             if module is None:
-                found.append(["library", versioned(name)])
+                imported.append(["library", versioned(name)])
             elif local is not None:
-                found.append(self._used_of_module(module, attribute_chains(node, local)))
+                imported.append(self._used_of_module(module, attribute_chains(node, local)))
             elif name in vars(module):
-                found.append(self._variable(name, vars(module)))
+                imported.append(self._variable(name, vars(module)))
             else:
-                found.append(["unbound"])
-        return found
+                imported.append(["unbound"])
+        return imported
 
     def _called_imports(self, node: ast.AST, scope: Mapping[str, Any], where: str) -> list[Json]:
         """The modules that calls such as ``__import__("helper")`` import, each complete."""
-        found = []
+        modules = []
         for called in called_imports(node, scope):
             if called is None:
                 raise RecipeError(_COMPUTED_IMPORT.format(name=where))
             name, level = called
-            found.append(self._module_named(name, scope, level=level))
-        return found
+            modules.append(self._module_named(name, scope, level=level))
+        return modules
 
     def _module_named(self, name: str, scope: Mapping[str, Any], *, level: int = 0) -> Json:
         module = import_users(name, scope, level=level)
@@ -486,13 +486,13 @@ class CodeWalk:
         own = getattr(type(value), "__getstate__", None)
         if own is not None and own is not getattr(object, "__getstate__", None):
             return self._refer(value.__getstate__(), where)
-        found = [
+        state = [
             [name, self._refer(item, f"{where}.{name}")] for name, item in attributes_of(value)
         ]
         base = as_built_in(value)
         if base is not None:
-            return [*found, self._values.plain(base, self._refer, where)]
-        return [*found, self._opaque(value, where)] if hides_state(value) else found
+            return [*state, self._values.plain(base, self._refer, where)]
+        return [*state, self._opaque(value, where)] if hides_state(value) else state
 
     def _of_library(self, value: Any, where: str) -> Json:
         """An instance of a library's class: by everything that it holds."""

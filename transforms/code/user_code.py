@@ -191,14 +191,14 @@ class Sources:
             for method in methods
         ):
             return []
-        found = list(_find_classes(tree, cls.__qualname__.split(".")))
+        definitions = list(_find_classes(tree, cls.__qualname__.split(".")))
         lines = [method.__code__.co_firstlineno for method in methods]
         precise = [
             node
-            for node in found
+            for node in definitions
             if lines and all(node.lineno <= line <= (node.end_lineno or 0) for line in lines)
         ]
-        return precise or found
+        return precise or definitions
 
     def _tree(self, path: str, names: Mapping[str, Any]) -> ast.Module | None:
         if path not in self._trees:
@@ -221,7 +221,7 @@ class Sources:
 
 def own_functions(cls: type) -> dict[str, FunctionType]:
     """The functions written in a class's body, by name: not what a decorator generated."""
-    found = {}
+    functions = {}
     for name, value in vars(cls).items():
         function = value
         if isinstance(value, staticmethod | classmethod):
@@ -234,8 +234,8 @@ def own_functions(cls: type) -> dict[str, FunctionType]:
             and function.__module__ == cls.__module__
             and not _is_generated(function)
         ):
-            found[name] = function
-    return found
+            functions[name] = function
+    return functions
 
 
 def _is_generated(function: FunctionType) -> bool:

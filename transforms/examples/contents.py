@@ -93,17 +93,17 @@ def _hashes(column: pa.Array) -> Hashes:
         places = np.arange(len(values), dtype=np.uint64)
         places -= np.repeat(ends - sizes, sizes).astype(np.uint64)
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_placed(values, places))])
-        found = mixed(sums[ends] - sums[ends - sizes] + sizes.astype(np.uint64))
+        hashes = mixed(sums[ends] - sums[ends - sizes] + sizes.astype(np.uint64))
     elif pa.types.is_fixed_size_list(kind):
         width = kind.list_size
         filled = column.flatten() if not missing.any() else column.fill_null([0] * width).flatten()
         values = _hashes(filled).reshape(-1, width)
-        found = _placed(values, np.arange(width, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+        hashes = _placed(values, np.arange(width, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
     elif pa.types.is_large_binary(kind):
-        found = _text_hashes(column)
+        hashes = _text_hashes(column)
     else:
-        found = _number_hashes(column.fill_null(0).to_numpy(zero_copy_only=False))
-    return np.where(missing, _MISSING, found) if missing.any() else found
+        hashes = _number_hashes(column.fill_null(0).to_numpy(zero_copy_only=False))
+    return np.where(missing, _MISSING, hashes) if missing.any() else hashes
 
 
 def _text_hashes(column: pa.Array) -> Hashes:

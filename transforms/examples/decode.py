@@ -164,7 +164,7 @@ def _parts(message: bytes, wanted: int) -> list[bytes]:
 
 def _items(message: bytes) -> list[bytes]:
     """The contents of field 1, as :func:`_parts` returns them; faster if it is the only field."""
-    found, at, end = [], 0, len(message)
+    items, at, end = [], 0, len(message)
     if end > 2 and message[0] == _ITEM and message[1] < 0x80:
         step = message[1] + 2
         num = -(-end // step)
@@ -180,10 +180,10 @@ def _items(message: bytes) -> list[bytes]:
             if message[at] != _ITEM or start + size > end:
                 return _parts(message, 1)
             at = start + size
-            found.append(message[start:at])
+            items.append(message[start:at])
     except IndexError:
         return _parts(message, 1)
-    return found
+    return items
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:

@@ -52,14 +52,14 @@ def holds_exactly(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.bool_]
         return np.array([is_exact(int(value), dtype) for value in values], bool)
     limit = np.uint64(1 << PRECISION[dtype])
     wide = values if values.dtype == np.uint64 else np.abs(values.astype(np.int64)).view(np.uint64)
-    found = np.ones(len(wide), bool)
+    exact = np.ones(len(wide), bool)
     large = np.flatnonzero(wide > limit)
     if len(large):
         sizes = wide[large]
         # Without its trailing zero bits, an integer needs as many bits as its significand.
-        found[large] = sizes // (sizes & (~sizes + np.uint64(1))) < limit
-        found[large] &= sizes <= min(int(largest_float(dtype)), 2**64 - 1)
-    return found
+        exact[large] = sizes // (sizes & (~sizes + np.uint64(1))) < limit
+        exact[large] &= sizes <= min(int(largest_float(dtype)), 2**64 - 1)
+    return exact
 
 
 def is_exact(value: int, dtype: str) -> bool:

@@ -280,8 +280,8 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
     if dtype in FLOATS and array.dtype == numpy_dtype("bfloat16"):
         is_number = True
     if not is_number and not (array.size == 0 and array.dtype == np.float64):
-        found = f"{reprlib.repr(array.tolist())} ({array.dtype})"
-        raise unfit(name, feature, found, "Pass an array of that dtype.")
+        shown = f"{reprlib.repr(array.tolist())} ({array.dtype})"
+        raise unfit(name, feature, shown, "Pass an array of that dtype.")
     if dtype in FLOATS or not array.size:
         try:
             cast = array.astype(numpy_dtype(dtype))
@@ -294,8 +294,8 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
     if dtype in FLOATS and array.dtype.kind in "iuO":
         _check_exact(name, feature, array, dtype)
     if not fits:
-        found = reprlib.repr(array.tolist())
-        raise unfit(name, feature, found, "It is out of range: declare a wider type.")
+        shown = reprlib.repr(array.tolist())
+        raise unfit(name, feature, shown, "It is out of range: declare a wider type.")
     return cast
 
 

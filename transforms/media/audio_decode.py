@@ -330,14 +330,14 @@ def caught_noise() -> Iterator[list[str]]:
     Yields:
         A list that contains, after the block, the damage that libmpg123 reported.
     """
-    found: list[str] = []
+    messages: list[str] = []
     with _DESCRIPTOR_LOCK, tempfile.TemporaryFile() as caught:
         if sys.stderr is not None:
             sys.stderr.flush()
         kept = os.dup(2)
         os.dup2(caught.fileno(), 2)
         try:
-            yield found
+            yield messages
         finally:
             os.dup2(kept, 2)
             os.close(kept)
@@ -346,4 +346,4 @@ def caught_noise() -> Iterator[list[str]]:
                 if not _NOISE.match(line):
                     os.write(2, line)
                 elif _DAMAGE.search(text := line.decode("utf-8", "replace")):
-                    found.append(text.rpartition("error: ")[2].removeprefix("Note: ").strip())
+                    messages.append(text.rpartition("error: ")[2].removeprefix("Note: ").strip())

@@ -533,10 +533,10 @@ def _mp3_stated(data: bytes, start: int, frame: _Mp3Frame) -> tuple[int | None, 
     if data[position : position + 4] not in (b"Xing", b"Info"):
         return None, None
     head = data[position + 4 : position + 16]
-    found: list[int | None] = []
+    stated: list[int | None] = []
     place = 4
     for flag in (1, 2):
         is_there = len(head) == 12 and bool(head[3] & flag)
-        found.append(int.from_bytes(head[place : place + 4], "big") if is_there else None)
+        stated.append(int.from_bytes(head[place : place + 4], "big") if is_there else None)
         place += 4 if is_there else 0
-    return found[0], found[1]
+    return stated[0], stated[1]

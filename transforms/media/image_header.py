@@ -422,16 +422,16 @@ def found_formats(contents: pa.Array, *, channels: int) -> tuple[str, ...]:
         channels: Of the feature. If it is 1, ``cmyk`` is included if a JPEG has four components:
             libjpeg, and so TensorFlow, converts all others to grey itself.
     """
-    found = set()
+    formats = set()
     for name, magic in _FORMAT_MAGIC.items():
         has = pc.starts_with(contents, magic)
         if not pc.any(has).as_py():
             continue
-        found.add(name)
+        formats.add(name)
         if name == "jpeg" and channels == 1:
             components = map(jpeg_components, contents.filter(has).to_pylist())
             if _CMYK_COMPONENTS in components:
-                found.add("cmyk")
+                formats.add("cmyk")
         if pc.all(has).as_py():
             break
-    return tuple(sorted(found))
+    return tuple(sorted(formats))

@@ -167,14 +167,14 @@ class Sources:
             SchemaError: if two sources have a feature in different types, or one lacks a feature
                 that cannot be missing.
         """
-        found = {
+        by_source = {
             name: flatten(
                 source.infer(without_prefix(files, f"{name}/"), _opened_part(opened, name))
             )
             for name, source in self.sources
         }
-        joined = join_features({name: features for name, (features, _) in found.items()})
-        structs = (struct for _, names in found.values() for struct in names)
+        joined = join_features({name: features for name, (features, _) in by_source.items()})
+        structs = (struct for _, names in by_source.values() for struct in names)
         return nest(joined.features, tuple(structs))
 
     def read(

@@ -127,20 +127,20 @@ def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]
         while True:
             try:
                 with watched:
-                    found = next(records)
+                    record = next(records)
             except StopIteration:
                 return
             except Exception as error:
                 _reraise(error, name)
             advance()
-            if isinstance(found, pa.Table):
-                yield from found.to_batches()
-            elif isinstance(found, Mapping | pa.RecordBatch):
-                yield found
+            if isinstance(record, pa.Table):
+                yield from record.to_batches()
+            elif isinstance(record, Mapping | pa.RecordBatch):
+                yield record
             else:
                 raise RaisedError(
                     "not a record",
-                    f"{name} yields {type(found).__name__}, expected a dict or a pa.RecordBatch",
+                    f"{name} yields {type(record).__name__}, expected a dict or a pa.RecordBatch",
                 )
     finally:
         # A generator that is not exhausted must release the file.
@@ -195,22 +195,22 @@ class RecordTypes:
         Raises:
             SchemaError: if the values of another feature have no common type.
         """
-        found: dict[str, Any] = {}
+        inferred: dict[str, Any] = {}
         if self._schemas:
             remedy = "Yield batches of the same columns."
             leaves = join_schemas(self._schemas, declared=declared, remedy=remedy)
-            found.update(
+            inferred.update(
                 {n: leaf_feature(leaf, missing=n in self._missing) for n, leaf in leaves.items()}
             )
         for name, values in self._values.items():
             if isinstance(declared.get(name), Feature):
-                found[name] = declared[name]
+                inferred[name] = declared[name]
             elif values:
                 optional = len(values) < self.num_records
-                found[name] = value_feature(name, values, optional=optional)
+                inferred[name] = value_feature(name, values, optional=optional)
             else:
-                found[name] = Scalar("string", optional=True)
-        return found
+                inferred[name] = Scalar("string", optional=True)
+        return inferred
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -370,15 +370,15 @@ class Files:
         pending = PendingRows(features, part.path, max_rows=_BATCH_RECORDS)
         number = 0
         try:
-            for found in records_of(self.function, part.path, opened):
-                if isinstance(found, pa.RecordBatch):
+            for record in records_of(self.function, part.path, opened):
+                if isinstance(record, pa.RecordBatch):
                     if len(pending):
                         yield pending.batch()
                         pending = PendingRows(features, part.path, max_rows=_BATCH_RECORDS)
-                    yield from _read_batch(found, number, features, path=part.path)
-                    number += len(found)
+                    yield from _read_batch(record, number, features, path=part.path)
+                    number += len(record)
                     continue
-                _add_record(pending, number, found, features, path=part.path)
+                _add_record(pending, number, record, features, path=part.path)
                 number += 1
                 if pending.is_full:
                     yield pending.batch()
@@ -396,13 +396,13 @@ class Files:
             with contextlib.suppress(RaisedError), what:
                 for record in records_of(self.function, file.path, opened):
                     if isinstance(record, pa.RecordBatch):
-                        found = record.column(label).unique().to_pylist()
+                        labels = record.column(label).unique().to_pylist()
                     else:
                         try:
-                            found = [flat_record(record).get(label)]
+                            labels = [flat_record(record).get(label)]
                         except ValueError:  # the record will be rejected
-                            found = []
-                    names.update(_text(value) for value in found if value is not None)
+                            labels = []
+                    names.update(_text(value) for value in labels if value is not None)
                     if len(names) > MAX_LABELS:
                         return None
         return names

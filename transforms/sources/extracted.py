@@ -179,13 +179,13 @@ class ExtractedTable:
         rejects = []
         if PROBLEM in batch.schema.names:
             problems = batch.column(PROBLEM)
-            found = batch.filter(problems.is_valid())
+            bad_rows = batch.filter(problems.is_valid())
             rejects = [
-                with_row(self._reject(position, problem), found, row)
+                with_row(self._reject(position, problem), bad_rows, row)
                 for row, (position, problem) in enumerate(
                     zip(
-                        found.column(POSITION).to_pylist(),
-                        found.column(PROBLEM).cast(pa.large_binary()).to_pylist(),
+                        bad_rows.column(POSITION).to_pylist(),
+                        bad_rows.column(PROBLEM).cast(pa.large_binary()).to_pylist(),
                         strict=True,
                     )
                 )

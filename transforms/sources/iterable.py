@@ -92,7 +92,7 @@ class Iterable:
     def __post_init__(self) -> None:
         """Checks the types, and that the records can be read more than once."""
         check_types(self.types)
-        found = type(self.records).__name__
+        kind = type(self.records).__name__
         problem = ""
         if isinstance(self.records, Mapping) or is_frame(self.records):
             problem = ". For a table or a dict of arrays, use ss.Table"
@@ -104,7 +104,7 @@ class Iterable:
             problem = "."
         if problem:
             raise ValueError(
-                f"records is a {found}, expected a function that returns records, or a list of "
+                f"records is a {kind}, expected a function that returns records, or a list of "
                 f"dicts{problem}"
             )
         if self.names is not None and len(set(self.names)) < len(self.names):
@@ -153,17 +153,17 @@ class Iterable:
         """Batches in the types of their own values, and the dicts that they were made of."""
         held: list[Mapping[str, Any]] = []
         num_rows = num_bytes = 0
-        for found in self._found():
-            if isinstance(found, pa.RecordBatch):
+        for record in self._found():
+            if isinstance(record, pa.RecordBatch):
                 if held:
                     yield _batch_of(held, num_rows), held
                     num_rows, num_bytes, held = num_rows + len(held), 0, []
-                if len(found):
-                    yield found, []
-                num_rows += len(found)
+                if len(record):
+                    yield record, []
+                num_rows += len(record)
                 continue
-            held.append(found)
-            num_bytes += _size(found)
+            held.append(record)
+            num_bytes += _size(record)
             if len(held) >= _CHUNK_RECORDS or num_bytes >= _CHUNK_BYTES:
                 yield _batch_of(held, num_rows), held
                 num_rows, num_bytes, held = num_rows + len(held), 0, []
@@ -184,7 +184,7 @@ class Iterable:
                 raise _raised(error, name, 0) from error
             while True:
                 try:
-                    found = next(records)
+                    record = next(records)
                 except StopIteration:
                     return
                 except SnapshardError:
@@ -192,11 +192,11 @@ class Iterable:
                 except Exception as error:
                     raise _raised(error, name, number) from error
                 advance()
-                if isinstance(found, dict):
-                    yield found
+                if isinstance(record, dict):
+                    yield record
                     number += 1
                     continue
-                for each in self._rows(found, number):
+                for each in self._rows(record, number):
                     yield each
                     number += len(each) if isinstance(each, pa.RecordBatch) else 1
         finally:

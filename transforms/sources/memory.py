@@ -187,13 +187,13 @@ def _of_arrays(data: Mapping[str, Any]) -> tuple[pa.Schema, Iterator[pa.RecordBa
         num_rows = next(iter(lengths.values()))
         for at in range(0, num_rows, _ROWS):
             stop = min(num_rows, at + _ROWS)
-            found = [
+            read = [
                 columns[name][at:stop]
                 if name in columns
                 else to_batch({name: array[at:stop]}, schema).column(0)
                 for name, array in arrays.items()
             ]
-            yield pa.RecordBatch.from_arrays(found, schema=schema)
+            yield pa.RecordBatch.from_arrays(read, schema=schema)
 
     return schema, batches()
 
@@ -208,8 +208,10 @@ def _array_of(name: str, values: Any) -> Any:
         return values
     if not isinstance(values, np.ma.MaskedArray):
         if type(values).__module__.partition(".")[0] == "pandas":
-            found = _of_objects(name, values)
-            return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+            converted = _of_objects(name, values)
+            return (
+                converted.combine_chunks() if isinstance(converted, pa.ChunkedArray) else converted
+            )
         if isinstance(values, pa.ChunkedArray) or hasattr(values, "__arrow_c_stream__"):
             return pa.chunked_array(values).combine_chunks()
         array = np.asarray(values)
@@ -227,11 +229,11 @@ def _array_of(name: str, values: Any) -> Any:
     # Strings and bytes of any length. Arrow checks that they have a common type.
     items = values.tolist()
     try:
-        found = pa.array(items)
+        converted = pa.array(items)
     except (pa.ArrowException, ValueError, TypeError):
         return _of_objects(name, items)  # NaN, NaT and NA may be missing values
-    _check_no_bools(name, found.type, items)
-    return _of_objects(name, items) if pa.types.is_temporal(found.type) else found
+    _check_no_bools(name, converted.type, items)
+    return _of_objects(name, items) if pa.types.is_temporal(converted.type) else converted
 
 
 def _of_objects(name: str, values: Any) -> pa.Array | pa.ChunkedArray:

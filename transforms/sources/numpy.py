@@ -539,14 +539,14 @@ def split_names(names: Iterable[str]) -> dict[str, dict[str, str]]:
     >>> split_names(["x_train", "scale"])
     {}
     """
-    found: dict[str, dict[str, str]] = {}
+    splits: dict[str, dict[str, str]] = {}
     for array in names:
         name, _, split = array.rpartition("_")
         if not name or split not in itertools.chain.from_iterable(FOLDERS.values()):
             return {}
-        found.setdefault(split, {})[name] = array
+        splits.setdefault(split, {})[name] = array
     order = list(itertools.chain.from_iterable(FOLDERS.values()))
-    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
+    return dict(sorted(splits.items(), key=lambda item: order.index(item[0])))
 
 
 def _by_split(names: Sequence[str], path: str) -> dict[str, dict[str, str]]:

@@ -144,14 +144,14 @@ class TextFiles:
         text = self._open(opened, part.path, part.stop)
         stop = part.stop if text.plain else text.stop
         if self.per == "file":
-            found = _whole_file(text, stop)
+            records = _whole_file(text, stop)
         else:
-            found = _records(text, part.start, stop, ends=_ENDS[self.per])
+            records = _records(text, part.start, stop, ends=_ENDS[self.per])
         batch: list[tuple[int, bytes]] = []
         rejects: list[Reject] = []
         size = 0
         try:
-            for offset, content, problem in found:
+            for offset, content, problem in records:
                 if problem:
                     rejects.append(self._reject("too long", part.path, offset, problem, content))
                     continue

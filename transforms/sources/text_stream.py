@@ -73,7 +73,7 @@ def codec_name(encoding: str) -> str:
     """
     probe = "a,1\n"
     try:
-        found = codecs.lookup(encoding)
+        codec = codecs.lookup(encoding)
         codecs.getincrementaldecoder(encoding)
         known = codecs.decode(codecs.encode(probe, encoding), encoding) == probe
     except (LookupError, TypeError, ValueError):
@@ -83,7 +83,7 @@ def codec_name(encoding: str) -> str:
             f"encoding={encoding!r} is unknown to Python; expected for example 'utf-8', 'latin-1', "
             "'cp1252', 'utf-16' or 'shift_jis'"
         )
-    return "utf-8" if found.name == "utf-8-sig" else found.name
+    return "utf-8" if codec.name == "utf-8-sig" else codec.name
 
 
 def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -> Text:

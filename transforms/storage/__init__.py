@@ -103,7 +103,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     learn(url)
     try:
         # A cached listing would miss what other workers have written since.
-        found, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        client, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         raise RecipeError(
             f"{redact(url)} cannot be opened: {redact_repeated(str(error), url)}."
@@ -113,7 +113,7 @@ def filesystem(url: str) -> tuple[Any, str]:
             f"{redact(url)} cannot be opened: {redact_repeated(str(error), url)}. Give a local "
             "path, or a URL of a protocol that fsspec knows, such as gs://, s3://, https://."
         ) from None
-    return found, path
+    return client, path
 
 
 def read_bytes(url: str, start: int = 0, stop: int | None = None) -> bytes:

@@ -319,15 +319,15 @@ def store_answer(error: BaseException) -> tuple[int, str] | None:
     >>> store_answer(OSError("Forbidden: https://host/a"))
     (403, '403 Forbidden')
     """
-    for one in (error, error.__cause__):
-        response = getattr(one, "response", None)
+    for cause in (error, error.__cause__):
+        response = getattr(cause, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             stated = response.get("Error", {})
             # A response to HEAD has no body: its code is the status.
             word = stated.get("Message" if str(stated.get("Code")) == str(status) else "Code")
         else:
-            status = getattr(one, "status", None) or getattr(one, "code", None)
+            status = getattr(cause, "status", None) or getattr(cause, "code", None)
             status = status or getattr(response, "status_code", None)  # of requests
             word = None
         if isinstance(status, int) and status >= 400:

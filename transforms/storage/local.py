@@ -249,7 +249,7 @@ def abandoned_folders(parent: str) -> Iterator[list[str]]:
     Other users' folders, folders on filesystems without locks, and links are left out.
     """
     with contextlib.ExitStack() as closing:
-        found = []
+        folders = []
         with contextlib.suppress(OSError), os.scandir(parent) as entries:
             for entry in entries:
                 if not (entry.name.startswith(SCRATCH) and entry.name.endswith(_HELD)):
@@ -260,8 +260,8 @@ def abandoned_folders(parent: str) -> Iterator[list[str]]:
                     closing.callback(os.close, descriptor)
                     if os.fstat(descriptor).st_uid == os.geteuid():
                         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        found.append(entry.path)
-        yield sorted(found)
+                        folders.append(entry.path)
+        yield sorted(folders)
 
 
 def remove_abandoned_folders(parent: str) -> None:

@@ -411,14 +411,14 @@ class OpenedSource:
         filesystem = self.filesystem
         del stale
         if self.single:
-            found = {self.single: filesystem.info(self.full_path(self.single))}
+            listed_files = {self.single: filesystem.info(self.full_path(self.single))}
         else:
             prefix = self.full_path("")
             listed = filesystem.find(self.root, detail=True)
             names = sorted(listed)  # an absolute name sorts first and gives way to its twin
-            found = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in names}
-        builds = tuple(_holders_of_builds(found))
-        for path, info in found.items():
+            listed_files = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in names}
+        builds = tuple(_holders_of_builds(listed_files))
+        for path, info in listed_files.items():
             if path.startswith(builds):
                 continue
             if not path or path.endswith("/") or info.get("type") == "directory":
@@ -661,7 +661,7 @@ def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | No
     """A local file as listed; for a folder also its identity: (device, inode)."""
     # A problem is part of a block's name: it must never contain the location of the source.
     try:
-        found = os.stat(full)
+        status = os.stat(full)
     except OSError as error:
         problem = f"cannot be looked at: {error.strerror}"
         if error.errno == errno.ELOOP:
@@ -669,15 +669,15 @@ def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | No
         elif isinstance(error, FileNotFoundError | NotADirectoryError):
             problem = "dangling symbolic link" if os.path.islink(full) else "vanished while listed"
         return unreadable(path, problem), None
-    if stat.S_ISDIR(found.st_mode):
-        return unreadable(path, ""), (found.st_dev, found.st_ino)
-    if not stat.S_ISREG(found.st_mode):
-        return unreadable(path, f"{kind_of(found.st_mode)}, expected a file"), None
+    if stat.S_ISDIR(status.st_mode):
+        return unreadable(path, ""), (status.st_dev, status.st_ino)
+    if not stat.S_ISREG(status.st_mode):
+        return unreadable(path, f"{kind_of(status.st_mode)}, expected a file"), None
     # If everyone may read, only an access list could forbid it, and reading will show that.
-    readable = found.st_mode & _ALL_READ == _ALL_READ
+    readable = status.st_mode & _ALL_READ == _ALL_READ
     if not readable and not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):
         return unreadable(path, NO_PERMISSION), None
-    return SourceFile(path=path, num_bytes=found.st_size, stamp=stamp_of_local(found)), None
+    return SourceFile(path=path, num_bytes=status.st_size, stamp=stamp_of_local(status)), None
 
 
 def split_glob(path: str) -> tuple[str, tuple[str, ...]]:

@@ -46,17 +46,17 @@ def read_ahead(opened: OpenSource, chunks: Iterable[Sequence[FileRange]]) -> Gen
 
 
 def _read_verified(opened: OpenSource, parts: Sequence[FileRange]) -> Contents:
-    found: list[bytes | Exception | None] = [b"" if part.problem else None for part in parts]
+    contents: list[bytes | Exception | None] = [b"" if part.problem else None for part in parts]
     if isinstance(opened.filesystem, LocalFileSystem):
         for i, part in enumerate(parts):
             if not part.problem:
                 path = opened.full_path(part.path)
-                found[i] = storage.read_expected(path, part.stop - part.start)
+                contents[i] = storage.read_expected(path, part.stop - part.start)
     # Files that could not be read this way are read, or fail, in the general way.
-    rest = [i for i, content in enumerate(found) if content is None]
+    rest = [i for i, content in enumerate(contents) if content is None]
     for i, content in zip(rest, read_files(opened, [parts[i].path for i in rest]), strict=True):
-        found[i] = content
-    return [(part, _verify(opened, part, data)) for part, data in zip(parts, found, strict=True)]
+        contents[i] = content
+    return [(part, _verify(opened, part, data)) for part, data in zip(parts, contents, strict=True)]
 
 
 def _verify(opened: OpenSource, part: FileRange, data: bytes | Exception | None) -> bytes:
@@ -111,13 +111,13 @@ def read_headers(
         batch = readable[start : start + _HEADER_FILES]
         contents = read_files(opened, [file.path for file in batch], stop=_HEADER_BYTES)
         for file, data in zip(batch, contents, strict=True):
-            found, reason = _try_header(file, data, read, unreadable)
+            header, reason = _try_header(file, data, read, unreadable)
             more = len(data) < file.num_bytes <= max_bytes if isinstance(data, bytes) else False
             if reason == cut_short and more:
                 whole = read_files(opened, [file.path])[0]
-                found, _ = _try_header(file, whole, read, unreadable)
-            if found is not None:
-                yield found
+                header, _ = _try_header(file, whole, read, unreadable)
+            if header is not None:
+                yield header
 
 
 def _try_header(

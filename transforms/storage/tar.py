@@ -194,7 +194,7 @@ def _padded(num_bytes: int) -> int:
 
 def _pax_records(content: bytes) -> dict[str, str]:
     """The records of an extended header that give a member's place and name."""
-    found: dict[str, str] = {}
+    records: dict[str, str] = {}
     position = 0
     while position < len(content) and content[position]:
         digits = content[position : position + _MAX_DIGITS + 1].partition(b" ")[0]
@@ -205,9 +205,9 @@ def _pax_records(content: bytes) -> dict[str, str]:
             raise TarDamagedError("an extended header holds an invalid record")
         name = key.decode("utf-8", "surrogateescape")
         if name in ("path", "linkpath", "size") or name.startswith(_SPARSE):
-            found[name] = value.decode("utf-8", "surrogateescape")
+            records[name] = value.decode("utf-8", "surrogateescape")
         position += length
-    return found
+    return records
 
 
 LEADS_OUT = "path that leads out of its archive"
@@ -288,7 +288,7 @@ class TarArchive(AbstractArchiveFileSystem):
         return staged.read, staged.num_bytes
 
     def _find_members(self, max_bytes: int) -> dict[str, _Member]:
-        found: dict[str, _Member] = {}
+        members: dict[str, _Member] = {}
         links: dict[str, str] = {}
         file = io.BufferedReader(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
         cut_off = False
@@ -307,18 +307,18 @@ class TarArchive(AbstractArchiveFileSystem):
                     continue
                 if (num_bytes := len(path.encode("utf-8", "surrogateescape"))) > MAX_NAME_BYTES:
                     path = f"{path[:100]}… at byte {member.offset}"
-                    found[path] = _unfit(too_long_name(num_bytes))
+                    members[path] = _unfit(too_long_name(num_bytes))
                     continue
                 # Of two members of one name the later one counts, as when unpacking.
                 links.pop(path, None)
                 if member.name.startswith("/") or ".." in path.split("/"):
-                    found[path] = _unfit(LEADS_OUT)
+                    members[path] = _unfit(LEADS_OUT)
                 elif member.kind in ("symlink", "hardlink"):
                     folder = posixpath.dirname(path) if member.kind == "symlink" else ""
                     links[path] = posixpath.normpath(posixpath.join(folder, member.link))
-                    found.pop(path, None)
+                    members.pop(path, None)
                 else:
-                    found[path] = self._member(member)
+                    members[path] = self._member(member)
                     cut_off = member.start + member.num_bytes > self._num_bytes
         except NoTarError as error:
             raise DataError(
@@ -329,18 +329,20 @@ class TarArchive(AbstractArchiveFileSystem):
             self._damage = self._damage or f"damaged from byte {headers.offset:,} on ({error})"
         else:
             self._damage = self._damage or self._behind(headers.offset)
-        num_bytes = sum(member.num_bytes for member in found.values())
+        num_bytes = sum(member.num_bytes for member in members.values())
         for path, target in links.items():
-            linked = None if target.startswith("/") else found.get(_normal(target))
+            linked = None if target.startswith("/") else members.get(_normal(target))
             num_bytes += linked.num_bytes if linked else 0
             if num_bytes > max_bytes:
                 # Links to one member may multiply its bytes without limit.
-                found[path] = _unfit("link of an archive whose files repeat its content too often")
+                members[path] = _unfit(
+                    "link of an archive whose files repeat its content too often"
+                )
             else:
-                found[path] = linked or _unfit("link to what its archive does not hold")
+                members[path] = linked or _unfit("link to what its archive does not hold")
         if self._damage and not cut_off:
-            found[self._name] = _unfit(f"the rest of the archive cannot be read: {self._damage}")
-        return found
+            members[self._name] = _unfit(f"the rest of the archive cannot be read: {self._damage}")
+        return members
 
     def _member(self, member: TarMember) -> _Member:
         if member.kind == "special":

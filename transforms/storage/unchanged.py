@@ -280,30 +280,30 @@ def times_in(stamp: str) -> list[int]:
 
 def modified_ns(info: Mapping[str, Any]) -> int | None:
     """When a file was last written, in ns since 1970, from fsspec's ``info``."""
-    found = next((info[name] for name in _TIMES if info.get(name)), None)
-    if isinstance(found, str):
+    modified = next((info[name] for name in _TIMES if info.get(name)), None)
+    if isinstance(modified, str):
         try:
-            found = datetime.datetime.fromisoformat(found)
+            modified = datetime.datetime.fromisoformat(modified)
         except ValueError:
             try:
-                found = email.utils.parsedate_to_datetime(str(found))  # of HTTP
+                modified = email.utils.parsedate_to_datetime(str(modified))  # of HTTP
             except ValueError:
                 return None
-    if isinstance(found, datetime.datetime):
-        found = found.timestamp()
-    return int(found * 1e9) if isinstance(found, int | float) else None
+    if isinstance(modified, datetime.datetime):
+        modified = modified.timestamp()
+    return int(modified * 1e9) if isinstance(modified, int | float) else None
 
 
 def identity_of(path: str) -> Identity | None:
     """Changes when a file is replaced or written; None if there is no file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    times = (found.st_mtime_ns, found.st_ctime_ns)
-    return (found.st_dev, found.st_ino, found.st_size, *times)
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def file_digest(path: str) -> str:
@@ -319,7 +319,7 @@ def file_digest(path: str) -> str:
         return known[1]
     try:
         with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RecipeError(
             f"The recipe depends on {path}, which cannot be read: {error.strerror}. Make it "
@@ -328,5 +328,5 @@ def file_digest(path: str) -> str:
     settled = identity is not None and max(identity[3:]) < time.time_ns() - COARSE_NS
     if identity is not None and settled and identity_of(path) == identity:
         with _LOCK:
-            _DIGESTS[path] = identity, found
-    return found
+            _DIGESTS[path] = identity, digest
+    return digest

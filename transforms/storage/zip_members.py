@@ -164,7 +164,7 @@ class ZipArchive(AbstractArchiveFileSystem):
 
     def _info(self, name: str) -> dict[str, Any]:
         info = self._members[name]
-        found = {
+        facts = {
             "name": name,
             "size": info.file_size,
             "type": "file",
@@ -172,8 +172,8 @@ class ZipArchive(AbstractArchiveFileSystem):
         }
         if self._stamp:
             # Equal length and CRC-32 are easily forged, and occur by chance in large sets.
-            found["ETag"] = f"{self._stamp} {info.header_offset} {info.CRC:08x}"
-        return found
+            facts["ETag"] = f"{self._stamp} {info.header_offset} {info.CRC:08x}"
+        return facts
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_: Any
@@ -344,24 +344,24 @@ def truncation(file: Any) -> str:
     file.seek(max(0, num_bytes - _END_BYTES))
     if b"PK\5\6" in file.read():
         return ""
-    found = f"is a truncated zip archive: it ends at byte {num_bytes:,}, "
+    problem = f"is a truncated zip archive: it ends at byte {num_bytes:,}, "
     for _ in range(_MAX_LOOKED_AT):
         file.seek(start)
         header = file.read(_HEADER_BYTES)
         if header[:4] != b"PK\3\4":
             break
         if len(header) < _HEADER_BYTES:
-            return f"{found}in the header of a member"
+            return f"{problem}in the header of a member"
         flags, packed, name_bytes, extra_bytes = struct.unpack("<6xH10xI4xHH", header)
         name = file.read(min(name_bytes, MAX_NAME_BYTES)).decode("utf-8", "replace")
         begin = start + _HEADER_BYTES + name_bytes + extra_bytes
         start = begin + packed
         if start > num_bytes and packed < _ZIP64:
             held = max(0, num_bytes - begin)
-            return f"{found}and holds {held:,} of the {packed:,} compressed bytes of {name!r}"
+            return f"{problem}and holds {held:,} of the {packed:,} compressed bytes of {name!r}"
         if flags & _SIZE_FOLLOWS or packed >= _ZIP64:
             break
-    return f"{found}before its table of contents does" if start else ""
+    return f"{problem}before its table of contents does" if start else ""
 
 
 def read_part(archive: Any, path: str, start: int, stop: int) -> bytes:

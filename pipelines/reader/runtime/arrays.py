@@ -608,13 +608,13 @@ class _Shard:
         frames = self._index[start:stop].tolist()
         begin, end = frames[0][0], sum(frames[-1])
         content = read(begin, end - begin)
-        found = []
+        examples = []
         for number, (offset, length) in enumerate(frames, start):
             frame = content[offset - begin : offset - begin + length]
             if fault := fault_of(frame, length, check):
                 raise self.damaged(fault, number)
-            found.append(frame[12:-4])
-        return found
+            examples.append(frame[12:-4])
+        return examples
 
     def open(self, *, any_order: bool) -> _Read:
         """Opens the file to read uncompressed bytes; GZIP is held in memory for ``any_order``."""

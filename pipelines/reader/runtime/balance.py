@@ -96,13 +96,13 @@ def balance_classes(plan: Plan) -> Plan:
         def loose(numbers: Any) -> Any:
             return tf.ensure_shape(numbers, [None])
 
-        found = tf.data.Dataset.range(0, full, more).map(batches).prefetch(1).unbatch()
+        batched = tf.data.Dataset.range(0, full, more).map(batches).prefetch(1).unbatch()
         if not options.drop_remainder:
             last = tf.range(first + start, first + start + num_rest, dtype=tf.int64)
             short = tf.data.Dataset.from_tensors(last).take(int(num_rest > 0)).map(drawn)
-            found = found.map(loose).concatenate(short.map(loose))
+            batched = batched.map(loose).concatenate(short.map(loose))
         # In order even without a seed: the one short batch must stay last.
-        return found.map(read, num_parallel_calls=options.num_parallel_calls, deterministic=True)
+        return batched.map(read, num_parallel_calls=options.num_parallel_calls, deterministic=True)
 
     def rest_of_epoch(read_so_far: ReadSoFar) -> tuple[int, int, int]:
         """The number of finished epochs; the place to begin in the next; its number of batches."""
@@ -338,22 +338,22 @@ class _Records:
         """
         places = numbers % len(self._index)
         shards = np.searchsorted(self._starts, places, side="right") - 1
-        found = np.full(len(places), b"", object)
+        records = np.full(len(places), b"", object)
         frames = zip(places.tolist(), shards.tolist(), self._index[places].tolist(), strict=True)
         for i, (place, shard, (offset, length)) in enumerate(frames):
             try:
                 read = self._read.get(shard) or self._open(shard)
-                found[i], fault = self._one(read, place, offset, length)
+                records[i], fault = self._one(read, place, offset, length)
             except (OSError, ValueError, tf.errors.OpError) as error:
                 fault = f"cannot be read: {error}"
             if fault:
                 number = place - int(self._starts[shard]) + self._shards[shard].first
                 where = f"{self._shards[shard].path}, record {number:,}"
-                return found, (
+                return records, (
                     f"{where} at byte {offset:,}, {fault}. Copy or build it again. "
                     f"{how_to_verify(self._root)}"
                 ).encode()
-        return found, b""
+        return records, b""
 
     def _one(self, read: _Read, place: int, offset: int, length: int) -> tuple[bytes, str]:
         """One record, and what is wrong with it, if anything; checked on first read."""

@@ -63,15 +63,15 @@ def keep_decoded(plan: Plan) -> Plan:
     num, size = sum(piece.take for piece in plan.order.pieces), options.batch_size
     if not num:
         return plan
-    found = open_pieces(plan, list_pieces(plan, tf.range(plan.order.num_streams, dtype=tf.int64)))
-    found = _complete_or_error(found, num).batch(_AT_ONCE)
+    parsed = open_pieces(plan, list_pieces(plan, tf.range(plan.order.num_streams, dtype=tf.int64)))
+    parsed = _complete_or_error(parsed, num).batch(_AT_ONCE)
     calls = options.num_parallel_calls
-    found = found.map(plan.parse_batch, num_parallel_calls=calls, deterministic=True)
-    leaves = tf.nest.flatten(found.element_spec)
+    parsed = parsed.map(plan.parse_batch, num_parallel_calls=calls, deterministic=True)
+    leaves = tf.nest.flatten(parsed.element_spec)
     is_fixed = all(isinstance(one, tf.TensorSpec) and None not in one.shape[1:] for one in leaves)
     sizes = [math.prod(one.shape[1:]) * one.dtype.size for one in leaves] if is_fixed else []
     _warn(plan, 2 * (sum(sizes) or facts.RECORD_BYTES))  # twice while the cache is being filled
-    examples = _complete_or_error(found.rebatch(num), 1).cache()
+    examples = _complete_or_error(parsed.rebatch(num), 1).cache()
     variant, spec = tf.data.experimental.to_variant(examples), examples.element_spec
     first = plan.order.pieces[0].place
     is_numbered = options.is_numbered

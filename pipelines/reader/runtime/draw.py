@@ -171,25 +171,25 @@ def permuted(
     Returns:
         uint64[n].
     """
-    found = numbers.astype(np.uint64)
+    mapped = numbers.astype(np.uint64)
     few = np.flatnonzero(sizes <= _RANKED)
     if len(few):
         width = int(sizes[few].max())
         others = np.arange(width, dtype=np.uint64)
         drawn = mixed(keys[few, np.newaxis] + others * np.uint64(GOLDEN))
-        own = np.take_along_axis(drawn, found[few, np.newaxis].astype(np.int64), axis=1)
-        found[few] = ((drawn < own) & (others < sizes[few, np.newaxis])).sum(axis=1)
+        own = np.take_along_axis(drawn, mapped[few, np.newaxis].astype(np.int64), axis=1)
+        mapped[few] = ((drawn < own) & (others < sizes[few, np.newaxis])).sum(axis=1)
     todo = np.flatnonzero(sizes > _RANKED)
     bits = (np.frexp((sizes - np.uint64(1)).astype(np.float64))[1].astype(np.uint64) + 1) // 2
     while len(todo):
         half, key = bits[todo], keys[todo]
-        left, right = found[todo] >> half, found[todo] & ((np.uint64(1) << half) - np.uint64(1))
+        left, right = mapped[todo] >> half, mapped[todo] & ((np.uint64(1) << half) - np.uint64(1))
         for turn in range(_ROUNDS):
             drawn = mixed((right + np.uint64(turn << 40)) * np.uint64(GOLDEN) + key)
             left, right = right, left ^ drawn >> np.uint64(64) - half
-        found[todo] = left << half | right
-        todo = todo[found[todo] >= sizes[todo]]
-    return found
+        mapped[todo] = left << half | right
+        todo = todo[mapped[todo] >= sizes[todo]]
+    return mapped
 
 
 def mixed(numbers: Any) -> Any:

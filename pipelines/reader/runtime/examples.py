@@ -101,7 +101,7 @@ class Parser:
         Another example of the same length, with the same bytes between the items, has its items at
         the same places.
         """
-        found: dict[bytes, _Spans] = {}
+        by_name: dict[bytes, _Spans] = {}
         for tag, start, stop in _fields(serialized, 0, len(serialized)):
             for entry, first, last in _fields(serialized, start, stop) if tag == 0x0A else ():
                 name, spans = b"", _NO_SPANS
@@ -110,13 +110,13 @@ class Parser:
                         name = serialized[begin:end]
                     elif part == 0x12:
                         spans = _items(serialized, begin, end)
-                found[name] = spans
+                by_name[name] = spans
         wanted = {
             self._wanted[name]: spans
-            for name, spans in found.items()
+            for name, spans in by_name.items()
             if name in self._wanted and spans != _NO_SPANS
         }
-        free = sorted(span for _, items, free in found.values() if free for span in items)
+        free = sorted(span for _, items, free in by_name.values() if free for span in items)
         if len(free) < _MAX_SPANS and len(self.layouts) < _MAX_LAYOUTS:
             starts = [0, *(stop for _, stop in free)]
             stops = [*(start for start, _ in free), len(serialized)]

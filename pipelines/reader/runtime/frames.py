@@ -85,13 +85,13 @@ def fault_of_shard(
     if checksum is None:
         return ""
     if compression == "gzip":
-        found = read(num_bytes - 8, 4)
+        stored = read(num_bytes - 8, 4)
     else:
         head = read(0, 12)
         if len(head) < 12 or struct.unpack_from("<I", head, 8)[0] != masked_crc32c(head[:8]):
             return "does not begin with a record"
-        found = read(12 + struct.unpack_from("<Q", head)[0], 4)
-    if found != struct.pack("<I", checksum):
+        stored = read(12 + struct.unpack_from("<Q", head)[0], 4)
+    if stored != struct.pack("<I", checksum):
         return "is a different shard: its checksum is not the one that was recorded for it"
     return ""
 
@@ -104,15 +104,15 @@ def read_manifest(content: str, path: str) -> dict[str, Any]:
     """
     try:
         manifest: dict[str, Any] = json.loads(content)
-        found = (manifest["fingerprint"], manifest["format_version"])
+        identity = (manifest["fingerprint"], manifest["format_version"])
     except (ValueError, LookupError, TypeError):
         raise ValueError(
             f"{path} is not a manifest ({content[:99]!r}). Pass the folder of {facts.NAME} "
             f"{facts.FINGERPRINT} as root=, or copy the file again."
         ) from None
-    if found != (facts.FINGERPRINT, facts.FORMAT_VERSION):
+    if identity != (facts.FINGERPRINT, facts.FORMAT_VERSION):
         raise ValueError(
-            f"{path} has fingerprint {found[0]} (format {found[1]}), this reader "
+            f"{path} has fingerprint {identity[0]} (format {identity[1]}), this reader "
             f"{facts.FINGERPRINT} (format {facts.FORMAT_VERSION}). Use the reader of that "
             "snapshot, or pass another root=."
         )

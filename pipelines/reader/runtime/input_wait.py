@@ -63,18 +63,18 @@ class Summary:
             f"{self.median:.2f} ms per step, 95th percentile {self.p95:.2f} ms; "
             f"{self.epoch_start:,.0f} ms for the first batch of an epoch)."
         )
-        found = [text]
+        sentences = [text]
         if self.first_epoch is not None and self.first_epoch > STARVED:
-            found.append(
+            sentences.append(
                 f"The first epoch waited longer than the others, by {self.first_epoch:.0%} of an "
                 "epoch's time."
             )
         if self.stalls is not None:
-            found.append(
+            sentences.append(
                 f"Every {self.stalls.every} steps training stalls for "
                 f"{self.stalls.milliseconds:,.0f} ms."
             )
-        return found
+        return sentences
 
 
 def summarize(epochs: Sequence[Epoch]) -> Summary:

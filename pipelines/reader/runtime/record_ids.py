@@ -34,14 +34,14 @@ def add_ids(plan: Plan) -> Plan:
     def identified(*element: Any) -> Any:
         if options.augments:
             (_, places), _ = element
-            found = parse(*element)
+            batch = parse(*element)
         else:
             records, places = element if len(element) == 2 else element[0]
-            found = parse(records)
+            batch = parse(records)
         own = tf.gather(ids, places % num)  # with balance=, a record's turns are num apart
-        if isinstance(found, dict):
-            return {**found, NAME: own}
-        return (*found, own) if isinstance(found, tuple) else (found, own)
+        if isinstance(batch, dict):
+            return {**batch, NAME: own}
+        return (*batch, own) if isinstance(batch, tuple) else (batch, own)
 
     return dataclasses.replace(plan, parse_batch=identified)
 
@@ -64,7 +64,7 @@ def _read_ids(options: Options) -> list[str]:
             "with_id=True reads the ids from index/*.parquet, for which pyarrow is needed: pip "
             "install pyarrow."
         ) from None
-    root, found = options.root_folder, list[str]()
+    root, ids = options.root_folder, list[str]()
     manifest = manifest_of(root)
     for section in options.selection.sections(manifest):
         name = f"index/{section.entry['file']}.parquet"
@@ -76,5 +76,5 @@ def _read_ids(options: Options) -> list[str]:
                 "snapshot's index again."
             )
         table = parquet.read_table(io.BytesIO(content), columns=["id"])
-        found += table.column("id").slice(section.first, section.num).to_pylist()
-    return found
+        ids += table.column("id").slice(section.first, section.num).to_pylist()
+    return ids

@@ -222,13 +222,13 @@ def _offsets(
     shard: Shard, records: list[int], root: str, may_be_missing: bool
 ) -> dict[int, int] | None:
     """The byte at which each of these records of a shard starts; None if unknown."""
-    found: dict[int, int] | None = {0: 0}
+    offsets: dict[int, int] | None = {0: 0}
     if {*records} != {0}:
-        found = _indexed(shard, records, root)
+        offsets = _indexed(shard, records, root)
     # Do not send requests for shards that may be missing.
     if not may_be_missing or ("://" not in root and os.path.exists(shard.path)):
-        check_shard(shard, found if found and facts.COMPRESSION == "none" else {})
-    return found
+        check_shard(shard, offsets if offsets and facts.COMPRESSION == "none" else {})
+    return offsets
 
 
 def _indexed(shard: Shard, records: list[int], root: str) -> dict[int, int] | None:

@@ -214,21 +214,21 @@ def _array(column: WireColumn, flat: Flat) -> pa.Array:
 
 def _stored(column: WireColumn, lists: Mapping[str, ExampleList]) -> Flat:
     """The values of a stored column, checked for their kind and number."""
-    found = lists.get(column.name)
-    if found is None:
+    stored = lists.get(column.name)
+    if stored is None:
         if column.optional:
             return None
         raise SchemaError(
             f"The Example has no feature {column.name!r}, which is not optional; it has "
             f"{sorted(lists)}. Parse it with the features of its own snapshot."
         )
-    if found.kind != column.kind or len(found.values) != (column.length or len(found.values)):
+    if stored.kind != column.kind or len(stored.values) != (column.length or len(stored.values)):
         raise SchemaError(
-            f"Feature {column.name!r} of the Example holds {len(found.values):,} values of kind "
-            f"{found.kind}, expected {column.length or 'any number'} of {column.kind}. Parse it "
+            f"Feature {column.name!r} of the Example holds {len(stored.values):,} values of kind "
+            f"{stored.kind}, expected {column.length or 'any number'} of {column.kind}. Parse it "
             "with the features of its own snapshot."
         )
-    return found.values
+    return stored.values
 
 
 def _from_wire(name: str, feature: Feature, lists: Mapping[str, Flat]) -> dict[str, Any]:

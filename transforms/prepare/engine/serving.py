@@ -253,14 +253,14 @@ class _Part:
         known = {tensor: record[part] for tensor, part in self.given.items()}
         known |= {inner: tf.identity(outer) for inner, outer in self.captured.items()}
         computed = [tensor for tensor in self.wanted.values() if tensor not in known]
-        found = tf.graph_util.import_graph_def(
+        results = tf.graph_util.import_graph_def(
             self.graph_def,
             input_map=known,
             return_elements=[*computed, *self.checks],
             name="steps",
         )
-        known |= dict(zip(computed, found, strict=False))
-        with tf.control_dependencies(found[len(computed) :]):
+        known |= dict(zip(computed, results, strict=False))
+        with tf.control_dependencies(results[len(computed) :]):
             return {part: tf.identity(known[tensor]) for part, tensor in self.wanted.items()}
 
 

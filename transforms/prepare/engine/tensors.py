@@ -163,14 +163,14 @@ def infer_feature(name: str, value: Any, *, given: Feature | None, where: str) -
     """
     if given is not None:
         return given
-    found = f"prepare: {where} returned {name!r}"
+    problem = f"prepare: {where} returned {name!r}"
     if not isinstance(value, tf.Tensor):
-        raise RecipeError(f"{found} as a {type(value).__name__}, expected a dense tensor.")
+        raise RecipeError(f"{problem} as a {type(value).__name__}, expected a dense tensor.")
     dtype, shape = value.dtype.name, value.shape
     if dtype not in _DTYPES:
         why = "Return the real and imaginary parts as two features." if "complex" in dtype else ""
         raise RecipeError(
-            f"{found} as {dtype}, expected one of {', '.join(sorted(_DTYPES))}. "
+            f"{problem} as {dtype}, expected one of {', '.join(sorted(_DTYPES))}. "
             + (why or "Cast it with tf.cast.")
         )
     if dtype == "uint8" and shape.rank == 3 and shape[2] in (1, 3, 4):
@@ -180,7 +180,7 @@ def infer_feature(name: str, value: Any, *, given: Feature | None, where: str) -
     if shape.rank is not None:
         return Tensor(dtype=dtype, shape=tuple(shape.as_list()))
     raise RecipeError(
-        f"{found} with shape {shape}, expected a known number of dimensions. Set it with "
+        f"{problem} with shape {shape}, expected a known number of dimensions. Set it with "
         "tf.ensure_shape."
     )
 

@@ -193,17 +193,17 @@ class ArrowSource(abc.ABC):
         self, files: Sequence[SourceFile], opened: OpenSource, *, label: str | None
     ) -> dict[str, Feature | Struct]:
         """The same for another label, or none."""
-        found = self._schemas(files, opened)
-        first = found[0][0]
+        with_schema = self._schemas(files, opened)
+        first = with_schema[0][0]
         paths: dict[pa.Schema, str] = {}
-        for file, other in found:
+        for file, other in with_schema:
             paths.setdefault(other, file.path)
         union = self.columns == UNION
         joined = join_schemas(paths, declared=self.types or {}, union=union, remedy=self._remedy)
-        schema = join_structs(paths) if union else found[0][1]
+        schema = join_structs(paths) if union else with_schema[0][1]
         check_columns(self._format.name, joined, label=label, types=self.types)
-        scan = sum(file.num_bytes for file, _ in found) <= INFER_ALL_BYTES
-        missing = set().union(*(self._missing(file, opened, scan=scan) for file, _ in found))
+        scan = sum(file.num_bytes for file, _ in with_schema) <= INFER_ALL_BYTES
+        missing = set().union(*(self._missing(file, opened, scan=scan) for file, _ in with_schema))
         for other, path in paths.items():
             missing |= joined.keys() - leaves_of(other, path=path).keys()
         inferred = {
@@ -213,7 +213,7 @@ class ArrowSource(abc.ABC):
             with_types(inferred, self.types),
             label=label,
             types=self.types,
-            texts_of=lambda label: (self._texts_of(file, opened, label) for file, _ in found),
+            texts_of=lambda label: (self._texts_of(file, opened, label) for file, _ in with_schema),
         )
         return nest(schema, features, path=first.path)
 
@@ -260,14 +260,14 @@ class ArrowSource(abc.ABC):
                 continue
             row = unit.first_row
             batches = decoded.counting(_batches(file, index, columns, num_bytes=batch_bytes))
-            for found in _readable(batches, unit):
-                if isinstance(found, str):
-                    yield no_rows(features, self._damaged(part, index, row, unit, found))
+            for batch in _readable(batches, unit):
+                if isinstance(batch, str):
+                    yield no_rows(features, self._damaged(part, index, row, unit, batch))
                     continue
-                every = _all_columns(found, complete, absent=absent)
-                read = reader.read(every, np.arange(row, row + len(found)))
+                every = _all_columns(batch, complete, absent=absent)
+                read = reader.read(every, np.arange(row, row + len(batch)))
                 yield _in_folder(read, unit.folder) if unit.folder else read
-                row += len(found)
+                row += len(batch)
 
     def _chosen(self, schema: pa.Schema, path: str) -> pa.Schema:
         """The columns to read."""
@@ -284,7 +284,7 @@ class ArrowSource(abc.ABC):
     def _schemas(
         self, files: Sequence[SourceFile], opened: OpenSource
     ) -> list[tuple[SourceFile, pa.Schema]]:
-        found, why = [], "all are empty"
+        schemas, why = [], "all are empty"
         for file in files:
             if file.problem:
                 why = f"{file.path}: {file.problem}"
@@ -296,13 +296,13 @@ class ArrowSource(abc.ABC):
             except DAMAGE as error:
                 why = f"{file.path}: {_why_damaged(error, file, opened)}"
                 continue
-            found.append((file, schema))
-        if not found:
+            schemas.append((file, schema))
+        if not schemas:
             raise SchemaError(
                 f"{self._format.name}: none of {len(files):,} files can be read ({why}). Copy or "
                 "create them again, or correct the source in the recipe."
             )
-        return found
+        return schemas
 
     def _missing(self, file: SourceFile, opened: OpenSource, *, scan: bool) -> set[str]:
         """Names of the leaves with missing values. Without a scan, includes unknown ones."""
@@ -339,13 +339,13 @@ class ArrowSource(abc.ABC):
                 return []
             leaf = leaves[label]
             name = arrow.schema.names[leaf.column]
-            found: set[bytes] = set()
+            distinct: set[bytes] = set()
             for batch in _whole(arrow, [name], num_bytes=file.num_bytes, limits=opened.limits):
                 values = texts(extract(batch.column(name), leaf).values)
-                found.update(values.cast(pa.large_binary()).unique().drop_null().to_pylist())
-                if len(found) > MAX_LABELS:
+                distinct.update(values.cast(pa.large_binary()).unique().drop_null().to_pylist())
+                if len(distinct) > MAX_LABELS:
                     return None
-            return utf8_texts(found)
+            return utf8_texts(distinct)
 
         return remembered(opened, file.sha256, "classes", look)
 

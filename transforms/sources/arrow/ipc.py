@@ -112,7 +112,7 @@ def decompressed_bytes(source: Any, offset: int, metadata_bytes: int) -> int:
 
 def stream_messages(source: Any) -> list[tuple[int, int]]:
     """Offset and metadata size of a stream's messages, up to its end or the first damage."""
-    found: list[tuple[int, int]] = []
+    messages: list[tuple[int, int]] = []
     offset, num_bytes = 0, source.size()
     while offset + 8 <= num_bytes:
         head = source.read_at(8, offset)
@@ -126,9 +126,9 @@ def stream_messages(source: Any) -> list[tuple[int, int]]:
             body = 0 if place is None else struct.unpack_from("<q", message, place)[0]
         except (struct.error, ValueError):
             break
-        found.append((offset, prefix + size))
+        messages.append((offset, prefix + size))
         offset += prefix + size + max(0, body)
-    return found
+    return messages
 
 
 def _followed(buffer: bytes, table: int, index: int) -> int | None:
@@ -209,7 +209,7 @@ class _IpcFile(_Unindexed):
 
     @functools.cached_property
     def units(self) -> Sequence[Unit]:  # type: ignore[override]
-        found, row = [], 0
+        batches, row = [], 0
         blocks = _blocks(self._source, _FOOTER_BATCHES)
         if len(blocks) != self._reader.num_record_batches:
             raise ValueError("the record batches in the footer differ from those in the file")
@@ -220,9 +220,9 @@ class _IpcFile(_Unindexed):
                 num_rows = _batch_length(self._source.read_at(metadata_bytes, offset))
             except DAMAGE:
                 num_rows = None  # reading it reports why
-            found.append(Unit(max(0, min(offset, self._source.size() - 1)), row, num_rows))
+            batches.append(Unit(max(0, min(offset, self._source.size() - 1)), row, num_rows))
             row += num_rows or 0
-        return found
+        return batches
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         block = _blocks(self._source, _FOOTER_BATCHES)[unit]
@@ -269,7 +269,7 @@ class _Stream(_Unindexed):
 
 def _checked(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     """The columns of a batch, after validating offsets: invalid ones would crash."""
-    found = []
+    arrays = []
     for name in columns:
         array = batch.column(name)
         kind = array.type
@@ -280,8 +280,8 @@ def _checked(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
             )
         else:
             array.validate(full=True)
-        found.append(array)
-    return pa.RecordBatch.from_arrays(found, names=list(columns))
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def _check_sizes(source: Any, messages: Sequence[tuple[int, int]], max_expansion: int) -> None:

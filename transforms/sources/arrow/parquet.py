@@ -313,13 +313,13 @@ class _ParquetFile:
 
     @functools.cached_property
     def units(self) -> Sequence[Unit]:
-        found, row = [], 0
+        row_groups, row = [], 0
         for group in self._groups:
             # Blocks end at the end of the file, so an invalid offset is clamped into one.
             start = max(0, min(group.offset, self._num_bytes - 1))
-            found.append(Unit(start, row, group.num_rows))
+            row_groups.append(Unit(start, row, group.num_rows))
             row += group.num_rows
-        return found
+        return row_groups
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         group = self._groups[unit]
@@ -347,13 +347,13 @@ class _ParquetFile:
         for name, leaf in leaves.items():
             column = self.schema.names[leaf.column]
             if not leaf.shape and name in counts:
-                found = counts[name]
+                num_nulls = counts[name]
             else:
                 below = [n for path, n in counts.items() if path.startswith(f"{column}.")]
-                found = None if None in below or any(below) or not below else 0
-            if found is None:
+                num_nulls = None if None in below or any(below) or not below else 0
+            if num_nulls is None:
                 unknown.add(name)
-            elif found:
+            elif num_nulls:
                 known.add(name)
         return known, unknown
 

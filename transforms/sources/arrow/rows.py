@@ -198,14 +198,14 @@ class RowReader:
             payload: Returns the source bytes of a rejected row; None to keep its values instead.
         """
         at = np.asarray(positions, np.int64)
-        found = [column.cells_of(batch) for column in self._columns]
+        cells = [column.cells_of(batch) for column in self._columns]
         rejects: list[Reject] = []
         bad = np.zeros(batch.num_rows, bool)
-        for column in found:
+        for column in cells:
             bad |= column.bad
         if bad.any():
             for row in np.flatnonzero(bad).tolist():
-                reason, message = next(c for c in found if c.bad[row]).describe(row)
+                reason, message = next(c for c in cells if c.bad[row]).describe(row)
                 reject = self._reject(int(at[row]), reason, message)
                 rejects.append(
                     with_row(reject, batch, row)
@@ -213,9 +213,9 @@ class RowReader:
                     else with_bytes(reject, payload(row))
                 )
             at = at[~bad]
-            for column in found:
+            for column in cells:
                 column.drop(bad)
-        arrays = {name: array for column in found for name, array in column.wire()}
+        arrays = {name: array for column in cells for name, array in column.wire()}
         prefix = f"{self._path}#"
         return RawBatch(
             ids=[prefix + position for position in map(str, at.tolist())],
@@ -271,7 +271,7 @@ class MediaRowReader:
         at = np.asarray(positions, np.int64)
         bad = np.zeros(len(batch), bool)
         rejects: list[Reject] = []
-        found: dict[str, list[Lists]] = {name: [] for name in self._media}
+        media: dict[str, list[Lists]] = {name: [] for name in self._media}
         contents = {name: _contents(batch.column(name)) for name in self._media}
         for row in range(len(batch)):
             try:
@@ -284,14 +284,14 @@ class MediaRowReader:
                 rejects.append(with_row(self._reject(int(at[row]), error), batch, row))
                 continue
             for name, one in lists.items():
-                found[name].append(one)
+                media[name].append(one)
         at = at[~bad]
         if self._rows is not None:
             read = self._rows.read(_without(batch, self._media).filter(pa.array(~bad)), at)
         else:
             ids = [f"{self._path}#{position}" for position in at.tolist()]
             read = RawBatch(ids=ids, columns=pa.RecordBatch.from_arrays([], names=[]))
-        return self._joined(read, at, found, rejects)
+        return self._joined(read, at, media, rejects)
 
     def _joined(
         self,

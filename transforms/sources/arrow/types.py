@@ -130,15 +130,15 @@ def leaves_of(schema: pa.Schema, *, path: str) -> dict[str, Leaf]:
         SchemaError: if a column has a duplicate or empty name, or an unsupported type. ``path`` is
             for the message.
     """
-    found: dict[str, Leaf] = {}
+    leaves: dict[str, Leaf] = {}
     for index, field in enumerate(schema):
         for leaf in _below(field.name, field.type, column=index, path=path):
-            if leaf.name in found:
+            if leaf.name in leaves:
                 raise SchemaError(
                     f"{path}: two columns are named {leaf.name!r}. Rename one of them."
                 )
-            found[leaf.name] = leaf
-    return found
+            leaves[leaf.name] = leaf
+    return leaves
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
@@ -267,14 +267,14 @@ def nest(
     Raises:
         SchemaError: if there are none.
     """
-    found: dict[str, Feature | Struct] = {}
+    nested: dict[str, Feature | Struct] = {}
     for field in schema:
         feature = _nested(field.name, field.type, features)
         if feature is not None:
-            found[field.name] = feature
-    if not found:
+            nested[field.name] = feature
+    if not nested:
         raise SchemaError(f"{path} has no columns. Is it the right file?")
-    return found
+    return nested
 
 
 def missing_leaves(batch: pa.RecordBatch, *, path: str) -> set[str]:
@@ -410,24 +410,24 @@ def join_leaves(
     """
     joined = {}
     for name, leaf in one.items():
-        found = other[name]
-        type_ = join_types(leaf.type, found.type)
-        if _differ(leaf.type, found.type, declared.get(name)) or (
-            name not in declared and (type_ is None or len(leaf.shape) != len(found.shape))
+        second = other[name]
+        type_ = join_types(leaf.type, second.type)
+        if _differ(leaf.type, second.type, declared.get(name)) or (
+            name not in declared and (type_ is None or len(leaf.shape) != len(second.shape))
         ):
             fix = f'Store one type, or declare it: types={{{name!r}: "…"}}.'
-            if _is_zoned(leaf.type) is not _is_zoned(found.type):
+            if _is_zoned(leaf.type) is not _is_zoned(second.type):
                 fix = (
                     "Store one type. If the times without a zone are UTC, declare it as a "
                     f'Timestamp: types={{{name!r}: ss.Timestamp("us")}}.'
                 )
             raise SchemaError(
                 f"Column {name!r} is {leaf.type}{_dims(leaf)} in {paths[0]} and "
-                f"{found.type}{_dims(found)} in {paths[1]}. {fix}"
+                f"{second.type}{_dims(second)} in {paths[1]}. {fix}"
             )
         shape = leaf.shape
-        if len(shape) == len(found.shape):
-            pairs = zip(shape, found.shape, strict=True)
+        if len(shape) == len(second.shape):
+            pairs = zip(shape, second.shape, strict=True)
             shape = tuple(a if a == b else None for a, b in pairs)
         joined[name] = dataclasses.replace(leaf, type=type_ or leaf.type, shape=shape)
     return joined

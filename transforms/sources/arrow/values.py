@@ -234,14 +234,14 @@ def _inexact(array: pa.Array, kind: str, dtype: str) -> _Bools | None:
         return ~holds_exactly(numbers(array), dtype)
     if kind != "decimal" or array.type.scale > 0:
         return None
-    found = np.zeros(len(array), bool)
+    inexact = np.zeros(len(array), bool)
     large = np.flatnonzero(
         np.abs(array.cast(pa.string()).cast(pa.float64()).to_numpy(zero_copy_only=False))
         >= 1 << PRECISION[dtype]
     )
     values = np.array([int(value) for value in array.take(pa.array(large)).to_pylist()], object)
-    found[large] = ~holds_exactly(values, dtype)
-    return found
+    inexact[large] = ~holds_exactly(values, dtype)
+    return inexact
 
 
 def _whole_decimals(array: pa.Array, dtype: str) -> tuple[pa.Array, _Bools]:

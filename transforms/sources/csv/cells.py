@@ -206,13 +206,13 @@ def to_timestamps(texts: pa.Array, unit: str) -> pa.Array:
     fits &= ~_mask(finer.fill_null(False))
     zoned = _mask(pc.match_substring_regex(short, _ZONED).fill_null(False))
     none = pa.scalar(None, pa.large_string())
-    found = []
+    times = []
     for mask, kind in (
         (fits & ~zoned, pa.timestamp(unit)),
         (fits & zoned, pa.timestamp(unit, "UTC")),
     ):
-        found.append(pc.if_else(pa.array(mask), short, none).cast(kind).cast(pa.int64()))
-    return pc.coalesce(*found)
+        times.append(pc.if_else(pa.array(mask), short, none).cast(kind).cast(pa.int64()))
+    return pc.coalesce(*times)
 
 
 def _numbers(texts: pa.Array, start: int, stop: int) -> npt.NDArray[np.int64]:

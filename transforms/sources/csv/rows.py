@@ -80,14 +80,14 @@ def find_rows(
             # searched for beyond the maximum length.
             too_much = len(held) > max_bytes
             view = held[:max_bytes] if too_much else held
-            found = _find_ends(view, delimiter, final=final and not too_much)
-            if len(found.ends):
-                end = int(found.ends[-1])
-                yield _whole_rows(held[:end], position - len(held), found)
+            split = _find_ends(view, delimiter, final=final and not too_much)
+            if len(split.ends):
+                end = int(split.ends[-1])
+                yield _whole_rows(held[:end], position - len(held), split)
                 held = held[end:]
             elif final or too_much:
                 bad, held, position = _bad_row(
-                    text, held, position, stop, open_quote=found.open_quote, max_bytes=max_bytes
+                    text, held, position, stop, open_quote=split.open_quote, max_bytes=max_bytes
                 )
                 yield bad
             else:
@@ -303,16 +303,16 @@ class Table:
 
     def ragged(self, rows: Rows) -> list[int]:
         """Rows with too few or too many cells."""
-        found: list[int] = []
+        numbers: list[int] = []
 
         def skip(row: Any) -> str:
-            found.append(row.number - 1)
+            numbers.append(row.number - 1)
             return "skip"
 
         # pyarrow cannot report a row that is not UTF-8. Replacing its bytes moves no cell.
         ascii_rows = dataclasses.replace(rows, data=rows.data.translate(_ASCII))
         self.parse(ascii_rows, types={0: pa.binary()}, columns=[0], on_ragged=skip)
-        return found
+        return numbers
 
     def whole(self, rows: Rows) -> Rows:
         """The rows that have the right number of cells."""

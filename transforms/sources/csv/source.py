@@ -152,8 +152,8 @@ class Csv:
             SchemaError: if a header is missing, differs, or has a duplicate or empty name.
             RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
-        found = CsvFiles(self._dialect(), opened)
-        tables = found.tables(files)
+        csv_files = CsvFiles(self._dialect(), opened)
+        tables = csv_files.tables(files)
         first = tables[0].table
         hint = f" Is delimiter={first.delimiter!r} right?" if len(first.header) == 1 else ""
         names = dict.fromkeys(name for each in tables for name in each.table.header)
@@ -163,7 +163,7 @@ class Csv:
         for name, column in seen.columns.items():
             column.optional = num_tables[name] < len(tables)
         num_bytes = sum(each.file.num_bytes for each in tables)
-        for types in found.types(tables, sample=num_bytes > INFER_ALL_BYTES):
+        for types in csv_files.types(tables, sample=num_bytes > INFER_ALL_BYTES):
             seen.merge(types)
         if not seen.num_rows:
             what = "a header and no complete row" if self._dialect().header else "no complete row"
@@ -176,7 +176,7 @@ class Csv:
             with_types(seen.features(), self.types),
             label=self.label,
             types=self.types,
-            texts_of=lambda label: found.class_texts(tables, label),
+            texts_of=lambda label: csv_files.class_texts(tables, label),
         )
 
     def read(
@@ -304,7 +304,7 @@ class CsvFiles:
         Raises:
             SchemaError: if columns differ, or no file has a row.
         """
-        found: list[FoundTable] = []
+        with_rows: list[FoundTable] = []
         readable = [file for file in files if not file.problem]
         headers = (header for bundle in bundles(readable) for header in self._headers(bundle))
         for file, header in zip(readable, headers, strict=True):
@@ -312,14 +312,14 @@ class CsvFiles:
                 continue
             max_columns = self._opened.limits.max_columns
             check_names(header.names, path=file.path, max_columns=max_columns)
-            differs = found and set(header.names) != set(found[0].table.header)
+            differs = with_rows and set(header.names) != set(with_rows[0].table.header)
             if differs and not self._dialect.union:
-                first = found[0].table
+                first = with_rows[0].table
                 other = other_columns(header.names, first.header, paths=(file.path, first.path))
                 raise SchemaError(f"{other}. {READ_UNION}")
             table = self._dialect.table(file.path, header.names)
-            found.append(FoundTable(file, table, header.stop))
-        if not found:
+            with_rows.append(FoundTable(file, table, header.stop))
+        if not with_rows:
             what = f"{files[0].path} has" if len(files) == 1 else f"{len(files):,} files have"
             wanted = "a header line" if self._dialect.header else "rows"
             if damage := first_damage(files, self._damage):
@@ -328,7 +328,7 @@ class CsvFiles:
                 f"{what} no readable line of text, expected {wanted}. Put the data there, or "
                 "correct the source in the recipe."
             )
-        return found
+        return with_rows
 
     def cuts(self, file: SourceFile) -> list[int]:
         """Offsets of rows at which to cut; none if a file is small or cannot be cut."""
@@ -438,13 +438,13 @@ class CsvFiles:
             return None if types is None else types.to_json()
 
         def look() -> list[dict[str, Any]]:
-            found = read_bundle(
+            by_file = read_bundle(
                 bundle,
                 small=self._small,
                 together=together,
-                alone=lambda found, read: [_types_in(found.table, self._all_rows(found, read))],
+                alone=lambda table, read: [_types_in(table.table, self._all_rows(table, read))],
             )
-            return list(found)
+            return list(by_file)
 
         what = f"column types {''.join(found.table.delimiter for found in bundle)}"
         return remembered(self._opened, content_of(bundle), what, look)

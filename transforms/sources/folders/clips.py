@@ -218,7 +218,7 @@ class _ClipReader:
         contents, num_pixels = [], 0
         size: tuple[int, int] | None = None
         try:
-            found = self._labels.find(first.record_id)
+            class_name = self._labels.find(first.record_id)
             for bad in frames:
                 content, size = self._read(bad[1], size, first.path)
                 contents.append(content)
@@ -230,7 +230,7 @@ class _ClipReader:
         else:
             self._ids.append(first.record_id)
             self._clips.append(contents)
-            self._found.append(found)
+            self._found.append(class_name)
             self._num_pixels += num_pixels
 
     def _read(
@@ -242,24 +242,24 @@ class _ClipReader:
             UnreadableImageError: if it is not an image, or has another size or an orientation.
         """
         content, header = readable_image(data, max_pixels=self._max_pixels)
-        found = header.height, header.width
+        sides = header.height, header.width
         if header.orientation != 1:
             raise rotated_frame(header)
-        if size is not None and found != size:
+        if size is not None and sides != size:
             raise UnreadableImageError(
                 "frames differ in size",
-                f"its height × width is {found[0]}×{found[1]}, that of {first} {size[0]}×{size[1]}."
+                f"its height × width is {sides[0]}×{sides[1]}, that of {first} {size[0]}×{size[1]}."
                 " Resize all frames of a clip to one size",
             )
         declared = self._frame.height, self._frame.width
-        if any(want not in (None, side) for want, side in zip(declared, found, strict=True)):
+        if any(want not in (None, side) for want, side in zip(declared, sides, strict=True)):
             raise UnreadableImageError(
                 "wrong size",
-                f"its height × width is {found[0]}×{found[1]}, declared are "
+                f"its height × width is {sides[0]}×{sides[1]}, declared are "
                 f"{declared[0] or 'any'}×{declared[1] or 'any'}. Resize the frames, or do not "
                 "declare the size",
             )
-        return content, found
+        return content, sides
 
     def _reject(self, frame: _Content, error: Exception | str, *, stage: str, reason: str) -> None:
         part, data = frame
@@ -282,7 +282,7 @@ class _ClipReader:
             **self._labels.columns(self._found),
         }
         schema = wire_schema(self._features)
-        found = RawBatch(
+        batch = RawBatch(
             ids=self._ids,
             columns=pa.RecordBatch.from_arrays(
                 [columns[name] for name in schema.names], schema=schema
@@ -290,7 +290,7 @@ class _ClipReader:
             rejects=tuple(self._rejects),
         )
         self._clear()
-        return found
+        return batch
 
 
 def holds_clips(paths: Iterable[str]) -> bool:

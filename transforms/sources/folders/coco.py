@@ -109,17 +109,17 @@ class Instances:
             BOX_LABELS: _lists(self.ends, pa.array(self.labels)),
             BOX_CROWD: _lists(self.ends, pa.array(self.crowd.astype(np.int64))),
         }
-        found = {BOX_CROWD: Sequence(Scalar("bool")), **self.features("image")}
+        known = {BOX_CROWD: Sequence(Scalar("bool")), **self.features("image")}
         for name, wanted in features.items():
-            if name not in found:
+            if name not in known:
                 raise SchemaError(
                     f"features= declares {name!r}, and the images of {self.name} have only "
-                    f"{', '.join(map(repr, found))}."
+                    f"{', '.join(map(repr, known))}."
                 )
-            if _kind(wanted) != _kind(found[name]):
+            if _kind(wanted) != _kind(known[name]):
                 raise SchemaError(
                     f"features= declares {name!r} as {wanted}, and {self.name} has "
-                    f"{found[name]}. Declare that."
+                    f"{known[name]}. Declare that."
                 )
         labels = features.get(BOX_LABELS)
         if isinstance(labels, Sequence) and isinstance(labels.of, ClassLabel):

@@ -390,15 +390,15 @@ def _compile(pattern: str) -> re.Pattern[str]:
         ValueError: if the pattern is invalid.
     """
     parts, position, names = [], 0, set()
-    for found in _FIELD.finditer(pattern):
-        parts.append(re.escape(pattern[position : found.start()]))
-        name = found[1]
+    for field in _FIELD.finditer(pattern):
+        parts.append(re.escape(pattern[position : field.start()]))
+        name = field[1]
         if name in names:
             raise ValueError(f"pattern={pattern!r} names the field {name!r} twice")
         if name:
             names.add(name)
-        parts.append("[^/]*?" if found[2] else f"(?P<{name}>[^/]+?)")
-        position = found.end()
+        parts.append("[^/]*?" if field[2] else f"(?P<{name}>[^/]+?)")
+        position = field.end()
     parts.append(re.escape(pattern[position:]))
     rest = _FIELD.sub("", pattern)
     if "{" in rest or "}" in rest or not names:

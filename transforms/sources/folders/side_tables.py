@@ -183,18 +183,18 @@ class LabelTable:
         if _suffix(self.name) == _JSON_LINES:
             return infer_columns(self.name, data, image=self.image, label=self.label)
         source = _csv_source(self.name)
-        found = self._infer_csv(source, data)
+        inferred = self._infer_csv(source, data)
         name = self.label
-        label = None if name is None else found.get(name)
+        label = None if name is None else inferred.get(name)
         if name is not None and isinstance(label, Scalar) and label.dtype in ("string", "bool"):
-            found = self._infer_csv(dataclasses.replace(source, label=name), data)
-            named = found[name]
+            inferred = self._infer_csv(dataclasses.replace(source, label=name), data)
+            named = inferred[name]
             if label.optional and isinstance(named, ClassLabel):
-                found[name] = dataclasses.replace(named, optional=True)
-        del found[_key_column(list(found))]
-        if not found:
+                inferred[name] = dataclasses.replace(named, optional=True)
+        del inferred[_key_column(list(inferred))]
+        if not inferred:
             raise SchemaError(f"The table {self.name} has no columns besides the file names.")
-        return found
+        return inferred
 
     def _infer_csv(self, source: Csv, data: bytes) -> dict[str, Feature]:
         file = SourceFile(path=self.name, num_bytes=len(data), stamp="")
@@ -270,19 +270,19 @@ class TableRows:
 
     def digest(self, files: Many[Many[str]]) -> str:
         """A hash of the rows for these paths, in their order: 64 hex digits."""
-        found, rows = hashlib.sha256(), []
+        hasher, rows = hashlib.sha256(), []
         for names in files:
             try:
                 rows.append(self.find(names))
                 said = [names[-1]]
             except UnlabelledError as error:
                 said = [names[-1], error.reason, str(error)]
-            found.update(json.dumps(said).encode("ascii") + b"\n")
+            hasher.update(json.dumps(said).encode("ascii") + b"\n")
         taken = self.columns.take(pa.array(rows, pa.int64()))
-        found.update(taken.serialize())
+        hasher.update(taken.serialize())
         if self.sizes is not None:
-            found.update(self.sizes[rows].tobytes())
-        return found.hexdigest()
+            hasher.update(self.sizes[rows].tobytes())
+        return hasher.hexdigest()
 
     def take(self, rows: Many[int]) -> dict[str, pa.Array]:
         """The wire columns of rows."""
@@ -530,15 +530,15 @@ def _column_feature(
     """
     remedy = "Fix the table, or leave the column out."
     where = f"The table {table}: "
-    found = value_feature(column, values, optional=optional, where=where, remedy=remedy)
+    feature = value_feature(column, values, optional=optional, where=where, remedy=remedy)
     if not is_label:
-        return found
-    if found == Scalar("string", optional=optional):
+        return feature
+    if feature == Scalar("string", optional=optional):
         return ClassLabel(tuple(sorted(set(values))), optional=optional)
-    if found == Sequence(Scalar("string"), optional=optional):
+    if feature == Sequence(Scalar("string"), optional=optional):
         names = {item for value in values for item in value}
         return Sequence(ClassLabel(tuple(sorted(names))), optional=optional)
-    return found
+    return feature
 
 
 def _box_features(name: str, values: list[Any], image: str) -> dict[str, Feature]:

@@ -451,21 +451,21 @@ class WebDataset:
                 )
                 yield pending.batch()
                 continue
-            for found in read_samples(opened, path, part.start, part.stop):
-                if isinstance(found, Damage):
-                    where = f"the tar is unreadable from byte {found.offset:,} on"
+            for sample in read_samples(opened, path, part.start, part.stop):
+                if isinstance(sample, Damage):
+                    where = f"the tar is unreadable from byte {sample.offset:,} on"
                     pending.rejects.append(
                         reject_at(
                             path,
-                            found.offset,
+                            sample.offset,
                             stage="read",
                             reason="damaged archive",
-                            message=f"{where}: {found.message}",
+                            message=f"{where}: {sample.message}",
                             exception="ReadError",
                         )
                     )
                     continue
-                _add_sample(pending, found, features, path=path, max_pixels=self.max_pixels)
+                _add_sample(pending, sample, features, path=path, max_pixels=self.max_pixels)
                 if pending.is_full:
                     yield pending.batch()
                     pending = PendingRows(features, path, max_rows=BATCH_SAMPLES)
@@ -526,26 +526,26 @@ def _expand(text: str) -> list[str]:
     >>> _expand("a-{08..10}.tar")
     ['a-08.tar', 'a-09.tar', 'a-10.tar']
     """
-    found = _BRACES.search(text)
-    if found is None:
+    braces = _BRACES.search(text)
+    if braces is None:
         if "{" in text or "}" in text:
             raise ValueError(f"{text!r} has an unmatched brace")
         return [text]
-    span = _RANGE.fullmatch(found[1])
+    span = _RANGE.fullmatch(braces[1])
     if span is not None:
         first, last = span.groups()
         if int(last) - int(first) >= _MAX_NAMES or int(first) > int(last):
             raise ValueError(
-                f"{{{found[1]}}} in {text!r}: expected a range of up to {_MAX_NAMES:,}"
+                f"{{{braces[1]}}} in {text!r}: expected a range of up to {_MAX_NAMES:,}"
             )
         width = len(first) if first.startswith("0") or len(first) == len(last) else 0
         choices = [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
     else:
-        choices = found[1].split(",")
-    rest = _expand(text[found.end() :])
+        choices = braces[1].split(",")
+    rest = _expand(text[braces.end() :])
     if len(choices) * len(rest) > _MAX_NAMES:
         raise ValueError(f"{text!r} expands to more than {_MAX_NAMES:,} names")
-    return [text[: found.start()] + choice + end for choice in choices for end in rest]
+    return [text[: braces.start()] + choice + end for choice in choices for end in rest]
 
 
 def kind_of(part: str) -> tuple[str, str]:

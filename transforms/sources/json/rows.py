@@ -237,7 +237,7 @@ class JsonReader:
 
     def _may_be_inexact(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Rows with floats so large that they may be integers that are inexact in the dtype."""
-        found = np.zeros(len(batch), bool)
+        doubtful = np.zeros(len(batch), bool)
         for name, leaf in leaves_of(batch.schema, path=self._path).items():
             if pa.types.is_floating(leaf.type):
                 cells = extract(batch.column(leaf.column), leaf)
@@ -248,8 +248,8 @@ class JsonReader:
                 whole = (values >= EXACT) | (values == np.floor(values))
                 with np.errstate(over="ignore"):
                     same = (values < EXACT) & (values == values.astype(numpy_dtype(dtype)))
-                found[cells.rows_of_values()[large & whole & ~same]] = True
-        return found
+                doubtful[cells.rows_of_values()[large & whole & ~same]] = True
+        return doubtful
 
     def _read_singly(self, lines: Rows) -> RawBatch:
         rejects: list[Reject] = []

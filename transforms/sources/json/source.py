@@ -169,22 +169,22 @@ class JsonLines:
         max_columns = opened.limits.max_columns
 
         def alone(file: SourceFile, read: FileLines | None) -> Iterator[JsonTypes]:
-            found = JsonTypes(file.path)
+            types = JsonTypes(file.path)
             windows = read.windows if read else self._windows(file, opened, sample=sample)
             for lines in windows:
-                found.add(lines)
-                if len(found.seen) > max_columns:
-                    raise SchemaError(too_many_columns(file.path, len(found.seen), max_columns))
-            yield found
+                types.add(lines)
+                if len(types.seen) > max_columns:
+                    raise SchemaError(too_many_columns(file.path, len(types.seen), max_columns))
+            yield types
 
         def look() -> list[dict[str, Any]]:
-            found: Iterator[JsonTypes] = read_bundle(
+            by_file: Iterator[JsonTypes] = read_bundle(
                 bundle,
                 small=lambda file: _small(file, opened),
                 together=lambda files: JsonTypes.of_files(files, max_columns=max_columns),
                 alone=alone,
             )
-            return [types.to_json() for types in found]
+            return [types.to_json() for types in by_file]
 
         for value in remembered(opened, content_of(bundle), f"types {sample}", look):
             yield JsonTypes.from_json(bundle[0].path, value)
@@ -233,20 +233,20 @@ def _texts_of(
         return map(JsonReader(file.path, wanted).read, windows)
 
     def look() -> list[str] | None:
-        found = set[Any]()
+        texts = set[Any]()
         for batch in read_bundle(
             bundle,
             small=lambda file: _small(file, opened),
             together=lambda files: read_together(files, wanted),
             alone=alone,
         ):
-            found.update(batch.columns.column(label).unique().to_pylist())
-            if len(found) > MAX_LABELS + 1:
+            texts.update(batch.columns.column(label).unique().to_pylist())
+            if len(texts) > MAX_LABELS + 1:
                 return None
-        found.discard(None)
+        texts.discard(None)
         if is_bool:
-            return sorted("true" if value else "false" for value in found)
-        return sorted(value.decode() for value in found)
+            return sorted("true" if value else "false" for value in texts)
+        return sorted(value.decode() for value in texts)
 
     return remembered(opened, content_of(bundle), "classes", look)
 

@@ -123,13 +123,13 @@ class JsonTypes:
         if not other.num_rows:
             return
         before = self.num_rows
-        for name, found in other.seen.items():
+        for name, seen in other.seen.items():
             known = self.seen.get(name)
             if known is None:
                 late = before > 0 and not self._stands_empty(name, self.seen)
-                self.seen[name] = dataclasses.replace(found, missing=found.missing or late)
+                self.seen[name] = dataclasses.replace(seen, missing=seen.missing or late)
             else:
-                self.seen[name] = _join(known, found)
+                self.seen[name] = _join(known, seen)
         for name, known in self.seen.items():
             if name not in other.seen and not self._stands_empty(name, other.seen):
                 known.missing = True
@@ -141,17 +141,17 @@ class JsonTypes:
         # A value where other lines have an object: both become text.
         mixed = {keys for keys in above if keys in self.seen and self.seen[keys].kind != "null"}
         joined: dict[str, Seen] = {}
-        for keys, one in self.seen.items():
+        for keys, seen in self.seen.items():
             if keys in above - mixed or any(keys[:n] in mixed for n in range(1, len(keys))):
                 continue
-            name, known = ".".join(keys), one
+            name, known = ".".join(keys), seen
             if keys in mixed:
-                known = dataclasses.replace(one, kind="string", depth=-1)
+                known = dataclasses.replace(seen, kind="string", depth=-1)
             if name in joined:
                 # An object in some lines, a key with a dot in others.
                 known = _join(joined[name], known)
             joined[name] = known
-        return {name: _feature(one) for name, one in joined.items()}
+        return {name: _feature(seen) for name, seen in joined.items()}
 
     def _stands_empty(self, keys: Keys, seen: dict[Keys, Seen]) -> bool:
         """Whether a parent was always an empty list, in which case nothing is missing."""
@@ -200,19 +200,19 @@ class JsonTypes:
             return None, clear
 
     def _of_table(self, table: pa.Table) -> JsonTypes:
-        found = JsonTypes(self.path, num_rows=table.num_rows)
+        types = JsonTypes(self.path, num_rows=table.num_rows)
         for column, field in zip(table.columns, table.schema, strict=True):
             schema = pa.schema([field])
             for leaf in leaves_of(schema, path=self.path).values():
                 cells = extract(column.combine_chunks(), leaf)
-                found.seen[_keys(leaf, schema)] = Seen(
+                types.seen[_keys(leaf, schema)] = Seen(
                     _kind(cells.values),
                     len(leaf.shape),
                     missing=bool(cells.missing().any()),
                     empty=pa.types.is_null(leaf.type) and bool(leaf.shape),
                     inexact=_is_inexact(cells.values),
                 )
-        return found
+        return types
 
     def _add_line(self, lines: Rows, line: int) -> None:
         try:
@@ -221,7 +221,7 @@ class JsonTypes:
             "".join(key for keys, _ in seen_values for key in keys).encode()
         except (UnfitError, UnicodeEncodeError):
             return
-        one = JsonTypes(self.path, num_rows=1)
+        types = JsonTypes(self.path, num_rows=1)
         for keys, seen in seen_values:
             if seen.depth + len(keys) > MAX_DEPTH:
                 raise SchemaError(
@@ -233,9 +233,9 @@ class JsonTypes:
                     f"{self.path} byte {int(lines.positions[line])}: the key {'.'.join(keys)!r} is "
                     "empty or ends with a dot. Rename it, or remove the line."
                 )
-            known = one.seen.get(keys)
-            one.seen[keys] = seen if known is None else _join(known, seen)
-        self.merge(one)
+            known = types.seen.get(keys)
+            types.seen[keys] = seen if known is None else _join(known, seen)
+        self.merge(types)
 
 
 def _keys(leaf: Leaf, schema: pa.Schema) -> Keys:
@@ -301,14 +301,14 @@ def _is_inexact(values: pa.Array) -> bool:
 
 def _unclear_rows(table: pa.Table, path: str) -> npt.NDArray[np.bool_]:
     """Rows with floats so large that they may be integers that lost digits."""
-    found = np.zeros(table.num_rows, bool)
+    doubtful = np.zeros(table.num_rows, bool)
     for column, field in zip(table.columns, table.schema, strict=True):
         for leaf in leaves_of(pa.schema([field]), path=path).values():
             if pa.types.is_floating(leaf.type):
                 cells = extract(column.combine_chunks(), leaf)
                 large = np.abs(cells.values.to_numpy(zero_copy_only=False)) >= EXACT
-                found[cells.rows_of_values()[large]] = True
-    return found
+                doubtful[cells.rows_of_values()[large]] = True
+    return doubtful
 
 
 def _is_complete(table: pa.Table, path: str) -> bool:

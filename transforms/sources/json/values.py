@@ -53,9 +53,9 @@ def parse_line(line: bytes) -> dict[str, Any]:
         try:
             text = line.decode()
             escaped = any(escape in line for escape in _MAY_ESCAPE)
-            found = (_STRICT_KEYS_DECODER if escaped else _DECODER).decode(text)
+            record = (_STRICT_KEYS_DECODER if escaped else _DECODER).decode(text)
         except UnicodeDecodeError:
-            found = _STRICT_KEYS_DECODER.decode(line.decode("utf-8", "surrogateescape"))
+            record = _STRICT_KEYS_DECODER.decode(line.decode("utf-8", "surrogateescape"))
     except RecursionError:
         raise UnfitError("nested too deeply", "the line is nested too deeply") from None
     except json.JSONDecodeError as error:
@@ -65,9 +65,9 @@ def parse_line(line: bytes) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise UnfitError("not JSON", f"the line {shown(line)} is not valid JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise UnfitError("not an object", f"the line {shown(line)} is not a JSON object")
-    return found
+    return record
 
 
 def find_value(value: Any, parts: Sequence[str]) -> Any:
@@ -83,7 +83,7 @@ def find_value(value: Any, parts: Sequence[str]) -> Any:
         return [find_value(item, parts) for item in value]
     if not isinstance(value, dict):
         raise UnfitError("wrong type", f"is inside {shown(value)}, expected an object there")
-    found: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     problem: UnfitError | None = None
     for number in range(len(parts), 0, -1):
         key = ".".join(parts[:number])
@@ -92,17 +92,17 @@ def find_value(value: Any, parts: Sequence[str]) -> Any:
         if key in getattr(value, "twice", ()):
             raise UnfitError(_DUPLICATE, f"has its key {key!r} twice")
         try:
-            found[key] = find_value(value[key], parts[number:])
+            by_key[key] = find_value(value[key], parts[number:])
         except UnfitError as error:
             if error.reason == _DUPLICATE:
                 raise
             problem = problem or error
-    given = [key for key, one in found.items() if _holds_any(one)]
+    given = [key for key, one in by_key.items() if _holds_any(one)]
     if len(given) > 1:
         raise UnfitError(_DUPLICATE, f"has two values, under {given[0]!r} and under {given[1]!r}")
     if not given and problem is not None:
         raise problem
-    return found[given[0]] if given else next(iter(found.values()), None)
+    return by_key[given[0]] if given else next(iter(by_key.values()), None)
 
 
 def _holds_any(value: Any) -> bool:
@@ -198,13 +198,13 @@ def _first_twice(value: Any) -> str | None:
     """A duplicate key of an object in a value."""
     pending = [value]
     while pending:
-        one = pending.pop()
-        if isinstance(one, _Object):
-            if one.twice:
-                return min(one.twice)
-            pending += one.values()
-        elif isinstance(one, list):
-            pending += one
+        item = pending.pop()
+        if isinstance(item, _Object):
+            if item.twice:
+                return min(item.twice)
+            pending += item.values()
+        elif isinstance(item, list):
+            pending += item
     return None
 
 

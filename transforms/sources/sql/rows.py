@@ -112,13 +112,13 @@ def keyed(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[pa.RecordBatc
     """
     last: int | None = None
     for batch in batches:
-        found = batch.column(key)
-        if not pa.types.is_integer(found.type) or pa.types.is_uint64(found.type):
+        column = batch.column(key)
+        if not pa.types.is_integer(column.type) or pa.types.is_uint64(column.type):
             raise RecipeError(
-                f"Sql: the key {key!r} is {found.type}, expected integers. Name a column of "
+                f"Sql: the key {key!r} is {column.type}, expected integers. Name a column of "
                 "integers."
             )
-        keys = found.cast(pa.int64())
+        keys = column.cast(pa.int64())
         if not len(keys):
             continue
         values = keys.to_numpy()

@@ -268,7 +268,7 @@ def _count(database: Any, query: str) -> dict[str, _Counts]:
         cursor.execute(f"SELECT * FROM ({query}\n) LIMIT 0")
         names = list(cursor.fetch_record_batch().schema.names)
     plain_schema(pa.schema([(name, pa.null()) for name in names]), path="the query")
-    found: dict[str, _Counts] = {}
+    counts: dict[str, _Counts] = {}
     for start in range(0, len(names), _COLUMNS_AT_ONCE):
         part = names[start : start + _COLUMNS_AT_ONCE]
         sums = [f"TOTAL(typeof({quoted(name)}) = '{kind}')" for name in part for kind in _CLASSES]
@@ -279,8 +279,8 @@ def _count(database: Any, query: str) -> dict[str, _Counts]:
         for index, name in enumerate(part):
             cells = row[1 + index * len(_CLASSES) :]
             of = {kind: int(number) for kind, number in zip(_CLASSES, cells, strict=False)}
-            found[name] = _Counts(name, num_rows, of)
-    return found
+            counts[name] = _Counts(name, num_rows, of)
+    return counts
 
 
 def _fetch(database: Any, text: str) -> list[tuple[Any, ...]]:

@@ -417,16 +417,16 @@ def _unpacked(column: pa.Array, form: TensorForm) -> tuple[pa.Array, np.ndarray[
     bad = np.zeros(len(column), bool)
     is_flat = form.shape.count(None) <= 1
     for row, values in enumerate(column.to_pylist()):
-        found = None
+        tensor = None
         if values is not None and len(values) == 1:
             with contextlib.suppress(ValueError, TypeError):  # TypeError: frames are not bytes
-                found = read_tensor(values[0])
-        if found is not None and not _has_shape(found, form):
-            found = None
-        if found is None and values is not None and form.dtype == "string" and is_flat:
-            found = np.array(values, object)
-        bad[row] = found is None and values is not None
-        rows.append(found)
+                tensor = read_tensor(values[0])
+        if tensor is not None and not _has_shape(tensor, form):
+            tensor = None
+        if tensor is None and values is not None and form.dtype == "string" and is_flat:
+            tensor = np.array(values, object)
+        bad[row] = tensor is None and values is not None
+        rows.append(tensor)
     dtype = form.dtype if form.dtype != "bfloat16" else "float32"
     value_type = pa.large_binary() if dtype == "string" else pa.from_numpy_dtype(dtype)
     if form.shape.count(None) > 1:

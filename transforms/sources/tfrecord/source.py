@@ -331,7 +331,7 @@ def _decode_frames(
     if not frames:
         return
     try:
-        found = decode([frame.content for frame in frames], kinds)
+        decoded = decode([frame.content for frame in frames], kinds)
     except (RuntimeError, pa.ArrowException) as error:
         if len(frames) == 1:
             yield frames, error
@@ -340,7 +340,7 @@ def _decode_frames(
         yield from _decode_frames(frames[:middle], kinds)
         yield from _decode_frames(frames[middle:], kinds)
     else:
-        yield frames, found
+        yield frames, decoded
 
 
 def _decoded(
@@ -368,13 +368,13 @@ def _texts_of(opened: OpenSource, file: SourceFile, label: str) -> list[str] | N
     """The distinct texts of a label; None if too many for a class."""
 
     def look() -> list[str] | None:
-        found: set[bytes] = set()
+        texts: set[bytes] = set()
         for _, batch in _decoded(opened, file, None):
             if label in batch.schema.names:
-                found.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
-            if len(found) > MAX_LABELS:
+                texts.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
+            if len(texts) > MAX_LABELS:
                 return None
-        return utf8_texts(found)
+        return utf8_texts(texts)
 
     return remembered(opened, file.sha256, "classes", look)
 
@@ -432,7 +432,7 @@ def frame_offsets(opened: OpenSource, path: str, *, num_bytes: int, every: int) 
     """
     if compression(opened.read(path, 0, HEAD_BYTES)) != "none":
         return []
-    found: list[int] = []
+    offsets: list[int] = []
     at, window, window_start = 0, b"", 0
     while at + HEAD_BYTES <= num_bytes:
         if not window_start <= at <= window_start + len(window) - HEAD_BYTES:
@@ -440,10 +440,10 @@ def frame_offsets(opened: OpenSource, path: str, *, num_bytes: int, every: int) 
         head = window[at - window_start : at - window_start + HEAD_BYTES]
         if len(head) < HEAD_BYTES or _head_problem(head):
             break
-        if at >= (found[-1] if found else 0) + every:
-            found.append(at)
+        if at >= (offsets[-1] if offsets else 0) + every:
+            offsets.append(at)
         at += HEAD.unpack(head)[0] + FRAME_BYTES
-    return found
+    return offsets
 
 
 def _frames(
