@@ -35,7 +35,12 @@ from ...transforms.sources.combined import (
     without_prefix,
 )
 from ...transforms.storage.artifacts import put_artifact, read_artifact
-from ...transforms.storage.opened_source import NO_PERMISSION, OpenedSource
+from ...transforms.storage.opened_source import (
+    NO_PERMISSION,
+    OpenedSource,
+    is_hidden,
+    path_bytes,
+)
 from ...transforms.storage.unchanged import COARSE_NS, settled_ns
 from .exclusions import IdList, exclude_records, without_excluded
 from .hash_cache import HashCache, Known, read_hash_cache
@@ -194,7 +199,7 @@ def _list_part(part: SourcePart, excluded: IdList | None) -> _Listing:
     """
     listed_ns = time.time_ns()
     listed = part.opened.list()
-    selection = part.source.select(listed)
+    selection = _select(part.source, listed)
     if excluded is not None:
         excluded = IdList(part.own_ids(excluded.ids))
     if excluded is not None and not part.source.numbered:
@@ -208,6 +213,26 @@ def _list_part(part: SourcePart, excluded: IdList | None) -> _Listing:
                 _say_none(part.source, part.opened, listed, num_skipped=selection.num_skipped)
             )
     return _Listing(selection.files, selection.num_skipped, listed_ns, excluded)
+
+
+def _select(source: Source, listed: Sequence[SourceFile]) -> Selection:
+    """The files that a source selects, and all that cannot be read: these are not its to skip.
+
+    A source knows files by their names, but a broken link may stand for a folder of records.
+    """
+    selection = source.select(listed)
+    selected = {file.path for file in selection.files}
+    unread = [
+        file
+        for file in listed
+        if file.problem and file.path not in selected and not is_hidden(file.path)
+    ]
+    if not unread:
+        return selection
+    paths = {file.path for file in unread}
+    selection = source.select([file for file in listed if file.path not in paths])
+    files = sorted([*selection.files, *unread], key=lambda file: path_bytes(file.path))
+    return Selection(files=tuple(files), num_skipped=selection.num_skipped)
 
 
 def _joined(files: Iterable[tuple[SourcePart, Sequence[SourceFile]]]) -> tuple[SourceFile, ...]:

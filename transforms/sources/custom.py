@@ -116,6 +116,8 @@ def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]
     if getattr(opened, "local", False):
         own = opened.full_path(path)
         opened.hold(path)  # the function may open the file by its path
+    elif storage.is_local(archive := str(getattr(opened, "url", "")).rpartition("::")[2]):
+        own = storage.local_path(archive)  # which reading a member opens
     watched = running(function, own=own)
     reading(path)
     try:

@@ -338,7 +338,10 @@ class OpenedSource:
     def list(self) -> tuple[SourceFile, ...]:
         """All files of the source, sorted by the bytes of their paths.
 
+        One that cannot be read has a ``problem``, and becomes a reject, whatever its name.
+
         Raises:
+            DataError: if a folder cannot be listed: it is unknown how many files there are.
             StorageError: if the root itself cannot be listed.
         """
         looking = storage.first_look() if self.local else contextlib.nullcontext()
@@ -380,8 +383,10 @@ class OpenedSource:
             except OSError as error:
                 if not parts:
                     raise
-                yield unreadable(path, f"folder that cannot be listed: {error.strerror}")
-                continue
+                raise DataError(
+                    f"The folder {path} cannot be listed ({error.strerror}), so the records in it "
+                    "are unknown. Allow this user to read it, or choose other files with a glob."
+                ) from None
             if parts and any(e.name == WORKSPACE for e in entries) and _holds_builds(folder):
                 continue
             if not entries and parts and _LIKE_A_FILE.fullmatch(parts[-1]) and self._wanted(parts):
@@ -423,7 +428,7 @@ class OpenedSource:
                 continue
             if not path or path.endswith("/") or info.get("type") == "directory":
                 continue
-            if not (self._wanted(tuple(path.split("/"))) or info.get("damage")):
+            if not self._wanted(tuple(path.split("/"))):
                 continue
             problem = info.get("problem", "")
             if self.archived and (".." in path.split("/") or info["name"].startswith("/")):

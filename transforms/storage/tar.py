@@ -266,7 +266,8 @@ class TarArchive(AbstractArchiveFileSystem):
                 may be compressed, or link to one another.
 
         Raises:
-            DataError: if it is not a tar archive.
+            DataError: if it is not a tar archive, or is damaged: it is unknown how many files
+                it lacks.
         """
         super().__init__()
         self._name, self._stamp = name, stamp
@@ -291,7 +292,6 @@ class TarArchive(AbstractArchiveFileSystem):
         members: dict[str, _Member] = {}
         links: dict[str, str] = {}
         file = io.BufferedReader(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
-        cut_off = False
 
         def read(start: int, stop: int) -> bytes:
             if start >= self._num_bytes:
@@ -319,7 +319,6 @@ class TarArchive(AbstractArchiveFileSystem):
                     members.pop(path, None)
                 else:
                     members[path] = self._member(member)
-                    cut_off = member.start + member.num_bytes > self._num_bytes
         except NoTarError as error:
             raise DataError(
                 f"{self._name} is not a tar archive, or is damaged at its beginning "
@@ -329,6 +328,11 @@ class TarArchive(AbstractArchiveFileSystem):
             self._damage = self._damage or f"damaged from byte {headers.offset:,} on ({error})"
         else:
             self._damage = self._damage or self._behind(headers.offset)
+        if self._damage:
+            raise DataError(
+                f"{self._name}: the rest of the archive cannot be read after {len(members):,} "
+                f"files: {self._damage}. Copy or create it again."
+            )
         num_bytes = sum(member.num_bytes for member in members.values())
         for path, target in links.items():
             linked = None if target.startswith("/") else members.get(_normal(target))
@@ -340,8 +344,6 @@ class TarArchive(AbstractArchiveFileSystem):
                 )
             else:
                 members[path] = linked or _unfit("link to what its archive does not hold")
-        if self._damage and not cut_off:
-            members[self._name] = _unfit(f"the rest of the archive cannot be read: {self._damage}")
         return members
 
     def _member(self, member: TarMember) -> _Member:
@@ -349,12 +351,6 @@ class TarArchive(AbstractArchiveFileSystem):
             return _unfit("special file, expected a file")
         if member.kind == "sparse":
             return _unfit("sparse file, which is not read from an archive")
-        if member.start + member.num_bytes > self._num_bytes:
-            num_bytes = max(0, self._num_bytes - member.start)
-            why = self._damage or f"it ends at byte {self._num_bytes:,}"
-            return _unfit(
-                f"truncated: its archive holds {num_bytes:,} of {member.num_bytes:,} bytes ({why})"
-            )
         return _Member(offset=member.start, num_bytes=member.num_bytes)
 
     def _behind(self, offset: int) -> str:
@@ -406,7 +402,6 @@ class TarArchive(AbstractArchiveFileSystem):
             # Members have a stamp only if the archive has one.
             "ETag": self._stamp and f"{self._stamp} {member.offset}",
             "problem": member.problem,
-            "damage": path == self._name and bool(self._damage),
         }
 
     def cat_file(
