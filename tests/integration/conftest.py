@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -23,7 +24,8 @@ from snapshard.pipelines.inventory.step import read_descriptors
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.blocks import Block
 
-from .kill_projects import Projects
+from .kill_projects import Projects, write_recipes
+from .replay import Recorded
 
 IMAGE_RECIPE = """
 import snapshard as ss
@@ -274,6 +276,14 @@ def projects(shared: Callable[[str], Path]) -> Iterator[Projects]:
     """Recipes whose builds can be killed where a test wants it."""
     with Projects(shared("kills")) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def recorded(shared: Callable[[str], Path]) -> Callable[[str], Recorded]:
+    """The same recipes by name, and the logs of their builds, each recorded once."""
+    folder = shared("recorded")
+    recipes = write_recipes(folder / "recipes")
+    return functools.cache(lambda name: Recorded.of(recipes[name], folder / name))
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,8 @@
 """Builds that are killed where a test wants it: forks of one process that has the libraries.
 
 ``python killed_builds.py LIBRARIES`` reads jobs, a JSON line each, and answers each with a line.
-Every durable transition of a build goes through ``storage.put_bytes`` and ``storage.put_file``,
-which a build here has wrapped: it notes each before and after, and kills its process group at the
-one that the job names, before it begins, when only the rename is left, or once it is durable.
+A build here notes each of its durable operations before and after, and kills its process group at
+the one that the job names.
 """
 
 import contextlib
@@ -20,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ import psutil
 
 BLOCK_BYTES = 40_000
 """Blocks are this small, so that few files are several."""
-WHEN = ("before", "halfway", "after")
 _STOP = "KILLED_BUILDS_STOP"
 _HEX_FOLDER = re.compile(r"^[0-9a-f]{16}/")
 
@@ -48,23 +47,15 @@ def step_of(name: str) -> str:
     return next(step for pattern, step in _STEP_OF if re.match(pattern, name))
 
 
-def ends_of_kinds(names: Sequence[str]) -> list[str]:
-    """The first and the last file of each kind that is put, in order; all if that is asked for."""
-    if "SNAPSHARD_ALL_FAULTS" in os.environ:
-        return list(names)
-    kinds = [re.sub(r"[0-9a-f]{16,}|/[0-9a-f]{2}/|train|test|reader/\w+", "*", n) for n in names]
-    ends = {kinds.index(kind) for kind in kinds}
-    ends |= {len(kinds) - 1 - kinds[::-1].index(kind) for kind in kinds}
-    return [names[at] for at in sorted(ends)]
-
-
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Where a build is to be killed."""
+    """Where a build gets a signal."""
 
     name: str
     """Of the file that is put, as :func:`transition_name` gives it."""
     when: str
+    """Whether "before" or "after" it is put."""
+    signal: int = signal.SIGKILL
     whole_group: bool = True
     """False kills the one process that puts it."""
     delay: float = 0.0
@@ -130,7 +121,6 @@ class Builds:
         stop: Stop | None = None,
         seconds: float | None = None,
         one_by_one: bool = False,
-        syncs: Path | None = None,
     ) -> Ended:
         """Builds a recipe, until it ends, is stopped, or for so many seconds.
 
@@ -142,7 +132,6 @@ class Builds:
             seconds: When to kill it.
             one_by_one: Has a worker make one run or shard at a time, so that all is put in the
                 same order each time.
-            syncs: A file for what is renamed, made and synced, in order: see :func:`note_syncs`.
         """
         self._number += 1
         notes = self._folder / f"notes-{self._number}"
@@ -156,7 +145,6 @@ class Builds:
             "stop": None if stop is None else dataclasses.asdict(stop),
             "seconds": seconds,
             "one_by_one": one_by_one,
-            "syncs": None if syncs is None else str(syncs),
             "notes": str(notes),
             "outputs": [str(path) for path in outputs],
         }
@@ -201,85 +189,70 @@ def transition_name(url: str, out: str) -> str:
     return _HEX_FOLDER.sub("SNAPSHOT/", path.removeprefix(".work/"))
 
 
-def install(out: str, notes: str, stop: dict[str, Any] | None, *, group: int) -> None:
-    """Wraps what puts files, in this process: notes, and kills."""
+@contextlib.contextmanager
+def around_puts(around: Callable[[str], AbstractContextManager[object]]) -> Iterator[None]:
+    """Puts a context around each durable operation of this process, made of its URL.
+
+    All of a build go through three functions of ``storage``.
+    """
     from snapshard.transforms import storage
 
+    def wrapped(operate: Callable[..., None], place: int) -> Callable[..., None]:
+        @functools.wraps(operate)
+        def operating(*arguments: Any) -> None:
+            with around(arguments[place]):
+                operate(*arguments)
+
+        return operating
+
+    places = {"put_bytes": 0, "put_file": 1, "remove_tree": 0}
+    originals = {name: getattr(storage, name) for name in places}
+    for name, place in places.items():
+        setattr(storage, name, wrapped(originals[name], place))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(storage, name, original)
+
+
+@contextlib.contextmanager
+def stopping(out: str, notes: str, stop: dict[str, Any] | None, *, group: int) -> Iterator[None]:
+    """Notes what this process puts, and sends the signal where it is to stop."""
     descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    here = threading.local()
 
     def reach(name: str, when: str) -> None:
-        if stop is not None and (stop["name"], stop["when"]) == (name, when):
-            if stop["delay"]:
-                timer = threading.Timer(stop["delay"], os.killpg, (group, signal.SIGKILL))
-                timer.daemon = True
-                timer.start()
-                return
-            if stop["whole_group"]:
-                os.killpg(group, signal.SIGKILL)
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-            # A worker process is of another group: it lives until it sees that its driver is gone.
-            time.sleep(60)
+        if stop is None or (stop["name"], stop["when"]) != (name, when):
+            return
+        if stop["delay"]:
+            timer = threading.Timer(stop["delay"], os.killpg, (group, stop["signal"]))
+            timer.daemon = True
+            timer.start()
+        elif not stop["whole_group"]:
+            os.kill(os.getpid(), stop["signal"])
+        else:
+            os.killpg(group, stop["signal"])
+            if stop["signal"] == signal.SIGKILL:
+                # A worker process is of another group: it lives until it sees that its driver is
+                # gone.
+                time.sleep(60)
 
-    def noting(put: Callable[..., None], place: int) -> Callable[..., None]:
-        @functools.wraps(put)
-        def wrapped(*arguments: Any) -> None:
-            here.name = name = transition_name(arguments[place], out)
-            os.write(descriptor, f"put {name}\n".encode())
-            reach(name, "before")
-            put(*arguments)
-            here.name = None
-            os.write(descriptor, f"did {name}\n".encode())
-            reach(name, "after")
+    @contextlib.contextmanager
+    def noted(url: str) -> Iterator[None]:
+        name = transition_name(url, out)
+        os.write(descriptor, f"put {name}\n".encode())
+        reach(name, "before")
+        yield
+        os.write(descriptor, f"did {name}\n".encode())
+        reach(name, "after")
 
-        return wrapped
-
-    rename = os.replace
-
-    def replace(*arguments: Any, **options: Any) -> None:
-        name = getattr(here, "name", None)
-        if name is not None:
-            reach(name, "halfway")
-        rename(*arguments, **options)
-
-    storage.put_bytes = noting(storage.put_bytes, 0)
-    storage.put_file = noting(storage.put_file, 1)
-    os.replace = replace
-
-
-def note_syncs(path: str) -> None:
-    """Wraps what names files and folders, and what syncs them, in this process: notes each.
-
-    A line of JSON each: ``["sync", inode]``, ``["rename", inode, path]``, ``["mkdir", inode,
-    path]``.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    fsync, rename, mkdir = os.fsync, os.replace, os.mkdir
-
-    def note(*values: object) -> None:
-        os.write(descriptor, json.dumps(values).encode() + b"\n")
-
-    def noted_fsync(file: Any) -> None:
-        fsync(file)
-        number = file if isinstance(file, int) else file.fileno()
-        note("sync", os.fstat(number).st_ino)
-
-    def noted_rename(source: Any, target: Any, **options: Any) -> None:
-        rename(source, target, **options)
-        note("rename", os.stat(target).st_ino, os.path.abspath(target))
-
-    def noted_mkdir(path: Any, *arguments: Any, **options: Any) -> None:
-        mkdir(path, *arguments, **options)
-        if "dir_fd" not in options:
-            note("mkdir", os.stat(path).st_ino, os.path.abspath(path))
-
-    os.fsync, os.replace, os.mkdir = noted_fsync, noted_rename, noted_mkdir
+    with around_puts(noted):
+        yield
 
 
 def _build(job: dict[str, Any]) -> None:
     """Builds, in a fork: a process group of its own; never returns."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for descriptor, path in zip((1, 2), job["outputs"], strict=True):
         os.dup2(os.open(path, os.O_WRONLY), descriptor)
     from snapshard import cli
@@ -292,9 +265,6 @@ def _build(job: dict[str, Any]) -> None:
 
     inventory.group_blocks = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
     settings = {"out": job["out"], "notes": job["notes"], "stop": job["stop"], "group": os.getpid()}
-    install(**settings)
-    if job["syncs"] is not None:
-        note_syncs(job["syncs"])
     os.environ[_STOP] = json.dumps(settings)
     start = worker_pool.subprocess.Popen
 
@@ -307,7 +277,8 @@ def _build(job: dict[str, Any]) -> None:
     arguments = ["build", job["recipe"], "--out", job["out"], "--workers", str(job["workers"])]
     code = 1
     try:
-        cli.main([*arguments, "--json"])
+        with stopping(**settings):
+            cli.main([*arguments, "--json"])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
     finally:
@@ -361,10 +332,10 @@ def _jobs() -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Serves jobs; or works as a worker process of one."""
     if sys.argv[1:] == ["--worker"]:
-        install(**json.loads(os.environ[_STOP]))
         from snapshard.runners import worker_main
 
-        worker_main.main()
+        with stopping(**json.loads(os.environ[_STOP])):
+            worker_main.main()
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     answers = os.fdopen(os.dup(1), "w")

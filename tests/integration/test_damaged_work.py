@@ -5,11 +5,13 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .kill_projects import Project, Projects
-from .killed_builds import Stop
+from snapshard.schemas.progress import Silent
+
+from .replay import Recorded, replay
 
 
 def flip(path: Path) -> None:
@@ -59,6 +61,7 @@ BEFORE_SHARDS = (
 # Of these the large ones are not read before they are used.
 LARGE = {"runs/*/*.arrow", "runs/*/*.keys", "runs/*/*.rejects", "summaries/*.batches"}
 # … and after the last shard.
+SHARDS = r"\w{16}/index"
 AFTER_SHARDS = (
     ".work/shards/*/*.json",
     "*/train*.tfrecord",
@@ -68,117 +71,118 @@ AFTER_SHARDS = (
 )
 
 
-def killed(project: Project, out: Path, pattern: str, when: str) -> Path:
-    """An output in which a build was killed at the first transition of such a name."""
-    name = next(name for name in project.names if re.match(pattern, name))
-    project.kill(out, Stop(name, when))
+def killed(recorded: Recorded, out: Path, pattern: str) -> Path:
+    """An output in which a build was killed before it put the first file of such a name."""
+    replay(recorded.log[: recorded.index(pattern)], out)
     return out
 
 
+def go_on(recorded: Recorded, out: Path, **options: Any) -> dict[str, Any]:
+    """Builds to the end; gives what ``build.json`` says."""
+    recorded.go_on(out, **options)
+    (found,) = out.glob("*/*/build.json")
+    facts: dict[str, Any] = json.loads(found.read_text())
+    return facts
+
+
 def damage_and_go_on(
-    project: Project, left: Path, out: Path, pattern: str, damage: Callable[[Path], None]
-) -> dict[str, object]:
-    """Damages a file of a copy of what a build left, goes on; gives what ``build.json`` says."""
-    shutil.copytree(left, out, symlinks=True)
-    folder = out / project.recipe.stem
-    path = next(iter(sorted(folder.glob(pattern))))
-    damage(path)
-    ended = project.go_on(out)
-    assert "Traceback" not in ended.stderr
-    (found,) = folder.glob("*/build.json")
-    facts: dict[str, object] = json.loads(found.read_text())
+    recorded: Recorded, out: Path, before: str, pattern: str, damage: Callable[[Path], None]
+) -> dict[str, Any]:
+    """Damages a file that a killed build left, and goes on; gives what ``build.json`` says."""
+    folder = killed(recorded, out, before) / recorded.recipe.stem
+    damage(next(iter(sorted(folder.glob(pattern)))))
+    facts = go_on(recorded, out)
     shutil.rmtree(out)
     return facts
 
 
-@pytest.mark.slow  # two builds for each kind of file
-def test_files_before_the_shards(projects: Projects, tmp_path: Path) -> None:
-    project = projects["table"]
-    left = killed(project, tmp_path / "left", r"SNAPSHOT/index", "before")
+@pytest.mark.slow  # a build for each kind of file and of damage
+def test_files_before_the_shards(recorded: Callable[[str], Recorded], tmp_path: Path) -> None:
+    table = recorded("table")
     for number, pattern in enumerate(BEFORE_SHARDS):
         for damage in damages_of(number):
-            facts = damage_and_go_on(project, left, tmp_path / "out", f".work/{pattern}", damage)
-            met = facts["damage_met"]
-            assert isinstance(met, list)
+            out = tmp_path / f"{number} {damage.__name__}"
+            facts = damage_and_go_on(table, out, SHARDS, f".work/{pattern}", damage)
             # What is missing is seen at once.
             large = pattern in LARGE
-            assert len(met) <= large, (pattern, damage)
+            assert len(facts["damage_met"]) <= large, (pattern, damage)
 
 
-@pytest.mark.slow  # two builds for each kind of file
-def test_shards_of_a_killed_build(projects: Projects, tmp_path: Path) -> None:
+@pytest.mark.slow  # a build for each kind of file and of damage
+def test_shards_of_a_killed_build(recorded: Callable[[str], Recorded], tmp_path: Path) -> None:
     """Each byte of a shard and its index is read before a manifest lists it."""
-    project = projects["table"]
-    left = killed(project, tmp_path / "left", r"SNAPSHOT/manifest", "before")
+    table = recorded("table")
     for number, pattern in enumerate(AFTER_SHARDS):
         for damage in damages_of(number):
-            facts = damage_and_go_on(project, left, tmp_path / "out", pattern, damage)
+            out = tmp_path / f"{number} {damage.__name__}"
+            facts = damage_and_go_on(table, out, r"\w+/manifest", pattern, damage)
             assert facts["shards"] == {"by": "ranges", "total": 2, "written": 1}, (pattern, damage)
             assert facts["blocks"] == {"total": 4, "prepared": 0}
 
 
-@pytest.mark.slow  # builds of their own
-def test_many_damaged_runs_are_found_at_once(projects: Projects, tmp_path: Path) -> None:
-    project = projects["table"]
-    killed(project, tmp_path, r"SNAPSHOT/index", "before")
-    for path in tmp_path.glob("*/.work/runs/*/*.arrow"):
+class _Warnings(Silent):
+    """Keeps what a build warns of."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.messages.append(message)
+
+
+@pytest.mark.slow  # a build that goes on
+def test_many_damaged_runs_are_found_at_once(
+    recorded: Callable[[str], Recorded], tmp_path: Path
+) -> None:
+    for path in killed(recorded("table"), tmp_path, SHARDS).glob("*/.work/runs/*/*.arrow"):
         flip(path)
-    ended = project.go_on(tmp_path)
-    assert "Work of an earlier build is damaged" in ended.stderr
-    (found,) = tmp_path.glob("*/*/build.json")
-    facts = json.loads(found.read_text())
+    progress = _Warnings()
+    facts = go_on(recorded("table"), tmp_path, progress=progress)
+    assert "Work of an earlier build is damaged" in progress.messages[0]
     assert facts["blocks"] == {"total": 4, "prepared": 4}
     assert len(facts["damage_met"]) == 1
     assert re.search(r"runs/../\w{32}\.arrow is damaged", facts["damage_met"][0])
 
 
 @pytest.mark.slow  # worker processes
-def test_damage_that_a_worker_meets(projects: Projects, tmp_path: Path) -> None:
+def test_damage_that_a_worker_meets(recorded: Callable[[str], Recorded], tmp_path: Path) -> None:
     """Its error comes back as itself, and the build goes through its steps again."""
-    project = projects["table"]
-    killed(project, tmp_path, r"SNAPSHOT/index", "before")
+    killed(recorded("table"), tmp_path, SHARDS)
     flip(next(iter(tmp_path.glob("*/.work/runs/*/*.arrow"))))
-    ended = project.go_on(tmp_path, workers=2)
-    assert "Traceback" not in ended.stderr
+    assert len(go_on(recorded("table"), tmp_path, workers=2)["damage_met"]) == 1
 
 
 @pytest.mark.slow  # builds of their own
-def test_extracted_records_and_an_earlier_stage(projects: Projects, tmp_path: Path) -> None:
-    project = projects["query"]
-    names = [name for name in project.names if re.fullmatch(r"runs/.*(?<!keys)\.json", name)]
-    assert len(names) == 2
-    left = killed(project, tmp_path / "left", re.escape(names[1]), "before")
-    patterns = (".work/extracted/*.arrow", f".work/{names[0].removesuffix('json')}arrow")
+def test_extracted_records_and_an_earlier_stage(
+    recorded: Callable[[str], Recorded], tmp_path: Path
+) -> None:
+    query = recorded("query")
+    paths = [operation.path.removeprefix("query/") for operation in query.log]
+    first, second = (p for p in paths if re.fullmatch(r"\.work/runs/.*(?<!keys)\.json", p))
+    patterns = (".work/extracted/*.arrow", f"{first.removesuffix('json')}arrow")
     for number, pattern in enumerate(patterns, 1):
         for damage in damages_of(number):
-            damage_and_go_on(project, left, tmp_path / "out", pattern, damage)
+            out = tmp_path / f"{number} {damage.__name__}"
+            damage_and_go_on(query, out, re.escape(second), pattern, damage)
 
 
-@pytest.mark.slow  # processes that analyse, each of which loads TensorFlow
-def test_damage_that_the_analysis_meets_and_a_damaged_graph(
-    projects: Projects, tmp_path: Path
+@pytest.mark.slow  # a process that analyzes, and the same once more
+def test_damage_that_the_analysis_meets(
+    recorded: Callable[[str], Recorded], tmp_path: Path
 ) -> None:
-    project, left = projects["graph"], tmp_path / "left"
-    killed(project, left, "scratch/", "before")
-    # In a process of its own, within a pipeline.
+    """In a process of its own, within a pipeline."""
+    left = killed(recorded("graph"), tmp_path, r"\.work/graphs/")
     flip(next(iter(left.glob("*/.work/runs/*/*.arrow"))))
-    project.go_on(left)
-    (found,) = left.glob("*/*/build.json")
-    assert len(json.loads(found.read_text())["damage_met"]) == 1
-    # As a build leaves it that is killed before its plan.
-    shutil.rmtree(found.parent)
-    for path in (*left.glob("*/latest.json"), *left.glob("*/.work/plans/*")):
-        path.unlink()
-    damaged = []
-    for number, pattern in enumerate(("graph.json", "*/assets/words", "*/saved_model.pb")):
-        out = tmp_path / f"{number}"
-        shutil.copytree(left, out, symlinks=True)
-        (path,) = out.glob(f"*/.work/graphs/*/{pattern}")
+    assert len(go_on(recorded("graph"), tmp_path)["damage_met"]) == 1
+
+
+@pytest.mark.slow  # a process that analyzes
+def test_a_damaged_graph(recorded: Callable[[str], Recorded], tmp_path: Path) -> None:
+    """It is made anew, all of it. Each file alone: ``tests/transforms/test_graph_files.py``."""
+    graph = recorded("graph")
+    killed(graph, tmp_path, r"\.work/plans/")
+    for pattern in ("graph.json", "*/assets/words", "*/saved_model.pb"):
+        (path,) = tmp_path.glob(f"*/.work/graphs/*/{pattern}")
         flip(path)
-        damaged.append(path.relative_to(out))
-        # It is noticed: the analysis begins once more …
-        killed(project, out, "scratch/", "before")
-    # … and puts all of them anew.
-    for name in damaged[:-1]:
-        flip(out / name)
-    project.go_on(out)
+    again = {operation.path for operation in graph.go_on(tmp_path)}
+    assert again >= {o.path for o in graph.log if "/.work/graphs/" in o.path}

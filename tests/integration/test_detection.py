@@ -15,7 +15,6 @@ from snapshard.pipelines.inventory import step as inventory
 from snapshard.transforms.sources.blocks import group_blocks
 
 from .documented import run_examples
-from .snapshots_left import file_hashes
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "detection.md"
 SIZE = (80, 120)
@@ -156,7 +155,7 @@ def test_a_changed_annotation_prepares_its_block_again(
     assert blocks == {"prepared": 1, "total": all_blocks["total"]}
     anew, blocks = built(moved, "anew")
     assert blocks["prepared"] == all_blocks["total"]
-    assert file_hashes(Path(changed.path)) == file_hashes(Path(anew.path))
+    assert lab.hashes(changed) == lab.hashes(anew)
     lost = json.loads(json.dumps(moved))
     lost["images"][3]["file_name"] = "gone.jpg"
     if form == "jsonl":

@@ -2,23 +2,51 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .kill_projects import Projects
+from .replay import Recorded
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[list[object]]:
+    """What names files and folders here, and what syncs them, in order.
+
+    ``["sync", inode]``, ``["rename", inode, path]``, ``["mkdir", inode, path]``.
+    """
+    noted: list[list[object]] = []
+    fsync, rename, mkdir = os.fsync, os.replace, os.mkdir
+
+    def noted_fsync(file: Any) -> None:
+        fsync(file)
+        noted.append(["sync", os.fstat(file).st_ino])
+
+    def noted_rename(source: Any, target: Any, **options: Any) -> None:
+        rename(source, target, **options)
+        noted.append(["rename", _inode(target), os.path.abspath(target)])
+
+    def noted_mkdir(path: Any, *arguments: Any, **options: Any) -> None:
+        mkdir(path, *arguments, **options)
+        if "dir_fd" not in options:
+            noted.append(["mkdir", _inode(path), os.path.abspath(path)])
+
+    for name, noting in (("fsync", noted_fsync), ("replace", noted_rename), ("mkdir", noted_mkdir)):
+        monkeypatch.setattr(os, name, noting)
+    return noted
 
 
 @pytest.mark.slow  # a build of its own
-def test_all_is_synced_before_the_manifest(projects: Projects, tmp_path: Path) -> None:
+def test_all_is_synced_before_the_manifest(
+    recorded: Callable[[str], Recorded], tmp_path: Path, events: list[list[object]]
+) -> None:
     """A file after its last write, a folder after the last name that was put into it."""
-    project = projects["table"]
-    out, notes = tmp_path / "new" / "out", tmp_path / "syncs"
-    ended = project.builds.build(project.recipe, out, syncs=notes)
-    assert ended.code == 0, ended.stderr
+    out = tmp_path / "new" / "out"
+    recorded("table").go_on(out)
     (manifest,) = out.glob("*/*/manifest.json")
     snapshot = manifest.parent
-    events = [json.loads(line) for line in notes.read_text().splitlines()]
     at = events.index(["rename", manifest.stat().st_ino, str(manifest)])
     before = events[:at]
     synced = {event[1] for event in before if event[0] == "sync"}
