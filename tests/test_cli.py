@@ -23,7 +23,7 @@ from snapshard import cli, startup_noise
 from snapshard.pipelines.inspect import suggest as suggest_module
 from snapshard.schemas.errors import StorageError
 
-from .integration.test_disks import PAUSED, PHASES
+from .integration.faults import PAUSED, PHASES
 
 TABLE = "id,name,weight\n" + "".join(f"{i},name {i % 5},{i / 4}\n" for i in range(60))
 # The tests' own process asks TensorFlow to say more.

@@ -1,4 +1,4 @@
-"""Disks and stores that fail on demand, and a look at an output root as a reader takes it."""
+"""Builds that wait, disks and stores that fail on demand, and a look at an output as a reader."""
 
 import builtins
 import contextlib
@@ -8,7 +8,11 @@ import hashlib
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -64,6 +68,78 @@ def run_here(capsys: pytest.CaptureFixture[str], *arguments: object) -> Ended:
     captured = capsys.readouterr()
     assert isinstance(ended.value.code, int)
     return Ended(ended.value.code, captured.out, captured.err)
+
+
+# The command line; each put into a named place waits for the test, which then changes the disk.
+PAUSED = """
+import os, sys, time
+from snapshard import cli
+from snapshard.transforms import storage
+
+place, reached, go_on = sys.argv[1:4]
+for name in ("put_bytes", "put_file"):
+    def pausing(first, second, put=getattr(storage, name), name=name):
+        url = first if name == "put_bytes" else second
+        if place in url and not os.path.exists(reached):
+            open(reached, "w").close()
+            while not os.path.exists(go_on):
+                time.sleep(0.01)
+        put(first, second)
+    setattr(storage, name, pausing)
+cli.main(sys.argv[4:])
+"""
+
+PHASES = {
+    "inventory": "/memo.json",
+    "prepare": "/runs/",
+    "plan": "/plans/",
+    "write": ".tfrecord",
+    "publish": "/schema.pbtxt",
+    "commit": "/manifest.json",
+    "pointer": "/latest.json",
+}
+"""Where a build is when it puts the first of these."""
+
+
+@contextlib.contextmanager
+def paused(
+    recipe: Path, out: Path, *, at: str, scratch: Path, prefix: tuple[str, ...] = ()
+) -> Iterator[Callable[[], Ended]]:
+    """A build that waits where it is about to put a file; what is given lets it end.
+
+    Args:
+        recipe: What to build.
+        out: The output root.
+        at: The phase that it is about to begin.
+        scratch: A folder that the build may write to.
+        prefix: A command that runs the build's.
+    """
+    reached, go_on = scratch / "reached", scratch / "go on"
+    script = [*prefix, sys.executable, "-c", PAUSED, PHASES[at], str(reached), str(go_on)]
+    process = subprocess.Popen(
+        [*script, "build", str(recipe), "--out", str(out), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+    def end() -> Ended:
+        go_on.touch()
+        stdout, stderr = process.communicate(timeout=200)
+        return Ended(process.returncode, stdout, stderr)
+
+    try:
+        deadline = time.monotonic() + 200
+        while not reached.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, f"{at} was never reached"
+            time.sleep(0.01)
+        yield end
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def assert_told(ended: Ended, *, code: int = 1) -> None:

@@ -1,15 +1,11 @@
 """Builds that share an output root, with each other and with garbage collection."""
 
-import contextlib
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +13,7 @@ import pytest
 from snapshard.pipelines.operate import gc
 from snapshard.pipelines.operate.gc import collect_garbage
 
-from .faults import Ended, look, run_here, write_table
-from .test_disks import PAUSED, PHASES
+from .faults import look, paused, run_here, write_table
 
 Build = subprocess.Popen[str]
 
@@ -26,37 +21,6 @@ Build = subprocess.Popen[str]
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     return write_table(tmp_path / "one")
-
-
-@contextlib.contextmanager
-def paused(recipe: Path, out: Path, *, at: str, scratch: Path) -> Iterator[Callable[[], Ended]]:
-    """A build that waits where it is about to put a file; what is given lets it end."""
-    reached, go_on = scratch / "reached", scratch / "go on"
-    script = [sys.executable, "-c", PAUSED, PHASES[at], str(reached), str(go_on)]
-    process = subprocess.Popen(
-        [*script, "build", str(recipe), "--out", str(out), "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-    def end() -> Ended:
-        go_on.touch()
-        stdout, stderr = process.communicate(timeout=200)
-        return Ended(process.returncode, stdout, stderr)
-
-    try:
-        deadline = time.monotonic() + 200
-        while not reached.exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, f"{at} was never reached"
-            time.sleep(0.01)
-        yield end
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
 def start(recipe: Path, out: Path) -> Build:
