@@ -133,15 +133,30 @@ class Builds:
             one_by_one: Has a worker make one run or shard at a time, so that all is put in the
                 same order each time.
         """
+        arguments = ["build", str(recipe), "--out", str(out), "--workers", str(workers), "--json"]
+        return self._run(arguments, out, stop=stop, seconds=seconds, one_by_one=one_by_one)
+
+    def collect_garbage(self, out: Path, *, seconds: float | None = None) -> Ended:
+        """Collects the garbage of an output root, until it ends or for so many seconds."""
+        return self._run(["gc", str(out)], out, seconds=seconds)
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        out: Path | str,
+        *,
+        stop: Stop | None = None,
+        seconds: float | None = None,
+        one_by_one: bool = False,
+    ) -> Ended:
         self._number += 1
         notes = self._folder / f"notes-{self._number}"
         outputs = [self._folder / f"output-{self._number}.{name}" for name in ("out", "err")]
         for path in (notes, *outputs):
             path.touch()
         job = {
-            "recipe": str(recipe),
+            "arguments": arguments,
             "out": str(out),
-            "workers": workers,
             "stop": None if stop is None else dataclasses.asdict(stop),
             "seconds": seconds,
             "one_by_one": one_by_one,
@@ -250,8 +265,8 @@ def stopping(out: str, notes: str, stop: dict[str, Any] | None, *, group: int) -
         yield
 
 
-def _build(job: dict[str, Any]) -> None:
-    """Builds, in a fork: a process group of its own; never returns."""
+def _command(job: dict[str, Any]) -> None:
+    """Runs the command line, in a fork: a process group of its own; never returns."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for descriptor, path in zip((1, 2), job["outputs"], strict=True):
         os.dup2(os.open(path, os.O_WRONLY), descriptor)
@@ -274,11 +289,10 @@ def _build(job: dict[str, Any]) -> None:
         return start(command, **options)
 
     worker_pool.subprocess = _Replaced(worker_pool.subprocess, Popen=start_worker)
-    arguments = ["build", job["recipe"], "--out", job["out"], "--workers", str(job["workers"])]
     code = 1
     try:
         with stopping(**settings):
-            cli.main([*arguments, "--json"])
+            cli.main(job["arguments"])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
     finally:
@@ -299,13 +313,13 @@ class _Replaced:
 
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:
-    """Builds in a fork, and waits for its end."""
+    """Runs a command in a fork, and waits for its end."""
     started = time.perf_counter()
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
         try:
-            _build(job)
+            _command(job)
         finally:
             os._exit(70)
     with contextlib.suppress(PermissionError, ProcessLookupError):

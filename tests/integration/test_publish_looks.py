@@ -2,17 +2,21 @@
 
 import contextlib
 import json
+import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .faults import look, run_here, write_table
+from .killed_builds import Builds
 
 HERE = Path(__file__).parent
+NUM_KILLS = 3
 
 # Looks at the folder of a name until a file says that it is enough: as a script that follows
 # latest.json and reads every listed file, as the library, as the command line, and by the
@@ -79,71 +83,6 @@ while not end.exists() or seen["looks"] < 3:
 print(json.dumps({**seen, "half": len(half), "first": half[:3]}))
 """
 
-# Builds one recipe after the other in forks of a process that has loaded all libraries: each is
-# killed a few times, at random, and then let finish. Garbage collection runs, and is killed, too.
-# The process itself builds nothing: what threads of libraries hold, a fork would hold for ever.
-BUILDER = """
-import contextlib, importlib, io, json, os, random, signal, sys, time
-from snapshard import cli
-
-out, number, seed, *recipes = sys.argv[1:]
-draw = random.Random(int(seed))
-counts = {"finished": 0, "killed": 0, "over before": 0, "gc finished": 0, "gc killed": 0}
-
-def run(*arguments):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            cli.main([*arguments])
-        except SystemExit as ended:
-            return ended.code, err.getvalue()
-
-def fork(*arguments, kill_within=None):
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        code, told = run(*arguments)
-        if code:
-            sys.stderr.write(told)
-        sys.stderr.flush()
-        os._exit(code)
-    if kill_within is not None:
-        time.sleep(draw.uniform(0, kill_within))
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
-
-names, told = os.pipe()
-if os.fork() == 0:
-    os.close(names)
-    assert run("build", recipes[0], "--out", out + "-warm")[0] == 0
-    with open(told, "w") as file:
-        file.write("\\n".join(sys.modules))
-    os._exit(0)
-os.close(told)
-with open(names) as file:
-    for name in file.read().split():
-        if name.partition(".")[0] in ("snapshard", "apache_beam", "grpc", "numpy", "pyarrow"):
-            importlib.import_module(name)
-os.wait()
-started = time.perf_counter()
-assert fork("build", recipes[1], "--out", out + "-warm") == 0
-usual = time.perf_counter() - started
-for recipe in recipes:
-    for _ in range(int(number)):
-        code = fork("build", recipe, "--out", out, kill_within=0.4 * usual)
-        counts["killed" if code == -9 else "over before"] += 1
-    if recipe in recipes[::3]:
-        code = fork("gc", out, kill_within=0.02)
-        counts["gc killed" if code == -9 else "gc finished"] += 1
-        assert code in (0, -9)
-    assert fork("build", recipe, "--out", out) == 0
-    counts["finished"] += 1
-    assert fork("gc", out) == 0
-    counts["gc finished"] += 1
-print(json.dumps(counts))
-"""
-
 
 @contextlib.contextmanager
 def looking(folder: Path, scratch: Path) -> Iterator[dict[str, Any]]:
@@ -162,10 +101,28 @@ def looking(folder: Path, scratch: Path) -> Iterator[dict[str, Any]]:
         process.wait()
 
 
-def run_builder(out: Path, recipes: list[Path], *, seed: int, kills: int) -> subprocess.Popen[str]:
-    """Starts a builder."""
-    command = [sys.executable, "-c", BUILDER, str(out), str(kills), str(seed), *map(str, recipes)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def build_and_kill(folder: Path, out: Path, recipes: Sequence[Path], seed: int) -> int:
+    """Builds recipes, each killed a few times at random, as is garbage collection, then let finish.
+
+    Returns:
+        How many builds were killed.
+    """
+    draw, builds, num_killed = random.Random(seed), Builds(folder), 0
+    try:
+        usual = builds.build(recipes[1], folder / "warm").seconds
+        for recipe in recipes:
+            for _ in range(NUM_KILLS):
+                ended = builds.build(recipe, out, seconds=draw.uniform(0, 0.4 * usual))
+                assert ended.killed or ended.code == 0, ended.stderr
+                num_killed += ended.killed
+            if recipe in recipes[::3]:
+                ended = builds.collect_garbage(out, seconds=draw.uniform(0, 0.02))
+                assert ended.killed or ended.code == 0, ended.stderr
+            for ended in (builds.build(recipe, out), builds.collect_garbage(out)):
+                assert ended.code == 0, ended.stderr
+    finally:
+        builds.close()
+    return num_killed
 
 
 @pytest.mark.slow  # two dozen builds that are killed, while another process looks
@@ -174,24 +131,20 @@ def test_only_complete_snapshots_are_ever_seen(
 ) -> None:
     """Two builders share one output root and one name: they meet at most recipes."""
     recipes = [write_table(tmp_path / f"r{n}", num_rows=30 + n) for n in range(4)]
-    with looking(tmp_path / "out" / "table", tmp_path) as seen:
-        orders = (recipes, recipes[2:] + recipes[:2])
-        builders = [
-            run_builder(tmp_path / "out", order, seed=seed, kills=3)
-            for seed, order in enumerate(orders)
-        ]
-        ended = [builder.communicate(timeout=400) for builder in builders]
-    for builder, (_, stderr) in zip(builders, ended, strict=True):
-        assert builder.returncode == 0, stderr
-        assert stderr == ""
-    counts = [json.loads(stdout) for stdout, _ in ended]
-    print(seen, *counts)
+    out, orders = tmp_path / "out", (recipes, recipes[2:] + recipes[:2])
+    with looking(out / "table", tmp_path) as seen, ThreadPoolExecutor() as pool:
+        builders = []
+        for seed, order in enumerate(orders):
+            (folder := tmp_path / f"builder {seed}").mkdir()
+            builders.append(pool.submit(build_and_kill, folder, out, order, seed))
+        num_killed = sum(builder.result() for builder in builders)
+    print(seen, num_killed)
     assert seen["half"] == 0, seen
     assert seen["looks"] > 100
     assert seen["whole snapshots"] > 100
     assert min(seen[way] for way in ("opened", "inspected", "read by the reader")) > 0, seen
-    assert sum(count["killed"] for count in counts) > 5
-    published = look(tmp_path / "out" / "table")
+    assert num_killed > 5
+    published = look(out / "table")
     assert len(published) == len(recipes)
     # Alone, each gives the same bytes.
     for recipe in recipes:
