@@ -5,18 +5,7 @@ from typing import Any
 
 import pytest
 
-import snapshard as ss
-from snapshard import cli
-
-
-def run_here(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Runs the command line in this process: exit code, standard output, standard error."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, captured.out, captured.err
-
+from .faults import run_here
 
 FAILING_STEPS = {
     "raises": ("raise RuntimeError('no such luck')", "no such luck"),
@@ -33,12 +22,12 @@ def test_step_that_fails(
     body, word = FAILING_STEPS[kind]
     text = recipe.read_text().replace("(8, 8))", "(8, 8)), step")
     recipe.write_text(f"def step(record):\n    {body}\n\n\n{text}")
-    code, stdout, stderr = run_here(capsys, "build", recipe, "--out", tmp_path / "out", "--json")
-    assert code == 2, stderr
-    assert stdout == ""
-    assert "error:" in stderr
-    assert word in stderr
-    assert "Traceback" not in stderr
+    ended = run_here(capsys, "build", recipe, "--out", tmp_path / "out", "--json")
+    assert ended.code == 2, ended.stderr
+    assert ended.stdout == ""
+    assert "error:" in ended.stderr
+    assert word in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert not list(tmp_path.rglob("manifest.json"))
 
 
@@ -120,38 +109,13 @@ def test_what_a_user_can_cause(
     lab.make_images(tmp_path / "images", num=3)
     (tmp_path / "empty").mkdir()
     (tmp_path / "recipe.py").write_text(recipe_text)
-    found, stdout, stderr = run_here(
-        capsys, "build", tmp_path / "recipe.py", "--out", tmp_path / "out", "--json"
-    )
-    assert found == code, stderr
-    assert stdout == ""
-    assert stderr.startswith("error:") or "\nerror:" in stderr
-    assert word in stderr
-    assert "Traceback" not in stderr
+    ended = run_here(capsys, "build", tmp_path / "recipe.py", "--out", tmp_path / "out", "--json")
+    assert ended.code == code, ended.stderr
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("error:") or "\nerror:" in ended.stderr
+    assert word in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert not list(tmp_path.rglob("manifest.json"))
-
-
-@pytest.mark.slow
-def test_output_among_the_data(lab: Any, tmp_path: Path) -> None:
-    """Refused where the next build would read it; hidden folders are no data."""
-    recipe = lab.image_project(tmp_path, num=5)
-    for out in ("images", "images/out", "images/class 0/out"):
-        with pytest.raises(ss.SnapshardError, match="inside the source"):
-            lab.build(recipe, tmp_path / out)
-    assert not list(tmp_path.rglob(".work"))
-    assert not lab.build(recipe, tmp_path / "images" / ".out").cached
-    assert lab.build(recipe, tmp_path / "images" / ".out").cached
-
-
-def test_output_beside_a_table(lab: Any, tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("a,b\n" + "".join(f"{i},{i * i}\n" for i in range(50)))
-    for source in ("table.csv", "."):
-        recipe = tmp_path / "recipe.py"
-        recipe.write_text(
-            f"import snapshard as ss\nrecipe = ss.Recipe(name='table', source=ss.Csv({source!r}))\n"
-        )
-        assert not lab.build(recipe, tmp_path / "out" / source).cached
-        assert lab.build(recipe, tmp_path / "out" / source).cached
 
 
 @pytest.mark.slow
@@ -163,10 +127,10 @@ def test_preprocessing_fn_that_fails(
     assert 'inputs["island"]' in text
     recipe = tmp_path / "penguins.py"
     recipe.write_text(text.replace('inputs["island"]', 'inputs["isle"]'))
-    code, stdout, stderr = run_here(capsys, "build", recipe, "--out", tmp_path / "out", "--json")
-    assert code == 2, stderr
-    assert stdout == ""
-    assert "isle" in stderr
-    assert "penguins.py line" in stderr
-    assert "Traceback" not in stderr
+    ended = run_here(capsys, "build", recipe, "--out", tmp_path / "out", "--json")
+    assert ended.code == 2, ended.stderr
+    assert ended.stdout == ""
+    assert "isle" in ended.stderr
+    assert "penguins.py line" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert not list((tmp_path / "out").rglob("manifest.json"))

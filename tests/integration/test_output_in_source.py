@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,3 +60,26 @@ def test_published_records_may_be_read_on_purpose(tmp_path: Path) -> None:
     )
     again = ss.build(second, tmp_path / "out", workers=1)
     assert again.manifest.splits["train"].num_examples == NUM_ROWS
+
+
+@pytest.mark.slow
+def test_output_among_the_data(lab: Any, tmp_path: Path) -> None:
+    """Refused where the next build would read it; hidden folders are no data."""
+    recipe = lab.image_project(tmp_path, num=5)
+    for out in ("images", "images/out", "images/class 0/out"):
+        with pytest.raises(ss.SnapshardError, match="inside the source"):
+            lab.build(recipe, tmp_path / out)
+    assert not list(tmp_path.rglob(".work"))
+    assert not lab.build(recipe, tmp_path / "images" / ".out").cached
+    assert lab.build(recipe, tmp_path / "images" / ".out").cached
+
+
+def test_output_beside_a_table(lab: Any, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b\n" + "".join(f"{i},{i * i}\n" for i in range(50)))
+    for source in ("table.csv", "."):
+        recipe = tmp_path / "recipe.py"
+        recipe.write_text(
+            f"import snapshard as ss\nrecipe = ss.Recipe(name='table', source=ss.Csv({source!r}))\n"
+        )
+        assert not lab.build(recipe, tmp_path / "out" / source).cached
+        assert lab.build(recipe, tmp_path / "out" / source).cached
