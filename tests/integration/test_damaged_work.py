@@ -42,6 +42,9 @@ def damages_of(number: int) -> tuple[Callable[[Path], None], ...]:
     return flip, (truncate, empty, remove)[number % 3]
 
 
+SHARDS = r"\w{16}/index"
+"""What a build puts first of a shard."""
+
 # Kinds of files that a build reuses when it goes on after the last run …
 BEFORE_SHARDS = (
     "memo.json",
@@ -61,7 +64,6 @@ BEFORE_SHARDS = (
 # Of these the large ones are not read before they are used.
 LARGE = {"runs/*/*.arrow", "runs/*/*.keys", "runs/*/*.rejects", "summaries/*.batches"}
 # … and after the last shard.
-SHARDS = r"\w{16}/index"
 AFTER_SHARDS = (
     ".work/shards/*/*.json",
     "*/train*.tfrecord",
