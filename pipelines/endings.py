@@ -2,15 +2,13 @@
 
 SIGTERM and SIGHUP act like Ctrl-C: they raise KeyboardInterrupt in the main thread, once that runs
 Python again. A separate thread ends the process if the main thread does not do so within
-``END_S``. If not even that thread runs, because C code holds Python's lock, the guard of a build
-notices the signal and kills the process a little later.
+``END_S``, unless C code holds Python's lock for ever: such a process ends only by SIGKILL.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import threading
@@ -26,7 +24,6 @@ INTERRUPTED = 130
 MESSAGE = "interrupted. Finished work is kept. Run the same command to resume."
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_reader = -1
 _seconds = END_S
 _failing = threading.Event()
 _forking = threading.local()
@@ -37,24 +34,16 @@ def treat_signals_as_interrupts() -> None:
 
     Signals that are already handled or ignored (``nohup``) are unchanged.
     """
-    global _reader
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
-    # Not a pipe: this process must be able to peek at signals and leave them visible to the guard.
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
     os.register_at_fork(
         before=_hold_endings, after_in_parent=_release_endings, after_in_child=_forget_endings
     )
-    _reader = reader.fileno()
     threading.Thread(target=_end_in_time, args=(reader,), name="end_in_time", daemon=True).start()
-
-
-def signals_fd() -> int:
-    """A descriptor that becomes readable when this process gets a signal to end; -1 if none."""
-    return _reader
 
 
 @contextlib.contextmanager
@@ -87,11 +76,6 @@ def end_now(message: str, *, code: int) -> None:
     os._exit(code)
 
 
-def seconds_to_end() -> float:
-    """Seconds that this process has to end cleanly, if it gets a signal now."""
-    return _seconds
-
-
 def _hold_endings() -> None:
     """Blocks signals to this thread while it forks: the fork starts with its handlers."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -116,11 +100,7 @@ def _forget_endings() -> None:
 
 def _end_in_time(reader: socket.socket) -> None:
     """Waits for a signal, and ends the process if it still runs some time later."""
-    while True:
-        select.select([reader], [], [])
-        arrived = reader.recv(64, socket.MSG_PEEK)
-        if not _failing.is_set() and set(arrived) & set(_SIGNALS):
-            break
-        reader.recv(len(arrived))
+    while _failing.is_set() or not set(reader.recv(64)) & set(_SIGNALS):
+        pass
     time.sleep(_seconds)
     end_now(MESSAGE, code=INTERRUPTED)

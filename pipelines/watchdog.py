@@ -5,8 +5,10 @@ Once a second a thread reads the activities that the build's processes report
 for which any progress of these processes counts. A warning names an activity without progress for
 a minute. After the build's ``stall_timeout`` the process at fault is killed (or the build
 interrupted, if it is the build's own process), and the build fails with an error that names the
-activity and the pending calls of disks and stores. A second process (``guard``) does the same if no
-thread of the build can run, and cleans up after a build that was killed.
+activity and the pending calls of disks and stores. A second process (``reaper``) kills what a build
+leaves behind, however it ends.
+
+A hang in C code that holds Python's lock is noticed in every process except the build's own.
 
 Time in which the build was stopped (Ctrl-Z) or the machine slept does not count.
 """
@@ -15,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -23,35 +24,34 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ..schemas.errors import RunnerError, SnapshardError
 from ..schemas.progress import BUILD_FOLDER, BUILD_HERE, Progress
 from ..schemas.runner import Dataflow, JobRunner, RunnerConfig
-from ..transforms import guard, storage
-from ..transforms.activity import calls_under_way, reported_in, unnoticed, working_on
-from ..transforms.guard import (
+from ..transforms import reaper, storage
+from ..transforms.activity import (
     ELEMENT,
     ELSEWHERE,
     JOB,
     SUFFIX,
     Activity,
-    duration,
-    is_stopped,
-    processes_of,
+    calls_under_way,
     read_activities,
+    reported_in,
+    unnoticed,
+    working_on,
 )
+from ..transforms.reaper import is_stopped, processes_of
 from ..transforms.storage.failures import os_errors_as_storage_errors
-from .endings import END_S, end_now, fail, is_interruptible, seconds_to_end, signals_fd
+from .endings import END_S, end_now, fail, is_interruptible
 from .engines import runs_here
 
 WARN_S = 60.0
 """Seconds without progress before a warning; fewer if the timeout is shorter than two minutes."""
 MIN_JOB_S = 60.0
 """Minimum seconds for a job to start: processes load their libraries and report nothing yet."""
-_GUARD_WAITS_S = 2.0
-"""Extra grace period before the guard kills the build, in seconds."""
 _MAX_CALLS = 3
 _ADVICE = (
     "Check what it may be waiting for: a disk, network mount, store or database that hangs, a "
@@ -89,7 +89,7 @@ def watched_build(stall_timeout: float, *, progress: Progress) -> Iterator[None]
         with os_errors_as_storage_errors("write", folder):
             stack.enter_context(reported_in(folder))
         watchdog = _Watchdog(folder, stall_timeout, progress)
-        with _in_environment(folder), watchdog.guarded():
+        with _in_environment(folder), _reaped(folder):
             try:
                 with watchdog.watching(), expected_to_advance("the build"):
                     yield
@@ -124,19 +124,19 @@ def counting_outputs(
     Errors of the body are raised unchanged; errors of the polling are ignored, since only the
     progress bar depends on it.
     """
-    found = _Outputs(outputs)
-    progress.start(step, total=found.total, unit=unit)
-    found.look()
+    polled = _Outputs(outputs)
+    progress.start(step, total=polled.total, unit=unit)
+    polled.look()
     # Outputs that already exist: the rate is computed from here.
-    progress.advance(step, done=found.num_found)
+    progress.advance(step, done=polled.num_found)
     ended = threading.Event()
 
     @unnoticed()
     def count() -> None:
-        while not ended.wait(found.seconds):
-            found.look()
+        while not ended.wait(polled.seconds):
+            polled.look()
             if not ended.is_set():
-                progress.advance(step, done=found.num_found)
+                progress.advance(step, done=polled.num_found)
 
     thread = threading.Thread(target=count, name=f"count_{step}", daemon=True)
     thread.start()
@@ -145,7 +145,7 @@ def counting_outputs(
     finally:
         ended.set()
         thread.join()
-    progress.advance(step, done=found.total)
+    progress.advance(step, done=polled.total)
 
 
 @contextlib.contextmanager
@@ -170,6 +170,32 @@ def _in_environment(folder: str) -> Iterator[None]:
             os.environ[BUILD_FOLDER] = before
 
 
+@contextlib.contextmanager
+def _reaped(folder: str) -> Iterator[None]:
+    """Makes a separate process kill what is left when the body, or this process, ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", reaper.__file__, _mark(folder), folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name != BUILD_FOLDER},
+        # The build handles Ctrl-C on the terminal, and a closed terminal.
+        start_new_session=True,
+    )
+    pipe = process.stdin
+    assert pipe is not None
+    try:
+        yield
+    finally:
+        # Written explicitly, since a fork of this process may keep the pipe open.
+        with contextlib.suppress(OSError):
+            os.write(pipe.fileno(), b"\n")
+        with contextlib.suppress(OSError):
+            pipe.close()
+        # If no process is left, this takes a few milliseconds.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=2 * END_S)
+
+
 @dataclasses.dataclass
 class _Seen:
     """The last observed state of an element, and for how long it has not changed."""
@@ -179,78 +205,119 @@ class _Seen:
     has_warned: bool = False
 
 
+class Looks:
+    """Successive looks at the activities of a build: which of them make no progress."""
+
+    def __init__(self, timeout: float, *, job_timeout: float | None = None) -> None:
+        """Stores the limits, in seconds; that of jobs is at least ``MIN_JOB_S`` by default."""
+        job_timeout = max(timeout, MIN_JOB_S) if job_timeout is None else job_timeout
+        self.limits = {ELEMENT: timeout, JOB: job_timeout, ELSEWHERE: job_timeout}
+        self._seen: dict[tuple[int, int, int], _Seen] = {}
+
+    def look(
+        self,
+        activities: Sequence[Activity],
+        counters: Mapping[int, int],
+        passed: float,
+        *,
+        is_stopped: bool = False,
+    ) -> tuple[Activity | None, list[tuple[Activity, float]]]:
+        """Compares the activities with those of the last look.
+
+        Args:
+            activities: All current ones.
+            counters: For each process, the counter of its threads without an element.
+            passed: Seconds since the last look.
+            is_stopped: Whether a process that the build started is stopped.
+
+        Returns:
+            An activity that exceeded its limit, or None; those to warn of, with the seconds without
+            progress.
+        """
+        everything = (
+            *sorted(counters.items()),
+            *((a.pid, a.slot, a.number, a.counter) for a in activities),
+        )
+        if not is_stopped:  # nothing is expected of other machines
+            activities = [a for a in activities if a.kind != ELSEWHERE]
+        seen: dict[tuple[int, int, int], _Seen] = {}
+        stalled, warned = None, []
+        # Elements first: they are more specific than the job that waits for them.
+        for activity in sorted(activities, key=lambda a: a.kind):
+            is_element = activity.kind == ELEMENT
+            count = (activity.counter, counters[activity.pid]) if is_element else everything
+            key = (activity.pid, activity.slot, activity.number)
+            last = self._seen.get(key)
+            if last is None or last.count != count:
+                seen[key] = _Seen(count)
+                continue
+            seen[key] = last
+            last.quiet += passed
+            limit = self.limits[activity.kind]
+            if last.quiet >= limit:
+                stalled = stalled or activity
+            elif last.quiet >= min(WARN_S, limit / 2) and not last.has_warned:
+                last.has_warned = True
+                if is_element or not self._has_warned_of_element(activities):
+                    warned.append((activity, last.quiet))
+        self._seen = seen
+        return stalled, warned
+
+    def _has_warned_of_element(self, activities: Sequence[Activity]) -> bool:
+        keys = [(a.pid, a.slot, a.number) for a in activities if a.kind == ELEMENT]
+        return any(key in self._seen and self._seen[key].has_warned for key in keys)
+
+
 class _Watchdog:
     def __init__(self, folder: str, timeout: float, progress: Progress) -> None:
         self.failure: RunnerError | None = None
         self._folder = folder
         self._timeout = timeout
-        job_timeout = max(timeout, MIN_JOB_S)
-        self._limits = {ELEMENT: timeout, JOB: job_timeout, ELSEWHERE: job_timeout}
+        self._looks = Looks(timeout)
         self._interval = min(1.0, timeout / 20) if timeout else 1.0
         self._progress = progress
-        self._seen: dict[tuple[int, int, int], _Seen] = {}
         self._ended = threading.Event()
-        self._guard: subprocess.Popen[bytes] | None = None
         self._interruptible = is_interruptible()
 
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Makes a separate process watch this one while the body runs."""
-        signals = signals_fd()
-        arguments = [str(os.getpid()), _mark(self._folder), self._folder, str(signals)]
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if name != BUILD_FOLDER},
-            pass_fds=(signals,) if signals >= 0 else (),
-            # The build handles Ctrl-C on the terminal, and a closed terminal.
-            start_new_session=True,
-        )
-        pipe = self._guard.stdin
-        assert pipe is not None
-        os.set_blocking(pipe.fileno(), False)
-        try:
-            yield
-        finally:
-            # Written explicitly, since a fork of this process may keep the pipe open.
-            with contextlib.suppress(OSError):
-                os.write(pipe.fileno(), b"null\n")
-            with contextlib.suppress(OSError):
-                pipe.close()
-            # It kills remaining processes; if there are none, this takes a few milliseconds.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._guard.wait(timeout=2 * END_S)
-
-    @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Checks the reports of the processes while the body runs."""
-        self._tell_guard()
+        """Checks the reports of the processes while the body runs, if there is a limit."""
         thread = threading.Thread(target=self._watch, name="watch_build", daemon=True)
-        thread.start()
+        if self._timeout:
+            thread.start()
         try:
             yield
         finally:
             self._ended.set()
-            thread.join()
+            if self._timeout:
+                thread.join()
 
     def _watch(self) -> None:
         before = time.monotonic()
         while not self._ended.wait(self._interval):
             now = time.monotonic()
+            # While the build was stopped or the machine slept, no time counts.
             passed, before = min(now - before, 3 * self._interval), now
-            found, counters = self._read()
-            self._tell_guard()
-            if not self._timeout:
-                continue
-            stalled = self._look(found, counters, passed)
+            activities, counters = self._read()
+            waits = any(activity.kind == ELSEWHERE for activity in activities)
+            stalled, warned = self._looks.look(
+                activities, counters, passed, is_stopped=waits and bool(_stopped(self._folder))
+            )
+            for activity, quiet in warned:
+                limit = duration(self._looks.limits[activity.kind])
+                # A user's Progress that raises must not end this thread.
+                with contextlib.suppress(Exception):
+                    self._progress.warn(
+                        f"No progress for {duration(quiet)} on {_named(activity, self._folder)}. "
+                        f"The build fails after {limit} without progress."
+                    )
             if stalled is not None:
                 self._end(stalled)
                 return
 
     def _read(self) -> tuple[list[Activity], dict[int, int]]:
         """All current activities, and for each process the counter of its other threads."""
-        found: list[Activity] = []
+        activities: list[Activity] = []
         counters: dict[int, int] = {}
         # Unreadable reports count as no progress: raising here would end the watch.
         with contextlib.suppress(OSError):
@@ -259,88 +326,32 @@ class _Watchdog:
                     continue
                 pid = int(name.removesuffix(SUFFIX))
                 if _is_alive(pid):
-                    activities, counters[pid] = read_activities(self._folder, pid)
-                    found += activities
-        return found, counters
-
-    def _look(
-        self, found: Sequence[Activity], counters: dict[int, int], passed: float
-    ) -> Activity | None:
-        """Warns of activities without progress; returns one that exceeded its limit."""
-        everything = (
-            *sorted(counters.items()),
-            *((a.pid, a.slot, a.number, a.counter) for a in found),
-        )
-        if any(a.kind == ELSEWHERE for a in found) and not _stopped(self._folder):
-            found = [a for a in found if a.kind != ELSEWHERE]
-        seen: dict[tuple[int, int, int], _Seen] = {}
-        stalled = None
-        # Elements first: they are more specific than the job that waits for them.
-        for activity in sorted(found, key=lambda a: a.kind):
-            key = (activity.pid, activity.slot, activity.number)
-            count: tuple[object, ...] = (activity.counter, counters[activity.pid])
-            if activity.kind != ELEMENT:
-                count = everything
-            last = self._seen.get(key)
-            if last is None or last.count != count:
-                seen[key] = _Seen(count)
-                continue
-            seen[key] = last
-            last.quiet += passed
-            limit = self._limits[activity.kind]
-            if last.quiet >= limit:
-                stalled = stalled or activity
-            elif last.quiet >= min(WARN_S, limit / 2) and not last.has_warned:
-                last.has_warned = True
-                if activity.kind == ELEMENT or not self._has_warned_of_another(found):
-                    named = _named(activity, self._folder)
-                    # A user's Progress that raises must not end this thread.
-                    with contextlib.suppress(Exception):
-                        self._progress.warn(
-                            f"No progress for {duration(last.quiet)} on {named}. The build fails "
-                            f"after {duration(limit)} without progress."
-                        )
-        self._seen = seen
-        return stalled
-
-    def _has_warned_of_another(self, found: Sequence[Activity]) -> bool:
-        keys = [(a.pid, a.slot, a.number) for a in found if a.kind == ELEMENT]
-        return any(key in self._seen and self._seen[key].has_warned for key in keys)
+                    own, counters[pid] = read_activities(self._folder, pid)
+                    activities += own
+        return activities, counters
 
     def _end(self, stalled: Activity) -> None:
         """Ends the build: cleanly if possible, otherwise immediately."""
         named = _named(stalled, self._folder)
-        limit = duration(self._limits[stalled.kind])
+        limit = duration(self._looks.limits[stalled.kind])
         self.failure = RunnerError(f"No progress for {limit} on {named}. {_ADVICE} {_RESUME}")
         if stalled.pid != os.getpid():
             _kill(stalled.pid)
-            if self._ends_within(END_S):
+            if self._ended.wait(END_S):
                 return
         if self._interruptible:
             fail()
-        if not self._ends_within(END_S):
+        if not self._ended.wait(END_S):
             end_now(str(self.failure), code=self.failure.exit_code)
 
-    def _ends_within(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while not (has_ended := self._ended.wait(self._interval)) and time.monotonic() < deadline:
-            self._tell_guard()
-        return has_ended
 
-    def _tell_guard(self) -> None:
-        """Tells the guard that the threads of this process run."""
-        settings = {
-            "advice": _ADVICE,
-            "ends_within": seconds_to_end() + _GUARD_WAITS_S,
-            "job_timeout": self._limits[JOB],
-            "timeout": self._timeout,
-            "warn_after": WARN_S,
-        }
-        pipe = self._guard.stdin if self._guard is not None else None
-        if pipe is not None:
-            # The pipe is full if someone stopped the guard.
-            with contextlib.suppress(OSError, ValueError):
-                os.write(pipe.fileno(), json.dumps(settings).encode() + b"\n")
+def duration(seconds: float) -> str:
+    """A duration, for messages.
+
+    >>> [duration(seconds) for seconds in (3.2, 60, 600)]
+    ['3 s', '60 s', '10 min']
+    """
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _kill(pid: int) -> None:

@@ -83,7 +83,7 @@ class JobServer:
         if self._process.stdin is not None:
             self._process.stdin.close()  # kills the remaining processes
         self.wait_until_ended(_END_SECONDS)
-        # A stopped guard does not react; the build's guard ends the server instead.
+        # A stopped guard does not react; the reaper of the build ends the server instead.
         self._process.kill()
         self._process.wait()
         self._scratch.cleanup()

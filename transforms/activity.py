@@ -15,29 +15,71 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import struct
 import threading
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..schemas.progress import BUILD_FOLDER
-from .guard import (
-    COUNTER,
-    DETAIL,
-    ELEMENT,
-    JOB,
-    KIND,
-    NUM_SLOTS,
-    NUMBER,
-    SLOT_BYTES,
-    SUFFIX,
-    TEXT,
-)
+
+SUFFIX = ".activity"
+"""A process reports in the file <pid><SUFFIX> in the build's folder."""
+SLOT_BYTES = 512
+NUM_SLOTS = 128
+"""The first is for threads without an element, such as those that read ahead."""
+HEAD = struct.Struct("<QQQ")
+"""Head of a slot: a counter, the number of the element in the process, and its kind; 0 for none."""
+COUNTER, NUMBER, KIND = range(3)
+ELEMENT, JOB, ELSEWHERE = 1, 2, 3
+"""Kinds of slots: an element must advance itself; for a job, any progress of the build counts.
+A wait for other machines need not advance at all."""
+TEXT = (HEAD.size, 288)
+"""Position of the element's name in a slot ..."""
+DETAIL = (288, SLOT_BYTES)
+"""... and of the name of the file that was opened last."""
 
 _WORDS = SLOT_BYTES // 8
 
 _SHARED = 0
 """The slot of threads without one, such as those that read ahead."""
 _UNNOTICED = -1
+
+
+class Activity(NamedTuple):
+    """An element in progress."""
+
+    pid: int
+    slot: int
+    number: int
+    """Distinguishes the successive elements of a slot."""
+    kind: int
+    what: str
+    detail: str
+    """The file that was opened last; empty if there is none."""
+    counter: int
+
+    def describe(self) -> str:
+        """The element's name in messages."""
+        return f"{self.what} (last file read: {self.detail})" if self.detail else self.what
+
+
+def read_activities(folder: str, pid: int) -> tuple[list[Activity], int]:
+    """A process's elements in progress, and the counter of its other threads."""
+    with open(os.path.join(folder, f"{pid}{SUFFIX}"), "rb") as file:
+        content = file.read(SLOT_BYTES * NUM_SLOTS)
+    if len(content) < SLOT_BYTES * NUM_SLOTS:
+        return [], 0  # it is still being created
+    found = []
+    for slot in range(1, NUM_SLOTS):
+        start = slot * SLOT_BYTES
+        counter, number, kind = HEAD.unpack_from(content, start)
+        if kind:
+            what, detail = (
+                content[start + first : start + stop].rstrip(b"\0").decode("utf-8", "replace")
+                for first, stop in (TEXT, DETAIL)
+            )
+            found.append(Activity(pid, slot, number, kind, what, detail, counter))
+    return found, HEAD.unpack_from(content)[COUNTER]
 
 
 class _Page:

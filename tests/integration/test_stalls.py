@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from snapshard.schemas.progress import BUILD_FOLDER
-from snapshard.transforms.guard import processes_of
+from snapshard.transforms.reaper import processes_of
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc")
 
@@ -153,12 +153,10 @@ def slow(tmp_path: Path) -> Slow:
 _CASES = [
     # Each is a build, two with worker processes that load Beam. All ways to hang are tried in
     # one process and in another in tests/pipelines/test_watchdog.py.
-    ("infer", "c", 1),
-    ("prepare", "read", 1),
+    ("infer", "python", 1),
     ("prepare", "c", 2),
     ("analyze", "stop", 1),
-    ("write", "python", 1),
-    ("write", "stop", 2),
+    ("write", "read", 1),
 ]
 
 
@@ -170,14 +168,12 @@ def test_a_build_that_hangs_fails_and_names_the_element(
     options = ("--stall-timeout", "3", "--workers", str(workers))
     with slow.building(*options, place=place, cause=cause) as process:
         _, err = process.communicate(timeout=_PATIENCE_S)
-    killed = cause == "c" and workers == 1 and place != "analyze"
-    # 1 says that another try may help; no thread is left to say so where C keeps Python's lock.
-    assert process.returncode == (-signal.SIGKILL if killed else 1), err
+    assert process.returncode == 1, err  # another try may help
     assert f"error: No progress for 3 s on {NAMED[place]}" in err, err
     assert err.count("warning: No progress") == 1
     assert ("which is stopped" in err) == (cause == "stop")
     assert "Traceback" not in err
-    if (place, cause) in (("prepare", "read"), ("write", "stop")):
+    if place == "write":
         slow.finish()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from snapshard.schemas.progress import BUILD_FOLDER
-from snapshard.transforms.guard import processes_of
+from snapshard.transforms.reaper import processes_of
 
 from .flink_cluster import FlinkCluster
 
@@ -26,7 +26,7 @@ import sys
 import threading
 
 import snapshard as ss
-from snapshard.transforms.guard import processes_of
+from snapshard.transforms.reaper import processes_of
 
 
 def stop_server():
