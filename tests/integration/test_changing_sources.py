@@ -9,7 +9,6 @@ nothing else. One build shows that nothing is published then.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import gzip
 import http.server
@@ -32,17 +31,14 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.pipelines.inspect.verify import verify
-from snapshard.pipelines.prepare.block_worker import RunMaker, SourceReader
-from snapshard.pipelines.prepare.step import first_config
-from snapshard.pipelines.recipe.shipping import carry
-from snapshard.pipelines.survey.survey import take_survey
+from snapshard.pipelines.prepare.block_worker import SourceReader
 from snapshard.schemas.errors import SourceChangedError
-from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
-from snapshard.transforms.rejects import Dropped
 from snapshard.transforms.storage.opened_source import OpenedSource
 from snapshard.transforms.storage.unchanged import SourceProof
+
+from ..pipelines.read_records import ReadRecords, read_records
 
 NUM_ROWS = 40
 
@@ -169,15 +165,6 @@ CASES: dict[str, tuple[str, Callable[[int], bytes], Callable[[str], Any]]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """What a survey and its workers find in a source."""
-
-    fingerprint: str
-    records: list[dict[str, Any]]
-    num_rejects: int
-
-
 class Project:
     """A source of one file, that can become another."""
 
@@ -185,7 +172,7 @@ class Project:
         name, self._content, source = CASES[case]
         self.file = folder / "raw" / name
         self.file.parent.mkdir(parents=True)
-        self.work = Workspace(str(folder / "work"))
+        self.folder = folder
         self.write(1)
         self.recipe = recipe_of(source(str(self.file)))
 
@@ -226,20 +213,10 @@ class Project:
             os.rename(aside, folder)
             shutil.rmtree(other)
 
-    def read(self) -> Reading:
-        """Surveys the source and reads its blocks, without the engine."""
-        survey = take_survey(self.recipe, workspace=self.work, progress=Silent())
-        maker = RunMaker(first_config(survey, carry(survey.recipe), self.work))
-        dropped = Dropped()
-        records = [
-            record
-            for block in survey.inventory.blocks
-            for batch in maker.records(block, dropped)
-            for record in batch.to_pylist()
-        ]
-        return Reading(survey.fingerprint, records, dropped.num_rejects.total())
+    def read(self) -> ReadRecords:
+        return read_records(self.recipe, self.folder)
 
-    def try_to_read(self) -> tuple[Reading | None, str]:
+    def try_to_read(self) -> tuple[ReadRecords | None, str]:
         """What is read, or what is said of the change."""
         try:
             return self.read(), ""

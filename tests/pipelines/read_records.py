@@ -1,0 +1,63 @@
+"""Reads a recipe's records as a build does: surveys the source, then reads block by block.
+
+Without the engine, shards and a manifest: what tests ask of surveys and of workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import snapshard as ss
+from snapshard.pipelines.prepare.block_worker import RunMaker
+from snapshard.pipelines.prepare.step import first_config
+from snapshard.pipelines.recipe.shipping import carry
+from snapshard.pipelines.survey.survey import Survey, take_survey
+from snapshard.schemas.naming import Workspace
+from snapshard.schemas.progress import Silent
+from snapshard.transforms.rejects import Dropped
+from snapshard.transforms.runs.files import ID
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadRecords:
+    """What the runs of a recipe's first stage hold."""
+
+    fingerprint: str
+    records: dict[str, dict[str, Any]]
+    """Record id -> its split, key and columns."""
+    rejects: dict[str, str]
+    """Record id -> reason."""
+    num_excluded: int
+
+
+def survey_of(recipe: ss.Recipe, folder: Path, *, limit: int | None = None) -> Survey:
+    """The survey of a recipe, with a workspace in this folder."""
+    return take_survey(recipe, workspace=_workspace(folder), progress=Silent(), limit=limit)
+
+
+def read_blocks(survey: Survey, folder: Path) -> ReadRecords:
+    """Prepares the first stage of all blocks of a survey."""
+    config = first_config(survey, carry(survey.recipe), _workspace(folder))
+    maker, dropped = RunMaker(config), Dropped()
+    records = {}
+    for block in survey.inventory.blocks:
+        for batch in maker.records(block, dropped):
+            for record in batch.to_pylist():
+                records[record[ID].decode("utf-8", "surrogateescape")] = record
+    return ReadRecords(
+        survey.fingerprint,
+        records,
+        {reject.record_id: reject.reason for reject in dropped.rejects},
+        survey.num_files_excluded + dropped.num_excluded,
+    )
+
+
+def read_records(recipe: ss.Recipe, folder: Path) -> ReadRecords:
+    """Surveys a recipe's source, then reads it."""
+    return read_blocks(survey_of(recipe, folder), folder)
+
+
+def _workspace(folder: Path) -> Workspace:
+    return Workspace(str(folder / "work"))
