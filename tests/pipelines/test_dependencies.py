@@ -18,10 +18,12 @@ from snapshard.pipelines.inspect.why import FingerprintFacts, part_changes
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.pipelines.survey.fingerprint_details import fingerprint_details
 from snapshard.pipelines.survey.survey import Survey, take_survey
-from snapshard.schemas.errors import RecipeError
+from snapshard.schemas.errors import RecipeError, StorageError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.code.digest import functions_of
+
+from .read_records import read_blocks, read_records, survey_of
 
 _RECIPE = """
     import snapshard as ss
@@ -430,6 +432,12 @@ CASES: dict[str, tuple[str, str, str]] = {
         "found = load(HERE / 'masks' / file.path)",
         "masks/a.bin",
     ),
+    "a neighbour of a temporary file": (
+        "import tempfile",
+        "with tempfile.NamedTemporaryFile(dir=HERE):\n"
+        "            found = (HERE / 'masks' / file.path).read_text()",
+        "masks/a.bin",
+    ),
     "a database that is opened": (
         "import sqlite3",
         "found = sqlite3.connect(HERE / 'cfg.db').execute('select value from t').fetchone()[0]",
@@ -505,7 +513,8 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = os.getcwd()
     yield
     os.chdir(before)
-    sys.modules.pop("helper", None)
+    for name in ("helper", "late"):
+        sys.modules.pop(name, None)
 
 
 def _fingerprint(recipe: Path) -> str:
@@ -748,3 +757,178 @@ def test_recipes_without_dependencies_keep_their_parts(tmp_path: Path) -> None:
 
 def _told(survey: Survey) -> FingerprintFacts:
     return FingerprintFacts(parts=survey.parts.to_json(), details=fingerprint_details(survey))
+
+
+_STEP = """
+    import snapshard as ss
+    import tensorflow as tf
+    from pathlib import Path
+    HERE = Path(__file__).resolve().parent
+
+    {step}
+
+    def read(file):
+        for number in range(150):
+            # Behind the records that types are inferred from.
+            value = {value} if number == 149 else 7
+            yield {{"name": file.path, "n": value}}
+
+    recipe = ss.Recipe(
+        name="t", source=ss.Files("raw/*.bin", read=read), prepare=[{prepare}], {options}
+    )
+"""
+
+# A step's definition, how prepare= names it, and what the reader yields.
+STEPS: dict[str, tuple[str, str, str]] = {
+    "neighbour": ("", "", "int((HERE / 'masks' / file.path).read_text())"),
+    "Python step": (
+        """
+    def looked_up(record):
+        try:
+            return {"n": int((HERE / "masks" / "a.bin").read_text())}
+        except ValueError:
+            return {"n": 0}
+    """,
+        "ss.records.map_python(looked_up, {'n': ss.Scalar('int64')})",
+        "7",
+    ),
+    "traced step": (
+        """
+    def scaled(record):
+        return {"n": record["n"] // 7 * int((HERE / "masks" / "a.bin").read_text())}
+    """,
+        "scaled",
+        "7",
+    ),
+    "own step": (
+        """
+    class Scale:
+        def settings(self):
+            return {}
+
+        def features(self, features):
+            return features
+
+        def apply(self, record):
+            number = int((HERE / "masks" / "a.bin").read_text())
+            return {**record, "n": record["n"] // 7 * number}
+    """,
+        "Scale()",
+        "7",
+    ),
+    "graph": (
+        """
+    def paired(record):
+        path = tf.strings.join([str(HERE / "masks"), "/", record["name"]])
+        return {"n": tf.strings.to_number(tf.io.read_file(path), tf.int64)}
+    """,
+        "paired",
+        "7",
+    ),
+    "constant in a graph": (
+        """
+    def scaled(record):
+        text = tf.io.read_file(str(HERE / "masks" / "a.bin"))
+        return {"n": record["n"] // 7 * tf.strings.to_number(text, tf.int64)}
+    """,
+        "scaled",
+        "7",
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "prepare", "value"), STEPS.values(), ids=STEPS)
+def test_a_file_that_a_step_reads_is_refused_or_declared(
+    tmp_path: Path, step: str, prepare: str, value: str
+) -> None:
+    folder = tmp_path / "project"
+    put(folder / "raw" / "a.bin", 1)
+    put(folder / "masks" / "a.bin", 1)
+    (folder / "masks" / "a.bin").write_text("7")
+
+    def recipe(options: str) -> ss.Recipe:
+        text = _STEP.format(step=step, prepare=prepare, value=value, options=options)
+        (folder / "recipe.py").write_text(textwrap.dedent(text))
+        return load_recipe_file(folder / "recipe.py")
+
+    with pytest.raises(RecipeError, match=r"masks/a\.bin|reads files in .*depends_on=\[.masks/"):
+        read_records(recipe(""), tmp_path)
+    found = []
+    for content in ("7", "8"):
+        (folder / "masks" / "a.bin").write_text(content)
+        read = read_records(recipe("depends_on=['masks/']"), tmp_path)
+        assert len(read.records) == 150
+        found.append((read.fingerprint, max(record["n"] for record in read.records.values())))
+    assert found[0][0] != found[1][0]
+    assert [value for _, value in found] == [7, 8]
+
+
+@pytest.mark.parametrize("named", ["depends_on=['masks/']", ""])
+def test_a_file_that_changes_after_the_survey_stops_what_uses_it(
+    tmp_path: Path, named: str
+) -> None:
+    """Declared, or named by a path in the recipe's code."""
+    folder = tmp_path / "project"
+    mask = "HERE / 'masks' / file.path" if named else "MASK"
+    recipe = project(
+        folder, "MASK = HERE / 'masks' / 'a.bin'", f"found = ({mask}).read_text()", options=named
+    )
+    survey = survey_of(load_recipe_file(recipe), tmp_path)
+    survey.held.check()
+    put(folder / "masks" / "a.bin", 2)
+    changed = r"masks/a\.bin, which the recipe depends on, changed"
+    with pytest.raises(StorageError, match=changed):
+        survey.held.check()
+    with pytest.raises(StorageError, match=changed):
+        read_blocks(survey, tmp_path)
+    again = survey_of(load_recipe_file(recipe), tmp_path)
+    assert again.fingerprint != survey.fingerprint
+    assert read_blocks(again, tmp_path).records["a.bin#0"]["y"] == b"word word "
+
+
+def test_what_a_function_writes_it_may_read(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    put(folder / "raw" / "a.bin", 1)
+    (folder / "recipe.py").write_text(
+        textwrap.dedent(
+            """
+            import json, subprocess, sys, tempfile
+            from pathlib import Path
+            import snapshard as ss
+            ROOT = Path(__file__).resolve().parent / "raw"
+
+            def read(file):
+                import late
+                with tempfile.TemporaryDirectory() as folder:
+                    path = Path(folder) / "unpacked.json"
+                    path.write_text(json.dumps(late.VALUE))
+                    copied = Path(folder) / "copied"
+                    code = "import shutil, sys; shutil.copyfile(*sys.argv[1:])"
+                    subprocess.run([sys.executable, "-c", code, str(path), str(copied)], check=True)
+                    with tempfile.NamedTemporaryFile("w+") as scratch:
+                        scratch.write("1")
+                        scratch.flush()
+                        number = int(Path(scratch.name).read_text())
+                    value = json.loads(copied.read_text())
+                    with file.open() as opened:
+                        length = len(opened.read())
+                    yield {
+                        "x": value + number,
+                        "length": length,
+                        "same": len((ROOT / file.path).read_bytes()),
+                        "bytes": len(file.read()),
+                        "zone": str(__import__("zoneinfo").ZoneInfo("Europe/Berlin")),
+                    }
+
+            recipe = ss.Recipe(name="t", source=ss.Files("raw/*.bin", read=read))
+            """
+        )
+    )
+    (folder / "late.py").write_text(
+        "import json\nfrom pathlib import Path\n"
+        "VALUE = json.loads((Path(__file__).parent / 'late.json').read_text())\n"
+    )
+    for number in (5, 6):
+        (folder / "late.json").write_text(str(number))
+        (record,) = read_records(load_recipe_file(folder / "recipe.py"), tmp_path).records.values()
+        assert record["x"] == number + 1

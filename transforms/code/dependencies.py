@@ -504,7 +504,9 @@ def _note(reads: _Reads, own: str, event: str, args: tuple[Any, ...]) -> None:
         reads.note_written(path)
         return
     if flags & (os.O_TRUNC | os.O_EXCL) or flags & os.O_ACCMODE == os.O_WRONLY:
-        reads.note_written(path)
+        # NamedTemporaryFile "opens" its folder, with an opener that makes the file.
+        if not os.path.isdir(path):
+            reads.note_written(path)
         return
     if not (own and _is_same(path, own)) and not reads.is_own(path):
         reads.note_read(path, sys._getframe(2))
