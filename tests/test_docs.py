@@ -109,11 +109,15 @@ NAMED_TESTS = sorted(
 )
 
 
+@functools.cache
+def tree_of(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
+
+
 @pytest.mark.parametrize("proof", NAMED_TESTS)
 def test_named_tests_are_there(proof: str) -> None:
     path, _, name = proof.partition("::")
-    tree = ast.parse((ROOT / path).read_text())
-    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert name in {node.name for node in tree_of(path).body if isinstance(node, ast.FunctionDef)}
 
 
 def public_steps() -> dict[str, Any]:
@@ -210,6 +214,6 @@ def test_tests_that_a_document_names_are_there(document: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / document).read_text())
     assert named
     for path, function in named:
-        tree = ast.parse((ROOT / path).read_text())
-        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        nodes = ast.walk(tree_of(path))
+        functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
         assert not function or function in functions, f"{path}::{function}"

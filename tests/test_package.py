@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import graphlib
 import importlib
 import os
@@ -57,10 +58,15 @@ def _module_name(path: Path) -> str:
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
 
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def _imports(path: Path) -> Iterator[tuple[ast.stmt, str | None]]:
     """Each import of a module, with the module it names below the package (None: outside it)."""
     parts = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top, _, below = alias.name.partition(".")
@@ -211,7 +217,7 @@ def test_only_jobs_import_beam() -> None:
     for path in (ROOT / "pipelines").rglob("*.py"):
         imported = {
             name.partition(".")[0]
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in ast.walk(_tree(path))
             if isinstance(node, ast.Import | ast.ImportFrom)
             for name in (
                 [alias.name for alias in node.names]
@@ -226,8 +232,7 @@ def test_only_jobs_import_beam() -> None:
 
 @pytest.mark.parametrize("path", _module_files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_module_keeps_the_house_rules(path: Path) -> None:
-    text = path.read_text()
-    tree = ast.parse(text)
+    text, tree = path.read_text(), _tree(path)
     assert ast.get_docstring(tree), "the first lines say what the module is"
     # Beam resolves the annotations of a DoFn's process_batch at run time.
     has_dofn = any(

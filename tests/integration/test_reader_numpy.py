@@ -102,9 +102,8 @@ def test_tables(tmp_path: Path, examples: Path, compression: Any) -> None:
 
 @pytest.mark.slow  # hundreds of photographs; tensorflow-transform in a child process
 @pytest.mark.parametrize("name", ["sign_digits", "penguins"])
-def test_examples(tmp_path: Path, examples: Path, name: str) -> None:
-    recipe = load_recipe_file(examples / f"{name}.py")
-    snapshot = build(recipe, tmp_path)
+def test_examples(request: pytest.FixtureRequest, name: str) -> None:
+    snapshot: ss.Snapshot = request.getfixturevalue(name)
     num_examples = sum(split.num_examples for split in snapshot.manifest.splits.values())
     assert assert_readers_agree(snapshot) == num_examples >= 300
 

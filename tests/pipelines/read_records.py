@@ -16,7 +16,7 @@ from snapshard.pipelines.recipe.shipping import carry
 from snapshard.pipelines.survey.survey import Survey, take_survey
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.rejects import Dropped
+from snapshard.transforms.rejects import Dropped, Reject
 from snapshard.transforms.runs.files import ID
 
 
@@ -27,8 +27,7 @@ class ReadRecords:
     fingerprint: str
     records: dict[str, dict[str, Any]]
     """Record id -> its split, key and columns."""
-    rejects: dict[str, str]
-    """Record id -> reason."""
+    rejects: dict[str, Reject]
     num_excluded: int
 
 
@@ -49,7 +48,7 @@ def read_blocks(survey: Survey, folder: Path) -> ReadRecords:
     return ReadRecords(
         survey.fingerprint,
         records,
-        {reject.record_id: reject.reason for reject in dropped.rejects},
+        {reject.record_id: reject for reject in dropped.rejects},
         survey.num_files_excluded + dropped.num_excluded,
     )
 

@@ -20,6 +20,7 @@ from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.transforms.sources.folders.clips import holds_clips
 
+from ...pipelines.read_records import ReadRecords, read_records, survey_of
 from .built import build, build_all, rows_of
 
 Pixels = npt.NDArray[np.uint8]
@@ -74,26 +75,14 @@ def in_memory(folder: Path, files: dict[str, bytes]) -> str:
     return root
 
 
-@pytest.mark.parametrize(
-    ("place", "digits"), [(in_folder, 0), (in_folder, 4), (in_zip, 0), (in_memory, 0)]
-)
-def test_clips_come_back_equal_from_anywhere(
-    lab: Any, tmp_path: Path, place: Any, digits: int
-) -> None:
-    source = ss.ClipFolder(place(tmp_path, frames_of(CLIPS, digits)))
-    snapshot = build_all(tmp_path, source, max_rejects=0)
-    frames = ss.Sequence(ss.Image(8, 6, storage="encoded"))
-    assert snapshot.manifest.features["frames"] == frames
-    rows = rows_of(lab, snapshot)
-    assert {name: len(row["frames"]) for name, row in rows.items()} == LENGTHS
-    for name, row in rows.items():
-        np.testing.assert_array_equal(row["frames"], np.stack(CLIPS[name]))
-        assert row["label"] == ["run", "walk"].index(name.partition("/")[0])
-
-
 def read(snapshot: ss.Snapshot, batch_size: int = 4, **options: Any) -> list[Any]:
     options = {"shuffle": False, "epochs": 1, **options}
     return list(snapshot.reader().dataset("train", batch_size, **options))
+
+
+def read_clips(folder: Path, source: Any, **settings: Any) -> ReadRecords:
+    """The prepared records and rejects of a source, without a build."""
+    return read_records(ss.Recipe(name="made", source=source, **settings), folder)
 
 
 def windows_of(length: int, step: int) -> dict[bytes, Pixels]:
@@ -113,18 +102,42 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> ss.Snapshot:
     return build_all(folder, ss.ClipFolder(in_folder(folder, frames_of(CLIPS))))
 
 
+def test_clips_come_back_equal(lab: Any, several: ss.Snapshot) -> None:
+    frames = ss.Sequence(ss.Image(8, 6, storage="encoded"))
+    assert several.manifest.features["frames"] == frames
+    rows = rows_of(lab, several)
+    assert {name: len(row["frames"]) for name, row in rows.items()} == LENGTHS
+    for name, row in rows.items():
+        np.testing.assert_array_equal(row["frames"], np.stack(CLIPS[name]))
+        assert row["label"] == ["run", "walk"].index(name.partition("/")[0])
+
+
+@pytest.mark.parametrize(("place", "digits"), [(in_folder, 4), (in_zip, 0), (in_memory, 0)])
+def test_clips_come_back_equal_from_anywhere(
+    tmp_path: Path, several: ss.Snapshot, place: Any, digits: int
+) -> None:
+    source = ss.ClipFolder(place(tmp_path, frames_of(CLIPS, digits)))
+    read = read_clips(tmp_path, source, splits=ss.Splits(train=1.0))
+    assert not read.rejects
+    for name, frames in CLIPS.items():
+        record = read.records[name]
+        assert record["frames"] == [encoded(frame) for frame in frames]
+        assert record["label"] == ["run", "walk"].index(name.partition("/")[0])
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("length", "step", "options"),
     [
-        {},
-        {"as_supervised": True},
-        {"as_supervised": True, "with_id": True},
-        {"shuffle": True, "seed": 3},
-        {"columns": ["frames"]},
-        {"drop_remainder": True, "batch_size": 3},
+        (4, 2, {}),
+        (4, 2, {"as_supervised": True}),
+        (4, 2, {"as_supervised": True, "with_id": True}),
+        (4, 2, {"shuffle": True, "seed": 3}),
+        (4, 2, {"columns": ["frames"]}),
+        (4, 2, {"drop_remainder": True, "batch_size": 3}),
+        (3, 3, {}),
+        (1, 1, {"shuffle": True, "seed": 3}),
     ],
 )
-@pytest.mark.parametrize(("length", "step"), [(4, 2), (3, 3), (1, 1)])
 def test_windows_of_clips(
     several: ss.Snapshot, length: int, step: int, options: dict[str, Any]
 ) -> None:
@@ -234,21 +247,19 @@ BAD: list[tuple[dict[str, bytes], str, str]] = [
 """Files of a clip besides 1.png to 3.png, the reason of its reject, and part of the message."""
 
 
-@pytest.mark.slow
-def test_a_bad_frame_rejects_its_clip(lab: Any, tmp_path: Path) -> None:
+def test_a_bad_frame_rejects_its_clip(tmp_path: Path) -> None:
     files = frames_of(GOOD)
     for number, (given, _, _) in enumerate(BAD):
         frames = {} if "1.jpg" in given else {f"{n}.png": encoded(pixels()) for n in (1, 2, 3)}
         files |= {f"a/bad{number}/{name}": data for name, data in (frames | given).items()}
     source = ss.ClipFolder(in_folder(tmp_path, files))
-    snapshot = build_all(tmp_path, source, max_rejects=len(BAD))
-    assert set(rows_of(lab, snapshot)) == set(GOOD)
-    rejects = {reject["id"]: reject for reject in lab.rejects(snapshot)}
-    assert len(rejects) == len(BAD)
+    read = read_clips(tmp_path, source)
+    assert set(read.records) == set(GOOD)
+    assert len(read.rejects) == len(BAD)
     for number, (_, reason, message) in enumerate(BAD):
-        reject = rejects[f"a/bad{number}"]
-        assert reject["reason"] == reason
-        assert message.replace("@", f"a/bad{number}/") in reject["message"]
+        reject = read.rejects[f"a/bad{number}"]
+        assert reject.reason == reason
+        assert message.replace("@", f"a/bad{number}/") in reject.message
 
 
 def ids_of(lab: Any, snapshot: ss.Snapshot) -> set[str]:
@@ -318,40 +329,42 @@ def test_folders_that_hold_no_clips(
         build_all(tmp_path, source)
 
 
-def test_files_that_are_no_frames(lab: Any, tmp_path: Path) -> None:
+def test_files_that_are_no_frames(tmp_path: Path) -> None:
     others = {"walk/a/boxes.json": b"{}", "walk/a/Thumbs.db": b"", "walk/a/.x.png": b""}
     outside = {"cover.png": encoded(pixels()), "run/poster.png": encoded(pixels())}
     source = ss.ClipFolder(in_folder(tmp_path, frames_of(PLAIN) | others | outside))
-    snapshot = build_all(tmp_path, source, max_rejects=2)
-    assert ids_of(lab, snapshot) == set(PLAIN)
-    assert {(one["id"], one["reason"]) for one in lab.rejects(snapshot)} == {
-        ("cover.png", "not in a folder of a clip"),
-        ("run", "not in a class folder"),
+    read = read_clips(tmp_path, source)
+    assert set(read.records) == set(PLAIN)
+    assert {record_id: reject.reason for record_id, reject in read.rejects.items()} == {
+        "cover.png": "not in a folder of a clip",
+        "run": "not in a class folder",
     }
 
 
-@pytest.mark.slow
-def test_a_clip_is_excluded_and_limited_as_one_record(lab: Any, tmp_path: Path) -> None:
+def test_a_clip_is_excluded_and_limited_as_one_record(tmp_path: Path) -> None:
     url = in_folder(tmp_path, frames_of(CLIPS))
     ids = tmp_path / "ids.txt"
     ids.write_text("walk/c 2\n")
-    excluded = build_all(tmp_path, ss.ClipFolder(url), exclude=str(ids))
-    assert ids_of(lab, excluded) == set(PLAIN)
-    recipe = ss.Recipe(name="made", source=ss.ClipFolder(url), splits=ss.Splits(train=1.0))
+
+    def surveyed(limit: int | None = None, **settings: Any) -> set[str]:
+        recipe = ss.Recipe(name="made", source=ss.ClipFolder(url), **settings)
+        files = survey_of(recipe, tmp_path, limit=limit).inventory.files
+        return {file.record_id for file in files}
+
+    assert surveyed(exclude=str(ids)) == set(PLAIN)
     for number in (1, 2, 3):
-        limited = ss.build(recipe, tmp_path / f"limited{number}", limit=number)
-        assert len(ids_of(lab, limited)) == number
+        assert len(surveyed(limit=number)) == number
 
 
-def test_a_clip_beyond_the_limit_is_a_reject(lab: Any, tmp_path: Path) -> None:
+def test_a_clip_beyond_the_limit_is_a_reject(tmp_path: Path) -> None:
     url = in_folder(tmp_path, frames_of(CLIPS))
     files = Path(url, "run/a").iterdir()
     limits = ss.Limits(max_record_bytes=sum(file.stat().st_size for file in files) - 1)
-    snapshot = build_all(tmp_path, ss.ClipFolder(url), limits=limits, max_rejects=1)
-    (reject,) = lab.rejects(snapshot)
+    read = read_clips(tmp_path, ss.ClipFolder(url), limits=limits)
+    (reject,) = read.rejects.values()
     reason = f"clip of more than {limits.max_record_bytes:,} bytes"
-    assert (reject["id"], reject["reason"]) == ("run/a", reason)
-    assert ids_of(lab, snapshot) == set(CLIPS) - {"run/a"}
+    assert (reject.record_id, reject.reason) == ("run/a", reason)
+    assert set(read.records) == set(CLIPS) - {"run/a"}
 
 
 @pytest.mark.slow  # starts two worker processes
@@ -469,15 +482,13 @@ def test_frames_are_resized_one_by_one(lab: Any, tmp_path: Path, keep_ratio: Any
     assert {tuple(batch.shape[1:]) for batch in windows} == {(2, 4, 5, 3)}
 
 
-@pytest.mark.slow
-def test_a_frame_that_cannot_be_resized_rejects_its_clip(lab: Any, tmp_path: Path) -> None:
+def test_a_frame_that_cannot_be_resized_rejects_its_clip(tmp_path: Path) -> None:
     files = frames_of(GOOD) | {"a/1/2.png": encoded(pixels())[:-40]}
     source = ss.ClipFolder(in_folder(tmp_path, files))
     step = ss.images.resize("frames", (4, 4))
-    snapshot = build_all(tmp_path, source, prepare=[step], max_rejects=1)
-    (reject,) = lab.rejects(snapshot)
-    assert (reject["id"], reject["reason"]) == ("a/1", "truncated image")
-    assert "frame 1 of 3" in reject["message"]
+    (reject,) = read_clips(tmp_path, source, prepare=[step]).rejects.values()
+    assert (reject.record_id, reject.reason) == ("a/1", "truncated image")
+    assert "frame 1 of 3" in reject.message
 
 
 @pytest.mark.parametrize(
@@ -536,22 +547,25 @@ def test_lists_of_bytes_are_declared_to_be_clips(lab: Any, tmp_path: Path, sourc
     assert "column 'clip': frame 1 of 2: " in unknown
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG"])
 @pytest.mark.parametrize(
     ("steps", "size"), [([], (8, None)), ([lambda record: {"clip": record["clip"][1:]}], (8, 6))]
 )
 def test_frames_of_another_size_than_declared_are_rejects(
-    lab: Any, tmp_path: Path, form: str, steps: Any, size: Any
+    tmp_path: Path, steps: Any, size: Any
 ) -> None:
-    clips = [[encoded(pixels(height), form) for _ in range(2)] for height in (8, 9, 8)]
+    clips = [
+        [encoded(pixels(height), form) for _ in range(2)]
+        for form in ("PNG", "JPEG")
+        for height in (8, 9, 8)
+    ]
     clip = ss.Sequence(ss.Image(*size, storage="encoded"))
     source = ss.Iterable([{"clip": frames} for frames in clips], types={"clip": CLIP})
-    settings = {"prepare": steps, "features": {"clip": clip}, "max_rejects": 1}
-    snapshot = build_all(tmp_path, source, **settings)
-    assert set(rows_of(lab, snapshot)) == {"iterable#0", "iterable#2"}
-    (reject,) = lab.rejects(snapshot)
-    assert (reject["id"], reject["reason"]) == ("iterable#1", "wrong size")
-    assert "'clip' have height × width 9×6, expected 8×" in reject["message"]
+    read = read_clips(tmp_path, source, prepare=steps, features={"clip": clip})
+    assert set(read.records) == {f"iterable#{number}" for number in (0, 2, 3, 5)}
+    assert set(read.rejects) == {"iterable#1", "iterable#4"}
+    for reject in read.rejects.values():
+        assert reject.reason == "wrong size"
+        assert "'clip' have height × width 9×6, expected 8×" in reject.message
 
 
 def test_jpegs_pass_the_quick_check(tmp_path: Path) -> None:
