@@ -6,6 +6,7 @@ Without the engine, shards and a manifest: what tests ask of surveys and of work
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from snapshard.pipelines.prepare.block_worker import RunMaker
 from snapshard.pipelines.prepare.step import first_config
 from snapshard.pipelines.recipe.shipping import carry
 from snapshard.pipelines.survey.survey import Survey, take_survey
+from snapshard.schemas.blocks import Block
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.rejects import Dropped, Reject
@@ -36,12 +38,12 @@ def survey_of(recipe: ss.Recipe, folder: Path, *, limit: int | None = None) -> S
     return take_survey(recipe, workspace=_workspace(folder), progress=Silent(), limit=limit)
 
 
-def read_blocks(survey: Survey, folder: Path) -> ReadRecords:
-    """Prepares the first stage of all blocks of a survey."""
+def read_blocks(survey: Survey, folder: Path, blocks: Iterable[Block] | None = None) -> ReadRecords:
+    """Prepares the first stage of blocks of a survey, by default of all."""
     config = first_config(survey, carry(survey.recipe), _workspace(folder))
     maker, dropped = RunMaker(config), Dropped()
     records = {}
-    for block in survey.inventory.blocks:
+    for block in survey.inventory.blocks if blocks is None else blocks:
         for batch in maker.records(block, dropped):
             for record in batch.to_pylist():
                 records[record[ID].decode("utf-8", "surrogateescape")] = record
