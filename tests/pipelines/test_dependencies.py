@@ -9,7 +9,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -48,410 +48,314 @@ FILE = Path(__file__).parent / "cfg.txt"
 FORMAT = struct.Struct(f"{len(FILE.read_text()) if FILE.exists() else 1}s")
 """
 
-# What the recipe's module does, what its function does, the file that it depends on.
-CASES: dict[str, tuple[str, str, str]] = {
-    "argparse.Namespace": (
+
+class Case(NamedTuple):
+    """A way to depend on a file."""
+
+    setup: str
+    """What the recipe's module does; ``<text>`` is the text of ``cfg.txt``."""
+    found: str
+    """The value that its function gives, or statements that bind ``found``."""
+    file: str = "cfg.txt"
+
+
+CASES = {
+    "argparse.Namespace": Case(
         "import argparse, json\n"
         "CFG = argparse.Namespace(**json.loads((HERE / 'cfg.json').read_text()))",
-        "found = CFG.value",
+        "CFG.value",
         "cfg.json",
     ),
-    "ConfigParser": (
+    "ConfigParser": Case(
         "from configparser import ConfigParser\nCFG = ConfigParser()\nCFG.read(HERE / 'cfg.ini')",
-        "found = CFG['a']['value']",
+        "CFG['a']['value']",
         "cfg.ini",
     ),
-    "ConfigParser, read in a function": (
-        "from configparser import ConfigParser\n"
-        "CFG = ConfigParser()\ndef load(cfg): cfg.read(HERE / 'cfg.ini')\nload(CFG)",
-        "found = CFG['a']['value']",
+    "ConfigParser, read in a function": Case(
+        "from configparser import ConfigParser\nCFG = ConfigParser()\n"
+        "def load(cfg): cfg.read(HERE / 'cfg.ini')\nload(CFG)",
+        "CFG['a']['value']",
         "cfg.ini",
     ),
-    "string.Template": (
-        "import string\nTEXT = string.Template((HERE / 'cfg.txt').read_text())",
-        "found = TEXT.substitute()",
-        "cfg.txt",
-    ),
-    "numpy.poly1d": (
+    "string.Template": Case("import string\nTEXT = string.Template(<text>)", "TEXT.substitute()"),
+    "numpy.poly1d": Case(
         "import numpy as np\nCURVE = np.poly1d(np.loadtxt(HERE / 'cfg.csv'))",
-        "found = CURVE(2.0)",
+        "CURVE(2.0)",
         "cfg.csv",
     ),
-    "collections.UserDict": (
+    "collections.UserDict": Case(
         "import collections, json\n"
         "CFG = collections.UserDict(json.loads((HERE / 'cfg.json').read_text()))",
-        "found = CFG['value']",
+        "CFG['value']",
         "cfg.json",
     ),
-    "numpy.frompyfunc": (
+    "numpy.frompyfunc": Case(
         "import numpy as np\nTABLE = np.loadtxt(HERE / 'cfg.csv')\n"
         "PICK = np.frompyfunc(lambda i: TABLE[i], 1, 1)",
-        "found = PICK(0)",
+        "PICK(0)",
         "cfg.csv",
     ),
-    "a bound method": (
-        "NAMES = (HERE / 'cfg.txt').read_text().split()\nAT = NAMES.__len__",
-        "found = AT()",
-        "cfg.txt",
-    ),
-    "a function that a library makes": (
-        "import xml.etree.ElementTree as tree\nROOT = tree.parse(HERE / 'cfg.xml').getroot()\n"
-        "FIND = ROOT.find",
-        "found = FIND('value').text",
+    "a bound method": Case("NAMES = <text>.split()\nAT = NAMES.__len__", "AT()"),
+    "a function that a library makes": Case(
+        "import xml.etree.ElementTree as tree\n"
+        "ROOT = tree.parse(HERE / 'cfg.xml').getroot()\nFIND = ROOT.find",
+        "FIND('value').text",
         "cfg.xml",
     ),
-    "an object in a list": (
+    "an object in a list": Case(
         "import xml.etree.ElementTree as tree\nROOT = [tree.parse(HERE / 'cfg.xml')]",
-        "found = ROOT[0].find('value').text",
+        "ROOT[0].find('value').text",
         "cfg.xml",
     ),
-    "a database": (
+    "a database": Case(
         "import sqlite3\nDB = sqlite3.connect(HERE / 'cfg.db', check_same_thread=False)",
-        "found = DB.execute('select value from t').fetchone()[0]",
+        "DB.execute('select value from t').fetchone()[0]",
         "cfg.db",
     ),
-    "a subclass of an array": (
+    "a subclass of an array": Case(
         "import numpy as np\nclass Curve(np.ndarray): pass\n"
         "CURVE = np.loadtxt(HERE / 'cfg.csv').view(Curve)",
-        "found = CURVE[0]",
+        "CURVE[0]",
         "cfg.csv",
     ),
-    "a name that Python mangles": (
+    "a name that Python mangles": Case(
         "class Held:\n    __slots__ = ('__text',)\n"
-        "    def __init__(self, text): self.__text = text\n    def get(self): return self.__text\n"
-        "HELD = Held((HERE / 'cfg.txt').read_text())",
-        "found = HELD.get()",
-        "cfg.txt",
+        "    def __init__(self, text): self.__text = text\n"
+        "    def get(self): return self.__text\nHELD = Held(<text>)",
+        "HELD.get()",
     ),
-    "a default of a method": (
-        "class Reader:\n    def find(self, text=(HERE / 'cfg.txt').read_text()): return text\n"
-        "READER = Reader()",
-        "found = READER.find()",
-        "cfg.txt",
+    "a default of a method": Case(
+        "class Reader:\n    def find(self, text=<text>): return text\nREADER = Reader()",
+        "READER.find()",
     ),
-    "a default of a static method": (
-        "class Reader:\n"
-        "    find = staticmethod(lambda *, text=(HERE / 'cfg.txt').read_text(): text)",
-        "found = Reader.find()",
-        "cfg.txt",
+    "a default of a static method": Case(
+        "class Reader:\n    find = staticmethod(lambda *, text=<text>: text)", "Reader.find()"
     ),
-    "dataclasses.make_dataclass": (
-        "import dataclasses\n"
-        "CFG = dataclasses.make_dataclass('CFG', [('a', str, (HERE / 'cfg.txt').read_text())])",
-        "found = CFG().a",
-        "cfg.txt",
+    "dataclasses.make_dataclass": Case(
+        "import dataclasses\nCFG = dataclasses.make_dataclass('CFG', [('a', str, <text>)])",
+        "CFG().a",
     ),
-    "types.new_class": (
-        "import types\nTEXT = (HERE / 'cfg.txt').read_text()\n"
+    "types.new_class": Case(
+        "import types\nTEXT = <text>\n"
         "CFG = types.new_class('CFG', (), {}, lambda names: names.update(a=TEXT))",
-        "found = CFG.a",
-        "cfg.txt",
+        "CFG.a",
     ),
-    "a cached property": (
+    "a cached property": Case(
         "import functools\nclass Held:\n    @functools.cached_property\n"
-        "    def text(self): return (HERE / 'cfg.txt').read_text()\n"
-        "HELD = Held()\nHELD.text",
-        "found = HELD.text",
-        "cfg.txt",
+        "    def text(self): return <text>\nHELD = Held()\nHELD.text",
+        "HELD.text",
     ),
-    "a cached property of a library's": (
+    "a cached property of a library's": Case(
         "import functools, string\nclass Held(string.Formatter):\n"
-        "    text = functools.cached_property(lambda self: (HERE / 'cfg.txt').read_text())\n"
-        "HELD = Held()\nHELD.text",
-        "found = HELD.text",
-        "cfg.txt",
+        "    text = functools.cached_property(lambda self: <text>)\nHELD = Held()\n"
+        "HELD.text",
+        "HELD.text",
     ),
-    "a cached function": (
-        "import functools\n@functools.cache\n"
-        "def load(): return (HERE / 'cfg.txt').read_text()\nload()",
-        "found = load()",
-        "cfg.txt",
+    "a cached function": Case(
+        "import functools\n@functools.cache\ndef load(): return <text>\nload()", "load()"
     ),
-    "an attribute of a cached function": (
-        "import functools\n@functools.cache\ndef load(): return 1\n"
-        "load.table = (HERE / 'cfg.txt').read_text()",
-        "found = load.table",
-        "cfg.txt",
+    "an attribute of a cached function": Case(
+        "import functools\n@functools.cache\ndef load(): return 1\nload.table = <text>",
+        "load.table",
     ),
-    "an attribute of a partial": (
-        "import functools\nPART = functools.partial(int, '1')\n"
-        "PART.table = (HERE / 'cfg.txt').read_text()",
-        "found = PART.table",
-        "cfg.txt",
+    "an attribute of a partial": Case(
+        "import functools\nPART = functools.partial(int, '1')\nPART.table = <text>", "PART.table"
     ),
-    "an attribute of a logger": (
-        "import logging\nLOG = logging.getLogger('t')\nLOG.table = (HERE / 'cfg.txt').read_text()",
-        "found = LOG.table",
-        "cfg.txt",
+    "an attribute of a logger": Case(
+        "import logging\nLOG = logging.getLogger('t')\nLOG.table = <text>", "LOG.table"
     ),
-    "an attribute of an enum's member": (
-        "import enum\nclass Mode(enum.Enum):\n    A = 1\n"
-        "Mode.A.table = (HERE / 'cfg.txt').read_text()",
-        "found = Mode.A.table",
-        "cfg.txt",
+    "an attribute of an enum's member": Case(
+        "import enum\nclass Mode(enum.Enum):\n    A = 1\nMode.A.table = <text>", "Mode.A.table"
     ),
-    "the value of an enum's member": (
-        "import enum\nclass Mode(enum.Enum):\n    A = (HERE / 'cfg.txt').read_text()",
-        "found = Mode.A.value",
-        "cfg.txt",
+    "the value of an enum's member": Case(
+        "import enum\nclass Mode(enum.Enum):\n    A = <text>", "Mode.A.value"
     ),
-    "an attribute of a library's enum": (
-        "import http\nhttp.HTTPStatus.OK.table = (HERE / 'cfg.txt').read_text()\n"
-        "OK = http.HTTPStatus.OK",
-        "found = OK.table",
-        "cfg.txt",
+    "an attribute of a library's enum": Case(
+        "import http\nhttp.HTTPStatus.OK.table = <text>\nOK = http.HTTPStatus.OK", "OK.table"
     ),
-    "an attribute of an OrderedDict": (
-        "import collections\nITEMS = collections.OrderedDict(a=1)\n"
-        "ITEMS.table = (HERE / 'cfg.txt').read_text()",
-        "found = ITEMS.table",
-        "cfg.txt",
+    "an attribute of an OrderedDict": Case(
+        "import collections\nITEMS = collections.OrderedDict(a=1)\nITEMS.table = <text>",
+        "ITEMS.table",
     ),
-    "an attribute of an array": (
-        "import numpy as np\nMASKED = np.ma.masked_array([1.0], [True])\n"
-        "MASKED.table = (HERE / 'cfg.txt').read_text()",
-        "found = MASKED.table",
-        "cfg.txt",
+    "an attribute of an array": Case(
+        "import numpy as np\nMASKED = np.ma.masked_array([1.0], [True])\nMASKED.table = <text>",
+        "MASKED.table",
     ),
-    "an attribute of a table": (
+    "an attribute of a table": Case(
         "import pandas as pd\nTABLE = pd.DataFrame({'a': [1]})\n"
-        "object.__setattr__(TABLE, 'table', (HERE / 'cfg.txt').read_text())",
-        "found = TABLE.table",
-        "cfg.txt",
+        "object.__setattr__(TABLE, 'table', <text>)",
+        "TABLE.table",
     ),
-    "an attribute of a layer": (
-        "import tensorflow as tf\nLAYER = tf.keras.layers.Rescaling(2.0)\n"
-        "LAYER.table = (HERE / 'cfg.txt').read_text()",
-        "found = LAYER.table",
-        "cfg.txt",
+    "an attribute of a layer": Case(
+        "import tensorflow as tf\nLAYER = tf.keras.layers.Rescaling(2.0)\nLAYER.table = <text>",
+        "LAYER.table",
     ),
-    "an attribute of a layer that holds a function": (
+    "an attribute of a layer that holds a function": Case(
         "import tensorflow as tf\nLAYER = tf.keras.layers.Lambda(lambda x: x)\n"
-        "LAYER.table = (HERE / 'cfg.txt').read_text()",
-        "found = LAYER.table",
-        "cfg.txt",
+        "LAYER.table = <text>",
+        "LAYER.table",
     ),
-    "an attribute of a library's function": (
-        "import json\nfrom json import dumps\ndumps.table = (HERE / 'cfg.txt').read_text()",
-        "found = dumps.table",
-        "cfg.txt",
+    "an attribute of a library's function": Case(
+        "import json\nfrom json import dumps\ndumps.table = <text>", "dumps.table"
     ),
-    "a class in the name of a library": (
-        "class Held:\n    __module__ = 'json'\n    table = (HERE / 'cfg.txt').read_text()",
-        "found = Held.table",
-        "cfg.txt",
+    "a class in the name of a library": Case(
+        "class Held:\n    __module__ = 'json'\n    table = <text>", "Held.table"
     ),
-    "an object in the name of a library": (
+    "an object in the name of a library": Case(
         "class Held:\n    __module__ = 'json'\n    def get(self): return self.table\n"
-        "    table = (HERE / 'cfg.txt').read_text()\nHELD = Held()",
-        "found = HELD.get()",
-        "cfg.txt",
+        "    table = <text>\nHELD = Held()",
+        "HELD.get()",
     ),
-    "a subclass in the name of NumPy": (
+    "a subclass in the name of NumPy": Case(
         "import numpy as np\nclass Held(np.ndarray):\n    __module__ = 'numpy'\n"
-        "    table = (HERE / 'cfg.txt').read_text()\nHELD = np.zeros(1).view(Held)",
-        "found = HELD.table",
-        "cfg.txt",
+        "    table = <text>\nHELD = np.zeros(1).view(Held)",
+        "HELD.table",
     ),
-    "a subclass of Path": (
-        "class Held(type(Path())):\n    table = (HERE / 'cfg.txt').read_text()\nHELD = Held('a')",
-        "found = HELD.table",
-        "cfg.txt",
+    "a subclass of Path": Case(
+        "class Held(type(Path())):\n    table = <text>\nHELD = Held('a')", "HELD.table"
     ),
-    "an attribute of a subclass of Path": (
-        "class Held(type(Path())): pass\nHELD = Held('a')\n"
-        "HELD.table = (HERE / 'cfg.txt').read_text()",
-        "found = HELD.table",
-        "cfg.txt",
+    "an attribute of a subclass of Path": Case(
+        "class Held(type(Path())): pass\nHELD = Held('a')\nHELD.table = <text>", "HELD.table"
     ),
-    "a subclass of Logger": (
-        "import logging\nclass Held(logging.Logger):\n"
-        "    table = (HERE / 'cfg.txt').read_text()\nHELD = Held('a')",
-        "found = HELD.table",
-        "cfg.txt",
+    "a subclass of Logger": Case(
+        "import logging\nclass Held(logging.Logger):\n    table = <text>\nHELD = Held('a')",
+        "HELD.table",
     ),
-    "an object with settings": (
-        "class Held:\n    def __init__(self): self.text = (HERE / 'cfg.txt').read_text()\n"
+    "an object with settings": Case(
+        "class Held:\n    def __init__(self): self.text = <text>\n"
         "    def settings(self): return {}\nHELD = Held()",
-        "found = HELD.text",
-        "cfg.txt",
+        "HELD.text",
     ),
-    "a database behind a connection of one's own": (
+    "a database behind a connection of one's own": Case(
         "import sqlite3\nclass Held:\n    def __init__(self):\n"
         "        self.db = sqlite3.connect(HERE / 'cfg.db', check_same_thread=False)\n"
         "    def settings(self): return {}\nHELD = Held()",
-        "found = HELD.db.execute('select value from t').fetchone()[0]",
+        "HELD.db.execute('select value from t').fetchone()[0]",
         "cfg.db",
     ),
-    "an object that C code made in a module beside": (
-        "import beside",
-        "found = beside.FORMAT.size",
-        "cfg.txt",
-    ),
-    "a file below an open folder": (
+    "an object that C code made in a module beside": Case("import beside", "beside.FORMAT.size"),
+    "a file below an open folder": Case(
         "import os",
-        "found = os.read(os.open('cfg.txt', os.O_RDONLY, dir_fd=os.open(HERE, os.O_RDONLY)), 9)",
-        "cfg.txt",
+        "os.read(os.open('cfg.txt', os.O_RDONLY, dir_fd=os.open(HERE, os.O_RDONLY)), 9)",
     ),
-    "a line of a file": (
-        "import linecache",
-        "found = linecache.getline(str(HERE / 'cfg.txt'), 1)",
-        "cfg.txt",
-    ),
-    "a line that was read before": (
+    "a line of a file": Case("import linecache", "linecache.getline(str(HERE / 'cfg.txt'), 1)"),
+    "a line that was read before": Case(
         "import linecache\nlinecache.getline(str(HERE / 'cfg.txt'), 1)",
-        "found = linecache.getline(str(HERE / 'cfg.txt'), 1)",
-        "cfg.txt",
+        "linecache.getline(str(HERE / 'cfg.txt'), 1)",
     ),
-    "a line of a Python file": (
-        "import linecache",
-        "found = linecache.getline(str(HERE / 'helper.py'), 1)",
-        "helper.py",
+    "a line of a Python file": Case(
+        "import linecache", "linecache.getline(str(HERE / 'helper.py'), 1)", "helper.py"
     ),
-    "what a mask hides": (
+    "what a mask hides": Case(
         "import numpy as np\nVALUES = np.loadtxt(HERE / 'cfg.csv')\n"
         "MASKED = np.ma.masked_array(VALUES, mask=np.ones_like(VALUES, bool))",
-        "found = MASKED.data",
+        "MASKED.data",
         "cfg.csv",
     ),
-    "what a mask is filled with": (
+    "what a mask is filled with": Case(
         "import numpy as np\nVALUES = np.loadtxt(HERE / 'cfg.csv')\n"
         "MASKED = np.ma.masked_array([1.0], [True], fill_value=VALUES.sum())",
-        "found = MASKED.filled()",
+        "MASKED.filled()",
         "cfg.csv",
     ),
-    "categories of pandas": (
-        "import pandas as pd\nTEXT = (HERE / 'cfg.txt').read_text()\n"
+    "categories of pandas": Case(
+        "import pandas as pd\nTEXT = <text>\n"
         "TABLE = pd.Series(pd.Categorical(['a'], categories=['a', TEXT]))",
-        "found = TABLE.cat.categories[1]",
-        "cfg.txt",
+        "TABLE.cat.categories[1]",
     ),
-    "names of pandas": (
-        "import pandas as pd\nTABLE = pd.DataFrame({'a': [1]})\n"
-        "TABLE.columns.name = (HERE / 'cfg.txt').read_text()",
-        "found = TABLE.columns.name",
-        "cfg.txt",
+    "names of pandas": Case(
+        "import pandas as pd\nTABLE = pd.DataFrame({'a': [1]})\nTABLE.columns.name = <text>",
+        "TABLE.columns.name",
     ),
-    "attributes of pandas": (
-        "import pandas as pd\nTABLE = pd.DataFrame({'a': [1]})\n"
-        "TABLE.attrs['a'] = (HERE / 'cfg.txt').read_text()",
-        "found = TABLE.attrs['a']",
-        "cfg.txt",
+    "attributes of pandas": Case(
+        "import pandas as pd\nTABLE = pd.DataFrame({'a': [1]})\nTABLE.attrs['a'] = <text>",
+        "TABLE.attrs['a']",
     ),
-    "long metadata of Arrow": (
-        "import pyarrow as pa\nMETA = {'a': '-' * 500 + (HERE / 'cfg.txt').read_text()}\n"
+    "long metadata of Arrow": Case(
+        "import pyarrow as pa\nMETA = {'a': '-' * 500 + <text>}\n"
         "SCHEMA = pa.schema([('a', pa.int64())], metadata=META)",
-        "found = SCHEMA.metadata[b'a']",
-        "cfg.txt",
+        "SCHEMA.metadata[b'a']",
     ),
-    "a time zone of one's own": (
-        "import datetime\nclass Zone(datetime.tzinfo):\n"
-        "    text = (HERE / 'cfg.txt').read_text()\n"
+    "a time zone of one's own": Case(
+        "import datetime\nclass Zone(datetime.tzinfo):\n    text = <text>\n"
         "    def utcoffset(self, when): return datetime.timedelta(minutes=len(self.text))\n"
         "    def tzname(self, when): return self.text\n"
         "    def __repr__(self): return 'Zone()'\n"
         "WHEN = datetime.datetime(2020, 1, 1, tzinfo=Zone())",
-        "found = WHEN.tzname()",
-        "cfg.txt",
+        "WHEN.tzname()",
     ),
-    "a module loaded from a path": (
+    "a module loaded from a path": Case(
         "import importlib.util",
         "spec = importlib.util.spec_from_file_location('plugin', HERE / 'helper.py'); "
         "found = importlib.util.module_from_spec(spec); spec.loader.exec_module(found); "
         "found = found.VALUE",
         "helper.py",
     ),
-    "a database opened by its URI": (
+    "a database opened by its URI": Case(
         "import sqlite3",
         "db = sqlite3.connect(f'file:{HERE}/cfg.db?mode=ro', uri=True); "
         "found = db.execute('select value from t').fetchone()[0]; db.close()",
         "cfg.db",
     ),
-    "__import__": ("", "found = __import__('helper').VALUE", "helper.py"),
-    "importlib.import_module": (
+    "__import__": Case("", "__import__('helper').VALUE", "helper.py"),
+    "importlib.import_module": Case(
         "import importlib, sys\nsys.path.insert(0, str(HERE))",
-        "found = importlib.import_module('helper').VALUE",
+        "importlib.import_module('helper').VALUE",
         "helper.py",
     ),
-    "import_module": (
+    "import_module": Case(
         "from importlib import import_module\nimport sys\nsys.path.insert(0, str(HERE))",
-        "found = import_module('helper').VALUE",
+        "import_module('helper').VALUE",
         "helper.py",
     ),
-    "__import__ of a computed name": (
-        "",
-        "found = __import__('hel' + 'per').VALUE",
-        "helper.py",
+    "__import__ of a computed name": Case("", "__import__('hel' + 'per').VALUE", "helper.py"),
+    "a path in a function": Case("", "Path('{outside}/cfg.txt').read_text()", "outside/cfg.txt"),
+    "a path in a lambda": Case(
+        "READ = lambda: Path('{outside}/cfg.txt').read_text()", "READ()", "outside/cfg.txt"
     ),
-    "a path in a function": (
-        "",
-        "found = Path('{outside}/cfg.txt').read_text()",
-        "outside/cfg.txt",
-    ),
-    "a path in a lambda": (
-        "READ = lambda: Path('{outside}/cfg.txt').read_text()",
-        "found = READ()",
-        "outside/cfg.txt",
-    ),
-    "a path in a default": (
+    "a path in a default": Case(
         "def load(path='{outside}/cfg.txt'): return Path(path).read_text()",
-        "found = load()",
+        "load()",
         "outside/cfg.txt",
     ),
-    "a Path outside the folder": (
-        "CFG = OUTSIDE / 'cfg.txt'",
-        "found = CFG.read_text()",
-        "outside/cfg.txt",
+    "a Path outside the folder": Case(
+        "CFG = OUTSIDE / 'cfg.txt'", "CFG.read_text()", "outside/cfg.txt"
     ),
-    "a text that is a path outside": (
-        "CFG = str(OUTSIDE / 'cfg.txt')",
-        "found = Path(CFG).read_text()",
-        "outside/cfg.txt",
+    "a text that is a path outside": Case(
+        "CFG = str(OUTSIDE / 'cfg.txt')", "Path(CFG).read_text()", "outside/cfg.txt"
     ),
-    "a Path inside the folder": ("CFG = HERE / 'cfg.txt'", "found = CFG.read_text()", "cfg.txt"),
-    "a neighbour": ("", "found = (HERE / 'masks' / file.path).read_text()", "masks/a.bin"),
-    "a neighbour among the inputs": (
-        "",
-        "found = (HERE / 'raw' / 'b.bin').read_text()",
-        "raw/b.bin",
+    "a Path inside the folder": Case("CFG = HERE / 'cfg.txt'", "CFG.read_text()"),
+    "a neighbour": Case("", "(HERE / 'masks' / file.path).read_text()", "masks/a.bin"),
+    "a neighbour among the inputs": Case("", "(HERE / 'raw' / 'b.bin').read_text()", "raw/b.bin"),
+    "a neighbour, opened by os": Case(
+        "import os", "os.read(os.open(HERE / 'masks' / file.path, os.O_RDONLY), 9)", "masks/a.bin"
     ),
-    "a neighbour, opened by os": (
-        "import os",
-        "found = os.read(os.open(HERE / 'masks' / file.path, os.O_RDONLY), 9)",
-        "masks/a.bin",
-    ),
-    "a neighbour, in a thread": (
+    "a neighbour, in a thread": Case(
         "from concurrent.futures import ThreadPoolExecutor",
         "with ThreadPoolExecutor(1) as pool:\n"
         "            found = pool.submit((HERE / 'masks' / file.path).read_text).result()",
         "masks/a.bin",
     ),
-    "a neighbour, the error hidden": (
+    "a neighbour, the error hidden": Case(
         "def load(path):\n    try:\n        return path.read_text()\n"
         "    except BaseException:\n        return ''",
-        "found = load(HERE / 'masks' / file.path)",
+        "load(HERE / 'masks' / file.path)",
         "masks/a.bin",
     ),
-    "a neighbour of a temporary file": (
+    "a neighbour of a temporary file": Case(
         "import tempfile",
         "with tempfile.NamedTemporaryFile(dir=HERE):\n"
         "            found = (HERE / 'masks' / file.path).read_text()",
         "masks/a.bin",
     ),
-    "a database that is opened": (
+    "a database that is opened": Case(
         "import sqlite3",
-        "found = sqlite3.connect(HERE / 'cfg.db').execute('select value from t').fetchone()[0]",
+        "sqlite3.connect(HERE / 'cfg.db').execute('select value from t').fetchone()[0]",
         "cfg.db",
     ),
-    "a relative path": (
-        "import os\nos.chdir(HERE)",
-        "found = Path('cfg.txt').read_text()",
-        "cfg.txt",
-    ),
-    "code that is run": (
-        "import runpy",
-        "found = runpy.run_path(str(HERE / 'helper.py'))['VALUE']",
-        "helper.py",
+    "a relative path": Case("import os\nos.chdir(HERE)", "Path('cfg.txt').read_text()"),
+    "code that is run": Case(
+        "import runpy", "runpy.run_path(str(HERE / 'helper.py'))['VALUE']", "helper.py"
     ),
 }
 
@@ -484,14 +388,16 @@ def place(folder: Path, name: str) -> Path:
     return folder.parent / name if name.startswith("outside/") else folder / name
 
 
-def project(folder: Path, setup: str, body: str, *, options: str = "") -> Path:
+def project(folder: Path, setup: str, found: str, *, options: str = "") -> Path:
     """Writes a recipe, and the two files that it reads."""
     for name in ("a", "b"):
         put(folder / "raw" / f"{name}.bin", 1)
         put(folder / "masks" / f"{name}.bin", 1)
     outside = str(folder.parent / "outside")
+    body = found if "found = " in found else f"found = {found}"
     (folder / "beside.py").write_text(_BESIDE)
     text = textwrap.dedent(_RECIPE).format(setup=setup, body=body, options=options)
+    text = text.replace("<text>", "(HERE / 'cfg.txt').read_text()")
     (folder / "recipe.py").write_text(text.replace("{outside}", outside))
     return folder / "recipe.py"
 
@@ -526,12 +432,12 @@ def _fingerprint(recipe: Path) -> str:
     return surveyed(recipe).fingerprint
 
 
-@pytest.mark.parametrize(("setup", "body", "name"), CASES.values(), ids=CASES)
-def test_an_edited_file_is_noticed(tmp_path: Path, setup: str, body: str, name: str) -> None:
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_an_edited_file_is_noticed(tmp_path: Path, case: Case) -> None:
     folder = tmp_path / "project"
-    edited = place(folder, name)
+    edited = place(folder, case.file)
     put(edited, 1)
-    recipe = project(folder, setup, body)
+    recipe = project(folder, case.setup, case.found)
     refused = _refusal(recipe)
     if refused:
         assert any(way in refused for way in ("depends_on=[", "Write an import statement"))
@@ -542,14 +448,14 @@ def test_an_edited_file_is_noticed(tmp_path: Path, setup: str, body: str, name: 
         assert _fingerprint(recipe) != before
         put(edited, 1)
     # That the recipe declares another file changes nothing.
-    recipe = project(folder, setup, body, options="depends_on=['masks/b.bin']")
+    recipe = project(folder, case.setup, case.found, options="depends_on=['masks/b.bin']")
     if not _refusal(recipe):
         before = _fingerprint(recipe)
         put(edited, 2)
         assert _fingerprint(recipe) != before
         put(edited, 1)
     declared = edited.parent if edited.parent.name == "masks" else edited
-    recipe = project(folder, setup, body, options=f"depends_on=[{str(declared)!r}]")
+    recipe = project(folder, case.setup, case.found, options=f"depends_on=[{str(declared)!r}]")
     if "computed" in refused:
         assert "computed" in _refusal(recipe)
         return
@@ -579,7 +485,7 @@ def test_what_a_refusal_advises_helps(tmp_path: Path, name: str, named: str) -> 
     assert not _refusal(project(folder, "", body, options=f"depends_on=[{named!r}]"))
 
 
-OPAQUE = (CASES["a database"][0], CASES["a database"][1])
+OPAQUE = CASES["a database"][:2]
 UNRELATED = "depends_on=['masks/b.bin']"
 
 
