@@ -66,11 +66,15 @@ STAGES = RUNS.replace(
 
 
 @pytest.mark.slow  # builds twice
-@pytest.mark.parametrize("stopped_at", ["write_shards", "publish"])
 @pytest.mark.parametrize(
-    ("text", "lost"),
-    [(GRAPH, "graphs"), (RUNS, "runs"), (STAGES, "runs")],
-    ids=["graph", "runs", "runs of two stages"],
+    ("text", "lost", "stopped_at"),
+    [
+        pytest.param(GRAPH, "graphs", "publish", id="graph, with its shards written"),
+        pytest.param(RUNS, "runs", "write_shards", id="runs, no shard written"),
+        pytest.param(RUNS, "runs", "publish", id="runs, with their shards written"),
+        pytest.param(STAGES, "runs", "write_shards", id="runs of two stages, no shard written"),
+        pytest.param(STAGES, "runs", "publish", id="runs of two stages, with their shards written"),
+    ],
 )
 def test_a_snapshot_is_of_one_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, lost: str, stopped_at: str

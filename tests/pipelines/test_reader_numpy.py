@@ -908,11 +908,14 @@ class TestLoaders:
     """Every record once through the loaders that the datasets are made for."""
 
     @pytest.mark.parametrize("dataset", ["Records", "Stream"])
-    @WORKERS
+    @pytest.mark.parametrize(
+        ("compression", "method", "workers"),
+        [("gzip", "fork", 0), ("none", "fork", 3), ("gzip", "fork", 3), ("none", "spawn", 2)],
+    )
     def test_protocol_of_torch(
-        self, made: types.ModuleType, dataset: str, method: str, workers: int
+        self, compression: str, dataset: str, method: str, workers: int
     ) -> None:
-        assert_shuffled(load(made, "protocol", dataset, method, workers))
+        assert_shuffled(load(shared(compression), "protocol", dataset, method, workers))
 
     @pytest.mark.peers
     @pytest.mark.parametrize("dataset", ["Records", "Stream"])
