@@ -99,12 +99,11 @@ def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -
     Raises:
         StorageError: if the file cannot be read.
     """
-    head = opened.read(path, 0, _HEAD_BYTES)
+    head = opened.read(path, 0, min(_HEAD_BYTES, num_bytes))
 
     def read(start: int, stop: int) -> bytes:
-        if stop <= len(head) or len(head) < _HEAD_BYTES:
-            return head[start:stop]
-        return opened.read(path, start, stop)
+        stop = min(stop, num_bytes)
+        return head[start:stop] if stop <= len(head) else opened.read(path, start, stop)
 
     compression = compression_of(head)
     if not compression and encoding == "utf-8" and not _mark_of(head):

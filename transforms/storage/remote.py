@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Callable
 from typing import Any
 
+from fsspec.asyn import sync
 from fsspec.callbacks import Callback
 
 from ..activity import advance
@@ -17,12 +18,17 @@ _ATOMIC = frozenset(
     ["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", "tos", "tosfs", "hf", "memory"]
 )
 """Protocols of stores that show a file only once the last byte of its single put has arrived."""
+_PARTIAL, _NOT_SATISFIABLE = 206, 416
+"""HTTP's answers to a range: a part of the file; nothing, because the file ends before."""
 
 
 def read_remote(
     found: Any, path: str, start: int = 0, stop: int | None = None, *, pin: str = ""
 ) -> bytes:
-    """Reads bytes [start, stop) of a file of an fsspec filesystem, in one request.
+    """Reads bytes [start, stop) of a file of an fsspec filesystem: exactly these, or to its end.
+
+    A server may answer a range with less of it (RFC 9110, 15.3.7): the rest is asked for, until the
+    file ends or nothing more comes.
 
     Args:
         found: The filesystem.
@@ -30,34 +36,62 @@ def read_remote(
         start: The first byte.
         stop: The end; None for the end of the file.
         pin: The tag that the file must have (``unchanged.pin_of``): any other is an error.
+
+    Raises:
+        OSError: if the store stops in the middle of the file.
     """
-    if pin:
-        return _read_pinned(found, path, start, stop, pin=pin)
-    if start == 0 and stop is None:
+    if start == 0 and stop is None and not pin:
         return bytes(found.cat_file(path))
+    size = None
     if stop is None:
-        stop = int(found.info(path)["size"])
-    if stop <= start:
-        return b""
+        stop = size = _size_of(found, path)
+    parts = []
+    while start < stop:
+        part = _read_range(found, path, start, stop, pin=pin)
+        parts.append(part)
+        start += len(part)
+        if start >= stop:
+            break
+        if size is None:
+            size = _size_of(found, path)
+            stop = min(stop, size)
+        elif not part:
+            raise OSError(f"the store sent nothing of bytes {start:,} to {stop:,} of {size:,}")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _size_of(found: Any, path: str) -> int:
+    return int(found.info(path)["size"] or 0)
+
+
+def _read_range(found: Any, path: str, start: int, stop: int, *, pin: str) -> bytes:
+    """The answer to one request: bytes from ``start`` on, at most up to ``stop``."""
     if found.protocol == "zip":
         return read_part(found, path, start, stop)
-    content = bytes(found.cat_file(path, start=start, end=stop))
-    # Web servers without support for ranges send the complete file.
-    return content if len(content) <= stop - start else content[start:stop]
-
-
-def _read_pinned(found: Any, path: str, start: int, stop: int | None, *, pin: str) -> bytes:
+    if "http" in found.protocol:
+        return bytes(sync(found.loop, _http_range, found, path, start, stop))
+    if not pin:
+        return bytes(found.cat_file(path, start=start, end=stop))
     if "s3" not in found.protocol:
         return bytes(found.cat_file(path, start=start, end=stop, generation=pin))
     # The only s3fs function that takes a precondition and retries when a connection breaks.
     from s3fs.core import _fetch_range
 
-    if stop is None:
-        stop = int(found.info(path)["size"])
-    if stop <= start:
-        return b""
     bucket, key, version = found.split_path(path)
     return bytes(_fetch_range(found, bucket, key, version, start, stop, req_kw={"IfMatch": pin}))
+
+
+async def _http_range(found: Any, url: str, start: int, stop: int) -> bytes:
+    """Asks a web server for a range; one without support for ranges sends the complete file."""
+    options = {**found.kwargs}
+    headers = {**options.pop("headers", {}), "Range": f"bytes={start}-{stop - 1}"}
+    session = await found.set_session()
+    async with session.get(found.encode_url(url), headers=headers, **options) as response:
+        if response.status == _NOT_SATISFIABLE:  # the file ends before
+            return b""
+        content: bytes = await response.read()
+        found._raise_not_found_for_status(response, url)
+        return content if response.status == _PARTIAL else content[start:stop]
 
 
 def open_remote(found: Any, path: str, *, chunk_bytes: int) -> Any:
