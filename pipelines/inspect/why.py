@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import heapq
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ...schemas.features import features_to_json
-from ...schemas.fingerprint import canonical_json, differences
+from ...schemas.fingerprint import canonical_json
 from ...schemas.manifest import Manifest, json_checksum
 from ...schemas.naming import BUILD, MANIFEST, OutputPaths, Workspace, join
 from ...schemas.progress import Progress
@@ -38,33 +39,13 @@ from ..workspace import find_workspace
 SHOWN = 10
 """How many files of each kind are named by default."""
 _VALUE_LENGTH = 200
-_KNOWN = {
-    "name",
-    "format_version",
-    "versions",
-    "inputs",
-    "preprocessing",
-    "splits",
-    "shards",
-    "analysis",
-    "prepare",
-    "revision",
-    "label",
-    "excluded",
+_ALL = ""
+"""The name of the digest of a whole part."""
+_OF_PREPARE = {
+    *("depends_on", "format", "group", "prepared", "raw", "seed", "sides", "source"),
+    *("steps", "structs", "versions"),
 }
-_KNOWN_PREPARE = {
-    "format",
-    "group",
-    "prepared",
-    "raw",
-    "seed",
-    "source",
-    "sides",
-    "steps",
-    "versions",
-    "structs",
-    "depends_on",
-}
+"""What ``prepare`` holds that other parts name, or that other facts determine."""
 Kind = Literal["added", "removed", "changed"]
 
 
@@ -367,112 +348,72 @@ def part_changes(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
         ) from None
 
 
+class _Digest(str):
+    """A hash in place of a value: it is compared, and not shown."""
+
+    __slots__ = ()
+
+
 def _all_changes(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
-    first, second = old.parts, new.parts
-    before, after = _mapping(first, "prepare"), _mapping(second, "prepare")
-    found: list[Change] = []
-    found += _single("name", first, second)
-    found += _single("format_version", first, second)
-    found += _value_changes("format of runs", "", before.get("format"), after.get("format"))
-    found += _mapping_changes("versions", _mapping(first, "versions"), _mapping(second, "versions"))
-    if first.get("inputs") != second.get("inputs"):
-        found.append(Change(part="inputs", thing="", kind="changed"))
-    found += _detail_changes("side files", "sides", old, new)
-    found += _detail_changes("depends_on", "depends_on", old, new)
-    found += _source(old, new)
-    found += feature_changes(_mapping(before, "prepared"), _mapping(after, "prepared"))
-    known = {change.thing for change in found if change.part in ("features", "classes")}
-    for change in feature_changes(_mapping(before, "raw"), _mapping(after, "raw")):
-        if change.thing not in known:
-            found.append(dataclasses.replace(change, where="as the source reads it"))
-    found += _value_changes("features", "structs", before.get("structs"), after.get("structs"))
-    found += _steps(old, new)
-    found += _preprocessing(old, new)
-    found += _value_changes("seed", "", before.get("seed"), after.get("seed"))
-    found += _single("label", first, second)
-    found += _mapping_changes("exclude", _mapping(first, "excluded"), _mapping(second, "excluded"))
-    found += _value_changes("revision", "", first.get("revision", 0), second.get("revision", 0))
-    found += _splits(_mapping(first, "splits"), _mapping(second, "splits"))
-    found += _mapping_changes("shards", _mapping(first, "shards"), _mapping(second, "shards"))
-    found += _mapping_changes("analysis", _mapping(first, "analysis"), _mapping(second, "analysis"))
-    found += _rest(first, second)
-    return found
+    before, after = _sections(old), _sections(new)
+    changes: list[Change] = []
+    for part in dict.fromkeys((*before, *after)):
+        compare = _COMPARED.get(part, functools.partial(_changes, part))
+        changes += compare(before.get(part), after.get(part))
+    return changes
 
 
-def _single(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    return _value_changes(part, "", old.get(part), new.get(part))
+def _sections(facts: FingerprintFacts) -> dict[str, Any]:
+    """The parts of a fingerprint in the order in which a build uses them.
+
+    A part that is one digest becomes a mapping of it and of the digests that its details name:
+
+        "sides": "5f1e…"   becomes   "side files": {"": "5f1e…", "labels.csv": "9a02…"}
+
+    Parts that are unknown here, as another version of snapshard may write them, come last.
+    """
+    parts, details = dict(facts.parts), facts.details
+    prepare = dict(_mapping(parts, "prepare"))
+    source = dict(_mapping(prepare, "source"))
+    functions = _detailed(source.pop("functions", None), _code_digests(details.get("source")))
+    preprocessing = _code_digests(details.get("preprocessing"))
+    sections = {
+        "name": parts.pop("name", None),
+        "format_version": parts.pop("format_version", None),
+        "format of runs": prepare.get("format"),
+        "versions": parts.pop("versions", None) or {},
+        "inputs": _detailed(parts.pop("inputs", None), {}),
+        "side files": _detailed(prepare.get("sides"), _mapping(details, "sides")),
+        "depends_on": _detailed(prepare.get("depends_on"), _mapping(details, "depends_on")),
+        "source": {**source, **functions},
+        "features": (
+            _mapping(prepare, "prepared"),
+            _mapping(prepare, "raw"),
+            prepare.get("structs"),
+        ),
+        "steps": (list(prepare.get("steps") or []), details.get("steps") or []),
+        "preprocessing_fn": _detailed(parts.pop("preprocessing", None), preprocessing) or None,
+        "seed": prepare.get("seed"),
+        "label": parts.pop("label", None),
+        "exclude": parts.pop("excluded", None) or {},
+        "revision": parts.pop("revision", 0),
+        "splits": parts.pop("splits", None) or {},
+        "shards": parts.pop("shards", None) or {},
+        "analysis": parts.pop("analysis", None) or {},
+        "prepare": {name: value for name, value in prepare.items() if name not in _OF_PREPARE},
+    }
+    parts.pop("prepare", None)
+    return sections | parts
 
 
-def _value_changes(
-    part: str, thing: str, old: object, new: object, *, where: str = ""
-) -> list[Change]:
-    """A change of one value; none if both are the same."""
-    if canonical_json(old) == canonical_json(new):
-        return []
-    kind: Kind = "added" if old is None else "removed" if new is None else "changed"
-    return [Change(part=part, thing=thing, kind=kind, old=old, new=new, where=where)]
-
-
-def _mapping_changes(
-    part: str, old: Mapping[str, Any], new: Mapping[str, Any], *, where: str = ""
-) -> list[Change]:
-    """Changes of the values of a mapping; nested mappings give dotted names."""
-    found = []
-    for name in dict.fromkeys((*old, *new)):
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            inner = _mapping_changes(part, before, after, where=where)
-            found += [
-                dataclasses.replace(change, thing=f"{name}.{change.thing}") for change in inner
-            ]
-        else:
-            found += _value_changes(part, name, before, after, where=where)
-    return found
-
-
-def _digest_changes(
-    part: str, old: Mapping[str, str], new: Mapping[str, str], *, where: str = ""
-) -> list[Change]:
-    """Changes of things of which only digests are kept."""
-    changes = _mapping_changes(part, old, new, where=where)
-    return [dataclasses.replace(change, old=None, new=None) for change in changes]
-
-
-def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = value.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _detail_changes(
-    part: str, key: str, old: FingerprintFacts, new: FingerprintFacts
-) -> list[Change]:
-    """Changes of a part of ``prepare`` that is one digest, by its details."""
-    before, after = _mapping(old.parts, "prepare"), _mapping(new.parts, "prepare")
-    if before.get(key) == after.get(key):
-        return []
-    found = _digest_changes(part, _mapping(old.details, key), _mapping(new.details, key))
-    return found or [Change(part=part, thing="", kind="changed")]
-
-
-def _source(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
-    before, after = (
-        dict(_mapping(_mapping(facts.parts, "prepare"), "source")) for facts in (old, new)
-    )
-    code = before.pop("functions", None), after.pop("functions", None)
-    found = _mapping_changes("source", before, after)
-    if code[0] != code[1]:
-        found += _code_changes("source", old.details.get("source"), new.details.get("source"))
-    return found
-
-
-def _code_changes(part: str, old: object, new: object) -> list[Change]:
-    """Changes of the code of functions."""
-    before, after = (_code_digests(functions) for functions in (old, new))
-    found = _digest_changes(part, before, after)
-    return found or [Change(part=part, thing="code", kind="changed")]
+def _detailed(digest: Any, details: Mapping[str, Any]) -> dict[str, _Digest]:
+    if digest is None:
+        return {}
+    return {_ALL: _Digest(digest), **{name: _Digest(value) for name, value in details.items()}}
 
 
 def _code_digests(functions: object) -> dict[str, str]:
+    """The digests of the code of functions, by file and name."""
     parts: dict[str, str] = {}
     for function in functions if isinstance(functions, list) else [functions]:
         if isinstance(function, Mapping):
@@ -480,9 +421,50 @@ def _code_digests(functions: object) -> dict[str, str]:
     return parts
 
 
+def _changes(part: str, old: Any, new: Any, *, where: str = "", thing: str = "") -> list[Change]:
+    """Changes of a value; of mappings, of each value in them, by dotted names."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        changes = []
+        for name in dict.fromkeys((*old, *new)):
+            inner = f"{thing}.{name}" if thing else name
+            changes += _changes(part, old.get(name), new.get(name), where=where, thing=inner)
+        # What has changed in particular says more than that something has.
+        return [change for change in changes if change.thing != _ALL] or changes
+    if canonical_json(old) == canonical_json(new):
+        return []
+    return [_changed(part, thing, old, new, where=where)]
+
+
+def _changed(part: str, thing: str, old: Any, new: Any, *, where: str = "") -> Change:
+    kind: Kind = "added" if old is None else "removed" if new is None else "changed"
+    before, after = (None if _is_digest(value) else value for value in (old, new))
+    return Change(part=part, thing=thing, kind=kind, old=before, new=after, where=where)
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, _Digest) or (isinstance(value, Mapping) and _ALL in value)
+
+
+def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    inner = value.get(name)
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _all_features(old: Any, new: Any) -> list[Change]:
+    """Changes of the prepared features, and of the raw ones that are not among these."""
+    changes = feature_changes(old[0], new[0])
+    known = {change.thing for change in changes}
+    changes += [
+        dataclasses.replace(change, where="as the source reads it")
+        for change in feature_changes(old[1], new[1])
+        if change.thing not in known
+    ]
+    return changes + _changes("features", old[2], new[2], thing="structs")
+
+
 def feature_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Changes between two sets of features in plain JSON; classes are named one by one."""
-    found = []
+    changes: list[Change] = []
     for name in dict.fromkeys((*old, *new)):
         before, after = pair = old.get(name), new.get(name)
         if before == after:
@@ -494,15 +476,15 @@ def feature_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Chan
         if classes[0] is None or classes[1] is None:
             kinds = {value.get("kind") if isinstance(value, Mapping) else None for value in pair}
             if len(kinds) == 1:
-                found += _mapping_changes("features", {name: before}, {name: after})
+                changes += _changes("features", before, after, thing=name)
             else:
-                found += _value_changes("features", name, before, after)
+                changes.append(_changed("features", name, before, after))
             continue
-        found += _classes(name, classes[0], classes[1])
-        found += _value_changes(
-            "features", name, *(_without_names(value) for value in (before, after))
-        )
-    return found
+        changes += _classes(name, classes[0], classes[1])
+        rest = [_without_names(value) for value in pair]
+        if rest[0] != rest[1]:
+            changes.append(_changed("features", name, *rest))
+    return changes
 
 
 def _without_names(feature: Any) -> dict[str, Any]:
@@ -522,89 +504,70 @@ def _classes(feature: str, old: Sequence[str], new: Sequence[str]) -> Iterator[C
         yield Change(part="classes", thing="their order", kind="changed", where=feature)
 
 
-def _steps(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
-    before, after = (
-        list(_mapping(facts.parts, "prepare").get("steps") or []) for facts in (old, new)
-    )
+def _steps(old: Any, new: Any) -> list[Change]:
+    """Changes of the steps, which are aligned by their names."""
+    (before, old_details), (after, new_details) = old, new
     if before == after:
         return []
-    details = [
-        facts.details.get("steps") or [{"name": "?"}] * len(digests)
-        for facts, digests in ((old, before), (new, after))
+    sides = [
+        details or [{"name": "?"}] * len(digests)
+        for digests, details in ((before, old_details), (after, new_details))
     ]
-    names = [[step.get("name", "?") for step in steps] for steps in details]
-    found: list[Change] = []
+    names = [[step.get("name", "?") for step in steps] for steps in sides]
+    changes: list[Change] = []
     matcher = difflib.SequenceMatcher(None, names[0], names[1], autojunk=False)
-    for _, start, stop, new_start, new_stop in matcher.get_opcodes():
-        if names[0][start:stop] == names[1][new_start:new_stop]:
-            for index, new_index in zip(
-                range(start, stop), range(new_start, new_stop), strict=True
-            ):
+    for tag, start, stop, new_start, new_stop in matcher.get_opcodes():
+        if tag == "equal":
+            for index, new_index in enumerate(range(new_start, new_stop), start):
                 if before[index] != after[new_index]:
-                    found += _step(details[0][index], details[1][new_index], number=new_index + 1)
+                    changes += _step(sides[0][index], sides[1][new_index], number=new_index + 1)
             continue
         for index in range(start, stop):
             step = f"step {index + 1}, {names[0][index]}"
-            found.append(Change(part="steps", thing=step, kind="removed"))
+            changes.append(Change(part="steps", thing=step, kind="removed"))
         for index in range(new_start, new_stop):
             step = f"step {index + 1}, {names[1][index]}"
-            found.append(Change(part="steps", thing=step, kind="added"))
-    return found
+            changes.append(Change(part="steps", thing=step, kind="added"))
+    return changes
 
 
 def _step(old: Mapping[str, Any], new: Mapping[str, Any], *, number: int) -> list[Change]:
     where = f"step {number}, {new.get('name', '?')}"
-    found = _mapping_changes(
-        "steps", _mapping(old, "settings"), _mapping(new, "settings"), where=where
-    )
-    found += _digest_changes(
-        "files of steps", _mapping(old, "files"), _mapping(new, "files"), where=where
-    )
-    functions = [
-        {**_code_digests(step.get("functions")), **_code_digests(step)} for step in (old, new)
-    ]
-    found += _digest_changes("steps", functions[0], functions[1], where=where)
-    return found or [Change(part="steps", thing=where, kind="changed")]
+    sides = []
+    for step in (old, new):
+        code = _code_digests(step.get("functions")) | _code_digests(step)
+        sides.append((_mapping(step, "settings"), _mapping(step, "files"), code))
+    (settings, files, code), (new_settings, new_files, new_code) = sides
+    changes = _changes("steps", settings, new_settings, where=where)
+    changes += _changes("files of steps", _hidden(files), _hidden(new_files), where=where)
+    changes += _changes("steps", _hidden(code), _hidden(new_code), where=where)
+    return changes or [Change(part="steps", thing=where, kind="changed")]
 
 
-def _preprocessing(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
-    before, after = old.parts.get("preprocessing"), new.parts.get("preprocessing")
-    if before == after:
-        return []
-    if before is None or after is None:
-        kind: Kind = "added" if before is None else "removed"
-        return [Change(part="preprocessing_fn", thing="", kind=kind)]
-    return _code_changes(
-        "preprocessing_fn", old.details.get("preprocessing"), new.details.get("preprocessing")
-    )
+def _hidden(digests: Mapping[str, str]) -> dict[str, _Digest]:
+    return {name: _Digest(value) for name, value in digests.items()}
 
 
-def _splits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+def _splits(old: Any, new: Any) -> list[Change]:
     fractions = [dict(map(tuple, splits.get("fractions") or [])) for splits in (old, new)]
-    found = _mapping_changes("splits", fractions[0], fractions[1])
+    changes = _changes("splits", *fractions)
     order = [list(splits) for splits in fractions]
-    if not found and order[0] != order[1]:
-        found += _value_changes("splits", "their order", *order)
+    if not changes and order[0] != order[1]:
+        changes += _changes("splits", *order, thing="their order")
     rest = [
         {k: v for k, v in splits.items() if k not in ("fractions", "names")}
         for splits in (old, new)
     ]
-    found += _mapping_changes("splits", *rest)
-    if not found:
-        found += _value_changes("splits", "names", old.get("names"), new.get("names"))
-    return found
+    changes += _changes("splits", *rest)
+    return changes or _changes("splits", old.get("names"), new.get("names"), thing="names")
 
 
-def _rest(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Parts that are unknown here, as another version of snapshard may write them."""
-    found = []
-    for name in differences(old, new):
-        part, _, thing = name.partition(".")
-        if part == "prepare" and thing.split(".")[0] in _KNOWN_PREPARE:
-            continue
-        if part not in _KNOWN or (part == "prepare" and thing):
-            found.append(Change(part=part, thing=thing, kind="changed"))
-    return found
+_COMPARED: Mapping[str, Callable[[Any, Any], list[Change]]] = {
+    "features": _all_features,
+    "splits": _splits,
+    "steps": _steps,
+}
+"""The parts that are not compared value by value."""
 
 
 def input_changes(
