@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...schemas.blocks import Block, SourceFile
 from ...schemas.errors import RecipeError
@@ -21,6 +21,16 @@ from ...transforms.storage import redact
 from ...transforms.storage.opened_source import open_source, path_bytes
 
 _UTF8_MARK = b"\xef\xbb\xbf"
+_OTHER_FORMATS: Mapping[Callable[[bytes], bool], str] = {
+    lambda content: content.startswith((b"\xff\xfe", b"\xfe\xff")): "it is UTF-16 or UTF-32",
+    lambda content: content.startswith(b"\x1f\x8b"): "it is compressed with gzip",
+    lambda content: content.startswith(b"PK\3\4"): "it is a zip archive",
+    lambda content: b"\0" in content: "it holds NUL bytes",
+    lambda content: (
+        b"\r" in content.strip() and b"\n" not in content
+    ): "its lines end with CR alone",
+}
+"""Marks of what is no text of one id per line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +47,14 @@ class IdList:
         space, but an id that is pasted with one must not be missed. Bytes that are not UTF-8 are
         kept (``surrogateescape``), as in the ids of records.
 
+        Raises:
+            ValueError: if it is no list of lines: it would name no record, and prove nothing.
+
         >>> IdList.of(b"# asked on 12 May\n3/b.jpg\n3/a.jpg\n3/b.jpg\n").ids
         ('3/a.jpg', '3/b.jpg')
         """
+        if problem := next((why for mark, why in _OTHER_FORMATS.items() if mark(content)), None):
+            raise ValueError(problem)
         lines = content.removeprefix(_UTF8_MARK).split(b"\n")
         found = {line.removesuffix(b"\r") for line in lines}
         wanted = {line for line in found if line.strip() and not _is_comment(line)}
@@ -79,7 +94,7 @@ def read_ids(url: str, folder: str, *, argument: str) -> IdList:
         argument: What names the file, for messages.
 
     Raises:
-        RecipeError: if it is not a file.
+        RecipeError: if it is not a text file of ids.
         StorageError: if it cannot be read.
     """
     try:
@@ -93,7 +108,13 @@ def read_ids(url: str, folder: str, *, argument: str) -> IdList:
         raise RecipeError(
             f"{argument}: {redact(url)} is a folder or a glob, expected one text file."
         )
-    return IdList.of(opened.read(opened.single))
+    try:
+        return IdList.of(opened.read(opened.single))
+    except ValueError as error:
+        raise RecipeError(
+            f"{argument}: {redact(url)} cannot be read as a list of ids ({error}). Expected UTF-8 "
+            "text with one record id per line."
+        ) from None
 
 
 def exclude_records(blocks: Sequence[Block], excluded: IdList, source: Source) -> tuple[Block, ...]:

@@ -1,0 +1,47 @@
+"""A list of records to leave out that cannot be read is refused: it would prove nothing."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from snapshard.pipelines.inventory.exclusions import read_ids
+from snapshard.schemas.errors import RecipeError
+
+LINES = "3/a.jpg\n3/b.jpg\n"
+OTHERS = {
+    "UTF-16": LINES.encode("utf-16"),
+    "UTF-16, big-endian": b"\xfe\xff" + LINES.encode("utf-16-be"),
+    "UTF-16 without a mark": LINES.encode("utf-16-le"),
+    "UTF-32": LINES.encode("utf-32"),
+    "gzip": gzip.compress(LINES.encode()),
+    "zip": b"PK\3\4 and so on",
+    "CR": LINES.replace("\n", "\r").encode(),
+}
+
+
+@pytest.mark.parametrize("content", OTHERS.values(), ids=OTHERS)
+def test_other_formats_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ids.txt").write_bytes(content)
+    with pytest.raises(RecipeError, match=r"--absent: .*ids\.txt cannot be read as a list of ids"):
+        read_ids("ids.txt", str(tmp_path), argument="--absent")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        LINES.encode(),
+        LINES.replace("\n", "\r\n").encode(),
+        b"\xef\xbb\xbf" + LINES.encode(),
+        LINES.strip().encode(),
+    ],
+)
+def test_text_is_read(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ids.txt").write_bytes(content)
+    ids = read_ids("ids.txt", str(tmp_path), argument="exclude=").ids
+    assert ids == ("3/a.jpg", "3/b.jpg")
+
+
+def test_one_line_that_ends_with_cr_is_one_id(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_bytes(b"3/a.jpg\r")
+    assert read_ids("ids.txt", str(tmp_path), argument="exclude=").ids == ("3/a.jpg",)
