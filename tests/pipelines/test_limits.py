@@ -120,6 +120,22 @@ def test_a_table_with_a_limit(tmp_path: Path) -> None:
     assert sum(split.num_examples for split in more.manifest.splits.values()) == 300
 
 
+@pytest.mark.parametrize("write_by", ["ranges", "shuffle"])
+@pytest.mark.parametrize("limit", [3, 10, 40, 61])
+def test_a_limit_may_leave_out_a_stratum(tmp_path: Path, limit: int, write_by: Any) -> None:
+    """Rare classes are missing in small samples, though not in the runs."""
+    rows = [f"{i},{'cat' if i % 2 else 'dog'}" for i in range(60)] + ["61,eel", "62,eel"]
+    (tmp_path / "t.csv").write_text("\n".join(["x,y", *rows, ""]))
+    recipe = ss.Recipe(
+        name="t",
+        source=ss.Csv(str(tmp_path / "t.csv"), label="y"),
+        splits=ss.Splits(train=0.8, test=0.2, stratify_by="y"),
+    )
+    snapshot = ss.build(recipe, tmp_path / "out", limit=limit, write_by=write_by)
+    splits = snapshot.manifest.splits
+    assert sum(split.num_examples for split in splits.values()) == limit
+
+
 @pytest.mark.slow
 def test_files_with_a_limit_are_the_only_ones_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -87,17 +87,16 @@ def test_a_row_is_in_the_ranges_of_its_shard_and_of_its_stratum(
 
 
 def test_strata_must_be_given_and_known() -> None:
-    split = dataclasses.replace(SPLIT, strata={"a": (0, 5)})
+    strata = pa.array(["a", "b", "a", "a", "b"])
+    split = dataclasses.replace(SPLIT, strata={"a": (0, 2**64)})
     with pytest.raises(ValueError, match="strata are required"):
         select_rows(split, SHARD, partitions=PARTITIONS, keys=KEYS)
     with pytest.raises(StorageError, match="has no stratum 'b'"):
-        select_rows(
-            split,
-            SHARD,
-            partitions=PARTITIONS,
-            keys=KEYS,
-            strata=pa.array(["a", "b", "a", "a", "b"]),
-        )
+        select_rows(split, SHARD, partitions=PARTITIONS, keys=KEYS, strata=strata)
+    # A limit leaves out all records above the ranges of the plan.
+    split = dataclasses.replace(SPLIT, strata={"a": (0, int(KEYS[1]))})
+    rows = select_rows(split, SHARD, partitions=PARTITIONS, keys=KEYS, strata=strata)
+    assert not rows[[1, 4]].any()
 
 
 @pytest.mark.parametrize(

@@ -264,17 +264,19 @@ def select_rows(
     if split.strata is None or strata is None:
         return selected
     codes = stratum_codes(strata, tuple(split.strata))
-    if (codes < 0).any():
-        row = int(np.argmax(codes < 0))
+    ranges = split.strata.values()
+    # A limit may leave out all records of a stratum: the keys of these are above all ranges.
+    unknown = (codes < 0) & in_key_range(keys, 0, max((stop for _, stop in ranges), default=0))
+    if unknown.any():
+        row = int(np.argmax(unknown))
         raise PlaceError(
             f"The plan of split {split.name!r} has no stratum {strata[row].as_py()!r}, but a run "
             "does: they are of different builds. Remove the workspace and build again."
         )
-    ranges = split.strata.values()
     # Uses the last key, not the stop, which may be 2**64; an empty range becomes [1, 0].
     starts = np.array([start if start < stop else 1 for start, stop in ranges], np.uint64)
     lasts = np.array([stop - 1 if start < stop else 0 for start, stop in ranges], np.uint64)
-    selected &= (starts[codes] <= keys) & (keys <= lasts[codes])
+    selected &= (codes >= 0) & (starts[codes] <= keys) & (keys <= lasts[codes])
     return selected
 
 
