@@ -42,7 +42,7 @@ _SHOWN = 10
 _NEIGHBOURS = 256
 """In a band, a record is compared with so many others next to it, in the order of sketches."""
 _PAIRS_AT_ONCE = 1 << 14
-_FACTS = np.dtype([("key", np.uint64), ("content", np.uint64), ("split", np.int8)])
+_FACTS = np.dtype([("key", np.uint64), ("content", np.uint64), ("split", np.int16)])
 
 Rows = npt.NDArray[np.void]
 Numbers = npt.NDArray[np.int64]
@@ -220,7 +220,7 @@ class _Sketched:
         self._stack.close()
 
     def add(
-        self, batch: pa.RecordBatch, splits: npt.NDArray[np.int8], contents: npt.NDArray[np.uint64]
+        self, batch: pa.RecordBatch, splits: npt.NDArray[np.int16], contents: npt.NDArray[np.uint64]
     ) -> None:
         """Sketches some records."""
         facts = np.zeros(batch.num_rows, _FACTS)

@@ -30,7 +30,7 @@ _MEMORY_RECORDS = 4_000_000
 """Records compared at once, in about 200 MB."""
 _MAX_PARTS = 512
 """Maximum number of files open at once: above two billion records, more memory is used."""
-ROW = np.dtype([("content", np.uint64), ("split", np.int8)])
+ROW = np.dtype([("content", np.uint64), ("split", np.int16)])
 
 Rows = npt.NDArray[np.void]
 _T = TypeVar("_T")
@@ -161,8 +161,8 @@ def split_of_rows(
     partitions: npt.NDArray[np.int16],
     keys: npt.NDArray[np.uint64],
     strata: pa.Array | None,
-) -> npt.NDArray[np.int8]:
-    """The split of each record, an index into ``plans``, or -1 where a limit excludes it: int8[n].
+) -> npt.NDArray[np.int16]:
+    """The split of each record, an index into ``plans``, or -1 where a limit excludes it: int16[n].
 
     Args:
         plans: Splits that have shards.
@@ -170,7 +170,7 @@ def split_of_rows(
         keys: uint64[n].
         strata: string[n]; required for stratified splits.
     """
-    found = np.full(len(keys), -1, np.int8)
+    found = np.full(len(keys), -1, np.int16)
     for index, plan in enumerate(plans):
         inside = select_rows(plan, _whole(plan), partitions=partitions, keys=keys, strata=strata)
         found[inside] = index
