@@ -41,6 +41,7 @@ from ...transforms.storage.opened_source import (
     is_hidden,
     path_bytes,
 )
+from ...transforms.storage.tar import REPLACED
 from ...transforms.storage.unchanged import COARSE_NS, settled_ns
 from .exclusions import IdList, exclude_records, without_excluded
 from .hash_cache import HashCache, Known, read_hash_cache
@@ -219,7 +220,13 @@ def _select(source: Source, listed: Sequence[SourceFile]) -> Selection:
     """The files that a source selects, and all that cannot be read: these are not its to skip.
 
     A source knows files by their names, but a broken link may stand for a folder of records.
+    Members of an archive that later ones replace are only counted.
     """
+    replaced = sum(file.problem == REPLACED for file in listed)
+    if replaced:
+        selection = _select(source, [file for file in listed if file.problem != REPLACED])
+        num_skipped = {**selection.num_skipped, REPLACED: replaced}
+        return dataclasses.replace(selection, num_skipped=num_skipped)
     selection = source.select(listed)
     selected = {file.path for file in selection.files}
     unread = [

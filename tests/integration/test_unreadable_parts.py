@@ -115,6 +115,10 @@ SOURCES: dict[str, tuple[Source, Callable[[int], bytes], str]] = {
 }
 
 
+FOLDERS = [kind for kind in SOURCES if kind != "samples"]
+"""Those to which an archive is a folder; to WebDataset a tar is a file of samples."""
+
+
 def _recipe(source: Any, *, max_rejects: int = 0) -> ss.Recipe:
     prepare = []
     if isinstance(source, ss.AudioFolder):
@@ -177,7 +181,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SOURCES if kind != "samples"])
+@pytest.mark.parametrize("kind", FOLDERS)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_archive_is_refused(tmp_path: Path, kind: str, damage: str) -> None:
     name, change = DAMAGES[damage]
@@ -197,3 +201,17 @@ def test_an_intact_archive_is_read(tmp_path: Path, kind: str) -> None:
     source, _, _ = SOURCES[kind]
     snapshot = ss.build(_recipe(source(str(path))), tmp_path / "out")
     assert snapshot.manifest.splits["train"].num_examples == NUM_FILES
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_members_that_later_ones_replace_are_counted(tmp_path: Path, kind: str) -> None:
+    files = _files(kind)
+    whole = _tar(files)
+    first = next(iter(files))
+    appended = whole[: len(whole.rstrip(b"\0")) // 512 * 512 + 512] + _tar({first: files[first]})
+    (tmp_path / "a.tar").write_bytes(appended)
+    source, _, _ = SOURCES[kind]
+    snapshot = ss.build(_recipe(source(str(tmp_path / "a.tar"))), tmp_path / "out")
+    assert snapshot.manifest.splits["train"].num_examples == NUM_FILES
+    facts = json.loads((Path(snapshot.path) / "build.json").read_text())
+    assert facts["input"]["skipped"] == {"replaced by a later member of the same name": 1}

@@ -7,6 +7,7 @@ import lzma
 import os
 import pathlib
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import DataError, StorageError
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
-from snapshard.transforms.storage.tar import TarArchive
+from snapshard.transforms.storage.tar import LEADS_OUT, REPLACED, TarArchive
 
 CONTENTS = {"cat/1.jpg": b"one" * 400, "cat/2.jpg": b"", "dog/deep/3.jpg": bytes(range(256)) * 9}
 
@@ -188,7 +189,38 @@ def test_the_later_member_of_a_name_counts() -> None:
     end = len(first.rstrip(b"\0")) // 512 * 512 + 512
     archive = opened(first[:end] + tar_of({"a": b"newer"}))
     assert archive.cat_file("a") == b"newer"
-    assert not problems(archive)
+    assert problems(archive) == {f"a before byte {end}": REPLACED}
+
+
+def linked(*members: tuple[str, bytes, str, bytes]) -> TarArchive:
+    """An archive of (name, type, link, content)."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        for name, kind, link, content in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.size = kind, link, len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return opened(sink.getvalue())
+
+
+def test_links_give_what_unpacking_gives() -> None:
+    """A hard link keeps its content; a symbolic one follows what is there in the end."""
+    archive = linked(
+        ("early", tarfile.SYMTYPE, "later", b""),
+        ("a", tarfile.REGTYPE, "", b"old"),
+        ("hard", tarfile.LNKTYPE, "a", b""),
+        ("soft", tarfile.SYMTYPE, "a", b""),
+        ("a", tarfile.REGTYPE, "", b"new"),
+        ("later", tarfile.SYMTYPE, "soft", b""),
+        ("round", tarfile.SYMTYPE, "about", b""),
+        ("about", tarfile.SYMTYPE, "round", b""),
+    )
+    contents = {name: archive.cat_file(name) for name in ("hard", "soft", "early", "later")}
+    assert contents == {"hard": b"old", "soft": b"new", "early": b"new", "later": b"new"}
+    dead = "link to what its archive does not hold"
+    found = {name: why for name, why in problems(archive).items() if why != REPLACED}
+    assert found == {"about": dead, "round": dead}
+    assert len(problems(archive)) == 3
 
 
 def test_a_tar_cut_at_every_byte_is_refused() -> None:
@@ -258,6 +290,35 @@ def test_a_zip_that_leads_out_is_told(tmp_path: pathlib.Path) -> None:
         archive.writestr("good/1", b"x")
     found = {f.path: f.problem for f in open_source("a.zip", str(tmp_path)).list()}
     assert found == {"../evil": "path that leads out of its archive", "good/1": ""}
+
+
+def test_no_member_of_a_zip_is_lost(tmp_path: pathlib.Path) -> None:
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        warnings.simplefilter("ignore")  # of names that are there twice
+        for name in ("a.txt", "a.txt", "b.txt", "b.txt/", "/c.txt", "c.txt", "d/", "d/e.txt"):
+            archive.writestr(name, b"" if name.endswith("/") else name.encode())
+    source = open_source("a.zip", str(tmp_path))
+    found = {file.path: file.problem for file in source.list()}
+    good = {path for path, problem in found.items() if not problem}
+    assert good == {"a.txt", "b.txt", "c.txt", "d/e.txt"}
+    assert sorted(problem for problem in found.values() if problem) == [LEADS_OUT, REPLACED]
+    assert source.read("b.txt") == b"b.txt"
+    assert source.read("c.txt") == b"c.txt"
+
+
+def test_two_zips_in_one_file_are_refused(tmp_path: pathlib.Path) -> None:
+    def zipped(name: str) -> bytes:
+        sink = io.BytesIO()
+        with zipfile.ZipFile(sink, "w") as archive:
+            archive.writestr(name, b"x")
+        return sink.getvalue()
+
+    (tmp_path / "a.zip").write_bytes(zipped("a.txt") + zipped("b.txt"))
+    with pytest.raises(DataError, match="as two archives in one file have"):
+        open_source("a.zip", str(tmp_path))
+    # A program before it, as in an archive that unpacks itself, is none.
+    (tmp_path / "b.zip").write_bytes(b"MZ" + bytes(100) + zipped("b.txt"))
+    assert [file.path for file in open_source("b.zip", str(tmp_path)).list()] == ["b.txt"]
 
 
 def test_a_zip_cut_at_every_byte_is_told(tmp_path: pathlib.Path) -> None:

@@ -420,8 +420,12 @@ class OpenedSource:
         else:
             prefix = self.full_path("")
             listed = filesystem.find(self.root, detail=True)
-            names = sorted(listed)  # an absolute name sorts first and gives way to its twin
-            listed_files = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in names}
+            listed_files = {}
+            for name in sorted(listed):
+                path = name.removeprefix(prefix).lstrip("/")
+                if path in listed_files:  # an absolute name sorts first
+                    listed_files[f"{path} at the root"] = listed_files[path]
+                listed_files[path] = listed[name]
         builds = tuple(_holders_of_builds(listed_files))
         for path, info in listed_files.items():
             if path.startswith(builds):

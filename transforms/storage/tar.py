@@ -17,7 +17,7 @@ import posixpath
 import tarfile
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from fsspec.archive import AbstractArchiveFileSystem
@@ -211,10 +211,14 @@ def _pax_records(content: bytes) -> dict[str, str]:
 
 
 LEADS_OUT = "path that leads out of its archive"
+REPLACED = "replaced by a later member of the same name"
+"""The problem of an earlier member, whose content does not count, as when unpacking."""
 MAX_NAME_BYTES = 4096
 """Also the longest path of a filesystem. The cost of longer ones grows faster than their length."""
 
 _SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_MAX_LINKS = 40
+"""Maximum number of links to follow, as in Linux."""
 _BUFFER_BYTES = 256 << 10
 _PADDING_BYTES = 64 << 10
 """How much after the end is checked: tapes pad their blocks with zeros."""
@@ -290,7 +294,8 @@ class TarArchive(AbstractArchiveFileSystem):
 
     def _find_members(self, max_bytes: int) -> dict[str, _Member]:
         members: dict[str, _Member] = {}
-        links: dict[str, str] = {}
+        links: dict[str, str | _Member] = {}
+        """By path: the path of a symbolic link's target, or what a hard link is of."""
         file = io.BufferedReader(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
 
         def read(start: int, stop: int) -> bytes:
@@ -309,13 +314,17 @@ class TarArchive(AbstractArchiveFileSystem):
                     path = f"{path[:100]}… at byte {member.offset}"
                     members[path] = _unfit(too_long_name(num_bytes))
                     continue
-                # Of two members of one name the later one counts, as when unpacking.
-                links.pop(path, None)
+                if path in members or path in links:
+                    members[f"{path} before byte {member.offset}"] = _unfit(REPLACED)
+                    links.pop(path, None)
                 if member.name.startswith("/") or ".." in path.split("/"):
                     members[path] = _unfit(LEADS_OUT)
                 elif member.kind in ("symlink", "hardlink"):
                     folder = posixpath.dirname(path) if member.kind == "symlink" else ""
-                    links[path] = posixpath.normpath(posixpath.join(folder, member.link))
+                    target = posixpath.normpath(posixpath.join(folder, member.link))
+                    # A hard link is of what its target is now, even if that is replaced later.
+                    is_hard = member.kind == "hardlink" and _normal(target) in members
+                    links[path] = members[_normal(target)] if is_hard else target
                     members.pop(path, None)
                 else:
                     members[path] = self._member(member)
@@ -334,17 +343,15 @@ class TarArchive(AbstractArchiveFileSystem):
                 f"files: {self._damage}. Copy or create it again."
             )
         num_bytes = sum(member.num_bytes for member in members.values())
-        for path, target in links.items():
-            linked = None if target.startswith("/") else members.get(_normal(target))
+        linked_members = {}
+        for path, linked_to in links.items():
+            linked = _resolved(linked_to, members, links)
             num_bytes += linked.num_bytes if linked else 0
             if num_bytes > max_bytes:
                 # Links to one member may multiply its bytes without limit.
-                members[path] = _unfit(
-                    "link of an archive whose files repeat its content too often"
-                )
-            else:
-                members[path] = linked or _unfit("link to what its archive does not hold")
-        return members
+                linked = _unfit("link of an archive whose files repeat its content too often")
+            linked_members[path] = linked or _unfit("link to what its archive does not hold")
+        return members | linked_members
 
     def _member(self, member: TarMember) -> _Member:
         if member.kind == "special":
@@ -455,6 +462,24 @@ def _normal(name: str) -> str:
     """A member's name, normalized to a path relative to the root."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return "/".join(parts)
+
+
+def _resolved(
+    target: str | _Member, members: Mapping[str, _Member], links: Mapping[str, str | _Member]
+) -> _Member | None:
+    """The member that a link leads to, through other links; None if there is none."""
+    for _ in range(_MAX_LINKS):
+        if isinstance(target, _Member):
+            return target
+        if target.startswith("/"):
+            return None
+        path = _normal(target)
+        if path in members:
+            return members[path]
+        if path not in links:
+            return None
+        target = links[path]
+    return None
 
 
 def _unfit(problem: str) -> _Member:

@@ -25,7 +25,7 @@ from fsspec.archive import AbstractArchiveFileSystem
 from ...schemas.errors import DataError
 from ...schemas.limits import FREE_BYTES
 from .decompress import Ranges, Read, made_of
-from .tar import MAX_NAME_BYTES, too_long_name
+from .tar import MAX_NAME_BYTES, REPLACED, too_long_name
 
 FOLDER_WITH_BYTES = "name of a folder, and bytes as a file has them"
 """The problem of a member whose name is most likely damaged."""
@@ -41,6 +41,8 @@ _PIECE_BYTES = 4 << 10
 _DICTIONARY_BYTES = 256 << 20
 _UTF_8, _ENCRYPTED, _SIZE_FOLLOWS = 0x800, 0x61, 0x8
 _ZIP64 = 0xFFFFFFFF
+_MEMBER, _END = b"PK\3\4", b"PK\5\6"
+"""Marks of a member, and of the end record."""
 _MAX_LOOKED_AT = 10_000
 _END_BYTES = 22 + (1 << 16)
 """Size of an archive's end record with the longest comment."""
@@ -49,6 +51,19 @@ _END_BYTES = 22 + (1 << 16)
 def _is_folder(info: zipfile.ZipInfo) -> bool:
     # ``info.is_dir()`` fails where the name is empty.
     return info.filename.endswith("/") or not info.filename
+
+
+def _is_bare_folder(info: zipfile.ZipInfo) -> bool:
+    return _is_folder(info) and not info.file_size
+
+
+def _bytes_before(file: Any, start: int) -> int:
+    """Bytes before an archive whose table of contents is at ``start``: it states another place."""
+    num_bytes = file.seek(0, os.SEEK_END)
+    file.seek(max(0, num_bytes - _END_BYTES))
+    tail = file.read()
+    (stated,) = struct.unpack_from("<I", tail, tail.rfind(_END) + 16)
+    return 0 if stated == _ZIP64 else start - int(stated)
 
 
 class ZipArchive(AbstractArchiveFileSystem):
@@ -99,9 +114,29 @@ class ZipArchive(AbstractArchiveFileSystem):
         ) as error:
             what = truncation(file) or f"is not a zip archive ({error})"
             raise DataError(f"{name} {what}. Copy it again, or correct the source.") from None
-        # Of two members of one name the later one counts.
-        self._members = {info.filename.rstrip("/"): info for info in infos}
+        before = _bytes_before(file, end)
+        if before > 0 and read(0, len(_MEMBER)) == _MEMBER:
+            raise DataError(
+                f"{name} has members in its first {before:,} bytes that its table of contents does "
+                "not list, as two archives in one file have. Separate or create it again."
+            )
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        self._replaced: set[str] = set()
+        for info in infos:
+            self._add(info)
         self._problems = dict(self._find_problems(end, max_expansion))
+
+    def _add(self, info: zipfile.ZipInfo) -> None:
+        """Adds a member. Of two files of one name the later one counts, as when unpacking."""
+        name = info.filename.rstrip("/")
+        earlier = self._members.get(name)
+        if earlier is not None and not _is_bare_folder(earlier):
+            if _is_bare_folder(info):
+                return
+            replaced = f"{name} at byte {earlier.header_offset}"
+            self._members[replaced] = earlier
+            self._replaced.add(replaced)
+        self._members[name] = info
 
     def _find_problems(self, end: int, max_expansion: int) -> Iterator[tuple[str, str]]:
         """Members that are not read, and why; ``end`` is where the table of contents begins."""
@@ -113,7 +148,9 @@ class ZipArchive(AbstractArchiveFileSystem):
             stop = info.header_offset + _HEADER_BYTES + info.compress_size
             overlaps, end = stop > end, info.header_offset
             length = len(name.encode("utf-8", "surrogateescape"))
-            if length > MAX_NAME_BYTES:
+            if name in self._replaced:
+                yield name, REPLACED
+            elif length > MAX_NAME_BYTES:
                 yield name, too_long_name(length)
             elif _is_folder(info):
                 if info.file_size:
