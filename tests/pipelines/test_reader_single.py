@@ -50,6 +50,12 @@ def own(tmp_path: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
     return write(tmp_path / "own", write_snapshot, "none")
 
 
+@pytest.fixture
+def plain(readers: dict[str, types.ModuleType]) -> types.ModuleType:
+    """A snapshot that no test changes."""
+    return readers["none"]
+
+
 def named(value: Any) -> str | None:
     """The name of a test with these options."""
     return "-".join(value) or "plain" if isinstance(value, dict) else None
@@ -119,7 +125,7 @@ class TestSingle:
         assert len({*seen}) == len(seen)
 
     @pytest.mark.slow
-    def test_resumes_at_an_example(self, own: types.ModuleType) -> None:
+    def test_resumes_at_an_example(self, plain: types.ModuleType) -> None:
         options: dict[str, Any]
         for options, starts in (
             ({"seed": 1}, (1, NUM - 1, NUM + 200)),
@@ -127,9 +133,9 @@ class TestSingle:
             ({"seed": 1, "balance": "uniform"}, (128, NUM + 200)),
         ):
             given = {"epochs": 2, **options}
-            whole = [int(one["number"]) for one in own.dataset("train", None, **given)]
+            whole = [int(one["number"]) for one in plain.dataset("train", None, **given)]
             for start in starts:
-                rest = own.dataset("train", None, start_step=start, **given)
+                rest = plain.dataset("train", None, start_step=start, **given)
                 assert [int(one["number"]) for one in rest] == whole[start:]
 
     def test_windows(self, reader: types.ModuleType) -> None:
@@ -325,36 +331,36 @@ class TestResults:
         ids=["other names", "a tuple of inputs", "another label", "weights", "a pair", "one-hot"],
     )
     def test_other_values(
-        self, own: types.ModuleType, name: str, options: dict[str, Any], function: Any
+        self, plain: types.ModuleType, name: str, options: dict[str, Any], function: Any
     ) -> None:
-        dataset = own.dataset("train", 8, **{name: function}, **options)
+        dataset = plain.dataset("train", 8, **{name: function}, **options)
         assert {one.shape[0] for one in tf.nest.flatten(next(iter(dataset)))} == {8}
 
-    def test_a_list_is_a_tensor_of_each_example(self, own: types.ModuleType) -> None:
+    def test_a_list_is_a_tensor_of_each_example(self, plain: types.ModuleType) -> None:
         """As in ``Dataset.map``; in a batch it was [2, batch]."""
-        dataset = own.dataset(
+        dataset = plain.dataset(
             "train", 8, augment=lambda one, seed: {"both": [one["number"], -one["number"]]}
         )
         both = next(iter(dataset))["both"].numpy()
         assert both.shape == (8, 2)
         assert (both[:, 0] == -both[:, 1]).all()
 
-    def test_one_value_for_a_batch(self, own: types.ModuleType) -> None:
+    def test_one_value_for_a_batch(self, plain: types.ModuleType) -> None:
         with pytest.raises(ValueError, match=r"augment_batch= must return .* found a scalar"):
-            own.dataset(
+            plain.dataset(
                 "train", 8, augment_batch=lambda batch, _: {"mean": tf.reduce_mean(batch["number"])}
             )
 
 
 class TestHowMuchAtATime:
     @pytest.mark.slow
-    def test_numbers_give_the_same_batches(self, own: types.ModuleType) -> None:
-        plain = batched(own.dataset("train", 16, seed=1))
+    def test_numbers_give_the_same_batches(self, plain: types.ModuleType) -> None:
+        expected = batched(plain.dataset("train", 16, seed=1))
         for parallelism, prefetch in ((1, 0), (3, 2), (64, None), (None, 0)):
             options = {"parallelism": parallelism, "prefetch": prefetch}
-            dataset = own.dataset("train", 16, seed=1, **options)
-            assert dataset.cardinality() == own.steps("train", 16, seed=1, **options)
-            assert batched(dataset) == plain
+            dataset = plain.dataset("train", 16, seed=1, **options)
+            assert dataset.cardinality() == plain.steps("train", 16, seed=1, **options)
+            assert batched(dataset) == expected
             last = type(dataset).__name__
             assert ("Prefetch" in last) is (prefetch != 0)
 
@@ -363,7 +369,7 @@ class TestHowMuchAtATime:
         [{"parallelism": 0}, {"parallelism": True}, {"prefetch": -1}, {"prefetch": 1.5}],
         ids=str,
     )
-    def test_invalid(self, own: types.ModuleType, options: dict[str, Any]) -> None:
-        for make in (own.dataset, own.steps):
+    def test_invalid(self, plain: types.ModuleType, options: dict[str, Any]) -> None:
+        for make in (plain.dataset, plain.steps):
             with pytest.raises(ValueError, match=r"must be an integer from [01]"):
                 make("train", 8, **options)
