@@ -29,7 +29,7 @@ from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.json import source as json_lines
 from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 
-from ..pipelines.read_records import read_blocks, survey_of
+from ..pipelines.read_records import num_to_prepare, read_blocks, survey_of
 
 BLOCK_BYTES = 16_000
 CUT_BYTES = 8_000
@@ -175,16 +175,13 @@ def edit(recipe: Path, tmp_path: Path, change: Callable[[], object], touched: se
     assert {name: before[name] for name in before.keys() & after.keys()} == {
         name: after[name] for name in before.keys() & after.keys()
     }
-    old, new = set(first.inventory.blocks), set(second.inventory.blocks)
-    check_near(old, new, touched)
-    if first.stage_digests != second.stage_digests:
-        old = set()
+    check_near(set(first.inventory.blocks), set(second.inventory.blocks), touched)
     rows, others = (dict(collections.ChainMap(*read.values())) for read in (before, after))
     both = rows.keys() & others.keys()
     assert all(rows[name][PARTITION] == others[name][PARTITION] for name in both)
     return Edited(
         len(before),
-        len(new - old),
+        num_to_prepare(first, second),
         others.keys() - both,
         rows.keys() - both,
         {name for name in both if rows[name] != others[name]},

@@ -38,6 +38,13 @@ def survey_of(recipe: ss.Recipe, folder: Path, *, limit: int | None = None) -> S
     return take_survey(recipe, workspace=_workspace(folder), progress=Silent(), limit=limit)
 
 
+def num_to_prepare(before: Survey, after: Survey) -> int:
+    """How many blocks have no run yet, where those of another survey have theirs."""
+    same = before.stage_digests == after.stage_digests
+    known = {block.block_id for block in before.inventory.blocks} if same else set()
+    return sum(block.block_id not in known for block in after.inventory.blocks)
+
+
 def read_blocks(survey: Survey, folder: Path, blocks: Iterable[Block] | None = None) -> ReadRecords:
     """Prepares the first stage of blocks of a survey, by default of all."""
     config = first_config(survey, carry(survey.recipe), _workspace(folder))

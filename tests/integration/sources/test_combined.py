@@ -1,5 +1,6 @@
 """Several sources in one snapshot: all of their records come back, under the sources' names."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from snapshard.pipelines.inspect.forecast import forecast
 from snapshard.pipelines.inspect.rejects import RejectFilter, RejectsFile, export_payloads
 from snapshard.pipelines.inspect.why import why
 from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.survey.survey import Survey
 from snapshard.schemas.errors import (
     DataError,
     RecipeError,
@@ -27,6 +29,7 @@ from snapshard.schemas.errors import (
 )
 from snapshard.schemas.progress import Silent
 
+from ...pipelines.read_records import num_to_prepare, read_blocks, read_records, survey_of
 from .built import build_all
 
 OLD = [{"id": i, "kind": "ab"[i % 2], "old": i / 2 + 0.25} for i in range(5)]
@@ -238,17 +241,20 @@ def test_images_in_files_and_rows_come_back_together(lab: Any, tmp_path: Path) -
         assert one["label"] == other["label"]
 
 
-def test_another_source_changes_no_id_and_prepares_nothing_again(lab: Any, tmp_path: Path) -> None:
+def surveyed(folder: Path, **sources: Any) -> Survey:
+    splits = ss.Splits(train=0.5, test=0.5)
+    return survey_of(ss.Recipe(name="made", source=ss.Sources(**sources), splits=splits), folder)
+
+
+def test_another_source_changes_no_id_and_prepares_nothing_again(tmp_path: Path) -> None:
     one, other = made(tmp_path / "o", "Csv", OLD), made(tmp_path / "p", "Csv", OLD)
-    splits = {"splits": ss.Splits(train=0.5, test=0.5, allow_empty=True)}
-    alone = build_all(tmp_path, ss.Sources(m=one), **splits)
-    both = build_all(tmp_path, ss.Sources(z=other, m=one), **splits)
-    turned = build_all(tmp_path, ss.Sources(m=one, z=other), **splits)
-    assert turned.path == both.path != alone.path
-    split_of = {i: split for i, split, _ in lab.read_back(both).rows()}
-    for record_id, split, _ in lab.read_back(alone).rows():
-        assert split_of[record_id] == split
-    assert lab.build_facts(both)["blocks"] == {"total": 2, "prepared": 1}
+    alone = surveyed(tmp_path, m=one)
+    both, turned = surveyed(tmp_path, z=other, m=one), surveyed(tmp_path, m=one, z=other)
+    assert turned.fingerprint == both.fingerprint != alone.fingerprint
+    assert len(both.inventory.blocks) == 2
+    assert num_to_prepare(alone, both) == 1
+    found = read_blocks(alone, tmp_path).records
+    assert found.items() <= read_blocks(both, tmp_path).records.items()
 
 
 def test_a_source_with_a_table_prepares_no_other_again(lab: Any, tmp_path: Path) -> None:
@@ -258,9 +264,9 @@ def test_a_source_with_a_table_prepares_no_other_again(lab: Any, tmp_path: Path)
     (tmp_path / "b.csv").write_text("\n".join(["file,label", *lines]) + "\n")
     folder = ss.ImageFolder(str(tmp_path / "a"))
     table = ss.ImageFolder(str(tmp_path / "b"), table=str(tmp_path / "b.csv"))
-    build_all(tmp_path, ss.Sources(a=folder))
-    both = build_all(tmp_path, ss.Sources(a=folder, b=table))
-    assert lab.build_facts(both)["blocks"] == {"total": 2, "prepared": 1}
+    both = surveyed(tmp_path, a=folder, b=table)
+    assert len(both.inventory.blocks) == 2
+    assert num_to_prepare(surveyed(tmp_path, a=folder), both) == 1
 
 
 def test_a_changed_file_prepares_one_block_of_its_source(lab: Any, tmp_path: Path) -> None:
@@ -340,16 +346,15 @@ def test_rejects_name_their_source_and_their_payloads_are_found(lab: Any, tmp_pa
         build_all(tmp_path / "refused", source, max_rejects=0)
 
 
-def test_rejected_rows_have_their_place(lab: Any, tmp_path: Path) -> None:
-    source = ss.Sources(old=made(tmp_path / "o", "Csv", OLD), new=made(tmp_path / "n", "Csv", NEW))
-    build_all(tmp_path, source)
+def test_rejected_rows_have_their_place(tmp_path: Path) -> None:
+    old, new = made(tmp_path / "o", "Csv", OLD), made(tmp_path / "n", "Csv", NEW)
     with (tmp_path / "n" / "t.csv").open("a") as file:
         file.write("13,a\n")
-    snapshot = build_all(tmp_path, source, max_rejects=1)
-    (reject,) = lab.rejects(snapshot)
-    assert reject["source"] == "new/t.csv"
-    assert reject["id"] == f"new/t.csv#{reject['position']}"
-    assert reject["payload"] == b"13,a"
+    read = read_blocks(surveyed(tmp_path, old=old, new=new), tmp_path)
+    (reject,) = read.rejects.values()
+    assert reject.source == "new/t.csv"
+    assert reject.record_id == f"new/t.csv#{reject.position}"
+    assert reject.payload == b"13,a"
 
 
 @pytest.mark.parametrize("kind", ["Csv", "Parquet"])
@@ -369,22 +374,21 @@ def test_tables_of_labels_stay_with_their_source(lab: Any, tmp_path: Path) -> No
         files = sorted(file.name for file in (tmp_path / name).rglob("*.jpg"))
         lines = [f"{file},{classes[at % 2]}" for at, file in enumerate(files)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["file,label", *lines]) + "\n")
-    source = ss.Sources(
-        **{
-            name: ss.ImageFolder(str(tmp_path / name), table=str(tmp_path / f"{name}.csv"))
-            for name in ("one", "two")
-        }
-    )
-    snapshot = build_all(tmp_path, source)
+    sources = {
+        name: ss.ImageFolder(str(tmp_path / name), table=str(tmp_path / f"{name}.csv"))
+        for name in ("one", "two")
+    }
+    snapshot = build_all(tmp_path, ss.Sources(**sources))
     assert snapshot.manifest.features["label"] == ss.ClassLabel(("a", "b", "c"))
     for record_id, row in lab.rows_back(snapshot).items():
         classes = {"one": "ab", "two": "bc"}[record_id.partition("/")[0]]
         number = int(Path(record_id).stem)
         assert "abc"[int(row["label"])] == classes[number % 2]
-    table = tmp_path / "one.csv"
+    before, table = surveyed(tmp_path, **sources), tmp_path / "one.csv"
     table.write_text(table.read_text().replace("0000.jpg,a", "0000.jpg,b"))
-    again = build_all(tmp_path, source)
-    assert lab.build_facts(again)["blocks"] == {"total": 2, "prepared": 1}
+    after = surveyed(tmp_path, **sources)
+    assert len(after.inventory.blocks) == 2
+    assert num_to_prepare(before, after) == 1
 
 
 def test_steps_and_the_model_for_serving(lab: Any, tmp_path: Path) -> None:
@@ -442,7 +446,6 @@ def test_errors_name_the_source(tmp_path: Path) -> None:
         build_all(tmp_path / "o", ss.Sources(o=ss.Csv(good.url), e=ss.Files(good.url, read=print)))
 
 
-@pytest.mark.slow
 def test_excluded_records_of_each_source_are_left_out(lab: Any, tmp_path: Path) -> None:
     lab.make_images(tmp_path / "files", num=6, classes=2)
     files = sorted((tmp_path / "files").rglob("*.jpg"))
@@ -451,17 +454,15 @@ def test_excluded_records_of_each_source_are_left_out(lab: Any, tmp_path: Path) 
     folder = ss.ImageFolder(str(tmp_path / "files"))
     types = {"image": ss.Image(storage="encoded")}
     table = ss.Parquet(str(tmp_path / "rows.parquet"), label="label", types=types)
-    for number, source in enumerate(
-        (ss.Sources(a=folder, b=folder), ss.Sources(a=folder, b=table), ss.Sources(a=table))
-    ):
-        every = sorted(lab.rows_back(build_all(tmp_path / f"{number}", source)))
-        gone = [every[0], every[-1]]
+    for sources in ({"a": folder, "b": folder}, {"a": folder, "b": table}, {"a": table}):
+        recipe = ss.Recipe(name="made", source=ss.Sources(**sources))
+        every = read_records(recipe, tmp_path).records
+        gone = [min(every), max(every)]
         (tmp_path / "ids.txt").write_text("\n".join([*gone, "c/other"]) + "\n")
-        exclude = str(tmp_path / "ids.txt")
-        snapshot = build_all(tmp_path / f"{number}", source, exclude=exclude)
-        assert sorted(lab.rows_back(snapshot)) == every[1:-1]
-        again = build_all(tmp_path / f"{number} again", source, exclude=exclude)
-        assert lab.hashes(again) == lab.hashes(snapshot)
+        without = dataclasses.replace(recipe, exclude=str(tmp_path / "ids.txt"))
+        found = read_records(without, tmp_path)
+        assert found.num_excluded == 2
+        assert found.records == {name: every[name] for name in every.keys() - {*gone}}
 
 
 @pytest.mark.slow
