@@ -12,8 +12,10 @@ from PIL import Image as PillowImage
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import suggest_recipe
 from snapshard.pipelines.inventory import step as inventory
+from snapshard.pipelines.survey.survey import Survey
 from snapshard.transforms.sources.blocks import group_blocks
 
+from ..pipelines.read_records import num_to_prepare, read_blocks, survey_of
 from .documented import run_examples
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "detection.md"
@@ -133,41 +135,41 @@ def test_faults_are_counted(coco: Any, tmp_path: Path, lab: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["coco", "jsonl"])
 def test_a_changed_annotation_prepares_its_block_again(
-    coco: Any, tmp_path: Path, lab: Any, monkeypatch: pytest.MonkeyPatch, form: str
+    coco: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     grouping = functools.partial(group_blocks, block_bytes=40_000)
     monkeypatch.setattr(inventory, "group_blocks", grouping)
 
-    def built(content: Any, out: str = "out") -> tuple[ss.Snapshot, dict[str, int]]:
+    def surveyed(content: Any, work: Path = tmp_path) -> Survey:
         table = tmp_path / f"table.{'json' if form == 'coco' else form}"
         table.write_text(json.dumps(content) if form == "coco" else "\n".join(as_lines(content)))
         source = ss.ImageFolder(str(tmp_path / "train2017"), table=str(table))
-        steps = [ss.images.decode("image")]
-        recipe = ss.Recipe(name="coco", source=source, prepare=steps, max_rejects=5)
-        snapshot = ss.build(recipe, tmp_path / out)
-        return snapshot, lab.build_facts(snapshot)["blocks"]
+        recipe = ss.Recipe(name="coco", source=source, prepare=[ss.images.decode("image")])
+        return survey_of(recipe, work)
 
-    _, all_blocks = built(coco)
-    assert all_blocks["prepared"] == all_blocks["total"] > 4
+    first = surveyed(coco)
+    assert len(first.inventory.blocks) > 4
     moved = json.loads(json.dumps(coco))
     moved["annotations"][7]["bbox"][0] += 1
-    changed, blocks = built(moved)
-    assert blocks == {"prepared": 1, "total": all_blocks["total"]}
-    anew, blocks = built(moved, "anew")
-    assert blocks["prepared"] == all_blocks["total"]
-    assert lab.hashes(changed) == lab.hashes(anew)
+    second, anew = surveyed(moved), surveyed(moved, tmp_path / "anew")
+    assert len(second.inventory.blocks) == len(first.inventory.blocks)
+    assert num_to_prepare(first, second) == 1
+    assert second.inventory.blocks == anew.inventory.blocks
+    before, after = (read_blocks(survey, tmp_path).records for survey in (first, anew))
+    (changed,) = (name for name in before if before[name] != after[name])
+    assert int(Path(changed).stem) == moved["annotations"][7]["image_id"]
     lost = json.loads(json.dumps(moved))
     lost["images"][3]["file_name"] = "gone.jpg"
     if form == "jsonl":
         del lost["images"][3]
-    _, blocks = built(lost)
-    assert blocks["prepared"] == 1
+    third = surveyed(lost)
+    assert num_to_prepare(second, third) == 1
     # The order of images says nothing, nor do annotations of others.
     lost["images"].reverse()
-    changed, blocks = built(lost)
-    assert blocks["prepared"] == 0
-    reject = next(row for row in lab.rejects(changed))
-    assert (reject["id"], reject["reason"]) == ("000000000003.jpg", "no row in the table")
+    fourth = surveyed(lost)
+    assert num_to_prepare(third, fourth) == 0
+    (reject,) = read_blocks(fourth, tmp_path).rejects.values()
+    assert (reject.record_id, reject.reason) == ("000000000003.jpg", "no row in the table")
 
 
 def as_lines(content: Any) -> list[str]:
