@@ -231,14 +231,14 @@ def test_copies_with_changes_are_counted(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["images", "texts"])
+@pytest.mark.parametrize(("name", "workers"), [("images", 1), ("texts", 2)])
 def test_neither_workers_nor_blocks_count(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = build(tmp_path, name)
     grouping = functools.partial(group_blocks, block_bytes=20_000)
     monkeypatch.setattr(inventory, "group_blocks", grouping)
-    second = build(tmp_path, name, "again", workers=2)
+    second = build(tmp_path, name, "again", workers=workers)
     assert facts_of(first) == facts_of(second)
     assert (Path(first.path) / "manifest.json").read_bytes() == (
         Path(second.path) / "manifest.json"
