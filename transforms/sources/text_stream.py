@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...schemas.limits import Limits
 from ...schemas.recipe import OpenSource
-from ..storage.decompress import DamagedError, Read, compression_of, decompressed
+from ..storage.decompress import DamagedError, Read, compression_of, decompressed, other_compression
 
 Offsets = npt.NDArray[np.int64]
 
@@ -105,7 +105,7 @@ def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -
         stop = min(stop, num_bytes)
         return head[start:stop] if stop <= len(head) else opened.read(path, start, stop)
 
-    compression = compression_of(head)
+    compression = compression_of(head) or other_compression(head)
     if not compression and encoding == "utf-8" and not _mark_of(head):
         return _Plain(read, num_bytes, opened.limits.max_row_bytes)
     return _Stream(read, compression, encoding, opened.limits)

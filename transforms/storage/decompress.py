@@ -86,6 +86,15 @@ class Ranges(io.RawIOBase):
         return len(found)
 
 
+_OTHERS = {
+    b"\x04\x22\x4d\x18": "lz4",
+    b"\x1f\x9d": "compress (.Z)",
+    b"\xff\x06\x00\x00sNaPpY": "snappy",
+    b"\x5d\x00\x00": "lzma",
+}
+"""First bytes of compressions that are recognized only to refuse them by name."""
+
+
 class DamagedError(Exception):
     """A compressed file is truncated, or damaged."""
 
@@ -115,6 +124,15 @@ def compression_of(head: bytes) -> str:
     if head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
         return "bzip2"
     return ""
+
+
+def other_compression(head: bytes) -> str:
+    """A compression that a file's first bytes show, and that :func:`decompressed` refuses; or "".
+
+    >>> other_compression(bytes.fromhex("04224d18")), other_compression(b"]a,b")
+    ('lz4', '')
+    """
+    return next((name for mark, name in _OTHERS.items() if head.startswith(mark)), "")
 
 
 def compressed_offset(read: Read, compression: str, offset: int) -> int:
@@ -149,13 +167,17 @@ def decompressed(
 
     Args:
         read: Reads the compressed file.
-        compression: As :func:`compression_of` returns it, or ``zlib``.
+        compression: As :func:`compression_of` returns it, or ``zlib``; one that
+            :func:`other_compression` returns is refused.
         max_expansion: Maximum ratio of bytes produced to bytes read, once more than 256 MiB are
             produced: beyond it the file is a decompression bomb and counts as damaged.
 
     Raises:
         DamagedError: after all content before the damage has been yielded.
     """
+    if compression in _OTHERS.values():
+        what = "cannot be read (gzip, zstd, bzip2 and xz can): it begins"
+        raise DamagedError(compression, offset=0, detail=what)
     num_read = num_given = 0
 
     def counted(start: int, stop: int) -> bytes:
@@ -213,8 +235,12 @@ def _pieces(read: Read, compression: str, *, single_from: int | None) -> Iterato
                 size = 1 if start >= single_from else min(size, single_from - start)
             piece = data[position : position + size]
             if ended:
-                if compression == "gzip" and not piece.strip(b"\0"):
-                    position += len(piece)  # the padding of tapes and block devices
+                padding = len(piece) - len(piece.lstrip(b"\0"))
+                # Of xz between its streams; of tapes and block devices behind gzip.
+                if padding and (
+                    compression == "xz" or (compression == "gzip" and padding == len(piece))
+                ):
+                    position += padding
                     continue
                 decoder, fed_any, ended = new(), False, False
             try:

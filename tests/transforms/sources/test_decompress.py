@@ -9,7 +9,12 @@ from collections.abc import Callable
 import pytest
 import zstandard
 
-from snapshard.transforms.storage.decompress import DamagedError, compression_of, decompressed
+from snapshard.transforms.storage.decompress import (
+    DamagedError,
+    compression_of,
+    decompressed,
+    other_compression,
+)
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -80,6 +85,33 @@ def test_zeros_that_a_tape_adds_are_no_damage() -> None:
     assert read_out(gzip.compress(b"a\n") + bytes(10_000), "gzip") == (b"a\n", None)
     found, error = read_out(gzip.compress(b"a\n") + b"junk", "gzip")
     assert (found, error is None) == (b"a\n", False)
+
+
+def test_padding_between_streams_of_xz_is_no_damage() -> None:
+    one, two = lzma.compress(b"a\n"), lzma.compress(b"b\n")
+    assert read_out(one + bytes(8) + two + bytes(4), "xz") == (b"a\nb\n", None)
+    assert read_out(one + bytes(100_000) + two, "xz") == (b"a\nb\n", None)
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (b"\x04\x22\x4d\x18@@", "lz4"),
+        (b"\x1f\x9d\x90a", "compress (.Z)"),
+        (b"\xff\x06\x00\x00sNaPpY", "snappy"),
+        (lzma.compress(b"a\n", lzma.FORMAT_ALONE), "lzma"),
+    ],
+)
+def test_other_compressions_are_named(head: bytes, name: str) -> None:
+    assert compression_of(head) == ""
+    content, error = read_out(head, other_compression(head))
+    assert content == b""
+    assert f"{name} data cannot be read" in str(error)
+
+
+@pytest.mark.parametrize("head", [b"", b"]\n", b"]a,b\n", b"a,b\n1,2\n"])
+def test_text_is_not_taken_for_another_compression(head: bytes) -> None:
+    assert other_compression(head) == ""
 
 
 def test_frames_to_be_skipped() -> None:
