@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -48,6 +49,8 @@ _DEFECT = 5
 """Exit code for unexpected errors. Python's own code, 1, would make schedulers retry."""
 _MAX_FEATURES = 20
 """Maximum number of features that ``build`` prints."""
+_LINES = 1_000
+"""Lines that are printed at once."""
 _MAX_LEAKS = 4
 """Maximum number of combinations of splits that are named: a cross-validation has many."""
 
@@ -572,8 +575,10 @@ def rejects(
         lines = list_lines(rejects_file, wanted, first=offset, number=number, as_json=as_json)
     else:
         lines = group_lines(rejects_file, wanted, by=by, as_json=as_json)
-    for line in lines:
-        terminal.say(line)
+    # Together: looking for secrets, and the terminal, cost more than a line.
+    remaining = iter(lines)
+    while some := list(itertools.islice(remaining, _LINES)):
+        terminal.say("\n".join(some))
 
 
 @app.command()
