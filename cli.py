@@ -49,6 +49,8 @@ _DEFECT = 5
 """Exit code for unexpected errors. Python's own code, 1, would make schedulers retry."""
 _MAX_FEATURES = 20
 """Maximum number of features that ``build`` prints."""
+_MOST = 2**31 - 1
+"""The largest number of lines to show or skip."""
 _LINES = 1_000
 """Lines that are printed at once."""
 _MAX_LEAKS = 4
@@ -517,11 +519,16 @@ def rejects(
     number: Annotated[
         int,
         typer.Option(
-            "--number", min=0, help="With --list: show at most N; 0 for all.", metavar="N"
+            "--number",
+            min=0,
+            max=_MOST,
+            help="With --list: show at most N; 0 for all.",
+            metavar="N",
         ),
     ] = 20,
     offset: Annotated[
-        int, typer.Option(min=0, help="With --list: skip the first N.", metavar="N")
+        int,
+        typer.Option(min=0, max=_MOST, help="With --list: skip the first N.", metavar="N"),
     ] = 0,
     stage: Annotated[
         str | None, typer.Option(help="Only rejects of this stage.", show_default=False)

@@ -487,6 +487,13 @@ class TestErrors:
             (["rejects", "x", "--number", "3"], "--number: requires --list"),
             (["rejects", "x", "--offset", "3"], "--offset: requires --list"),
             (["rejects", "x", "--source", "y"], "--source: requires --export"),
+            *(
+                (
+                    ["rejects", "x", "--list", option, f"1{30 * '0'}"],
+                    f"for '{option}': expected less",
+                )
+                for option in ("--number", "--offset")
+            ),
             (["verify", "x", "--seed", "3"], "--seed: requires --sample"),
             (["build", "nowhere", "--out", "y"], "The source nowhere does not exist"),
             (["build", "nowhere.py", "--out", "y"], "nowhere.py does not exist"),
