@@ -804,6 +804,12 @@ def gc(
             f"The workspace {path} belongs to another output root, from which this one was copied "
             "or moved: it was not touched. If that root no longer exists, remove the workspace."
         )
+    for path in report.unexplained:
+        terminal.show_warning(
+            f"All work beside {path} was kept, also that of removed snapshots and records: its "
+            "build.json is missing or damaged, so that it is unknown what it is made of. Restore "
+            "that file, or remove the snapshot, and run gc again."
+        )
     if as_json:
         terminal.say_json(report.to_json())
         return

@@ -70,6 +70,8 @@ class GcReport:
         links: Symbolic links where snapshots or workspaces should be; they are not followed.
         foreign: Workspaces of another output root, from which this one was copied or moved; they
             are not touched.
+        unexplained: Snapshots without a valid ``build.json``: all work beside them is kept, since
+            it is unknown what they are made of.
     """
 
     paths: tuple[str, ...] = ()
@@ -78,6 +80,7 @@ class GcReport:
     busy: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
+    unexplained: tuple[str, ...] = ()
 
     @property
     def num_files(self) -> int:
@@ -117,10 +120,12 @@ class References:
         published: Fingerprints of the published snapshots.
         work: Folder of the workspace -> ids of what is kept in it; None keeps everything,
             since a snapshot does not say what it was made of.
+        unexplained: The snapshots that do not say it.
     """
 
     published: frozenset[str]
     work: dict[str, frozenset[str]] | None
+    unexplained: tuple[str, ...] = ()
 
 
 def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
@@ -153,6 +158,7 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
         busy=tuple(path for report in reports for path in report.busy),
         links=tuple(path for report in reports for path in report.links),
         foreign=tuple(path for report in reports for path in report.foreign),
+        unexplained=tuple(path for report in reports for path in report.unexplained),
     )
 
 
@@ -190,6 +196,7 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
             num_bytes=sum(file.num_bytes for file in garbage),
             unpublished=tuple(join(folder, name) for name in sorted(unpublished)),
             links=tuple(join(folder, name) for name in links),
+            unexplained=tuple(join(folder, name) for name in kept.unexplained),
         )
 
 
@@ -297,7 +304,8 @@ def _references(folder: str, found: Set[str], known: Mapping[str, Reference]) ->
     """Reads what the published snapshots among these were made of."""
     published = {name for name in found if storage.exists(join(folder, name, MANIFEST))}
     work: dict[str, set[str]] = {room: set() for room in WORK}
-    for name in published:
+    unexplained = []
+    for name in sorted(published):
         try:
             work_of = json.loads(storage.read_bytes(join(folder, name, BUILD)))["work"]
             for room, key in WORK.items():
@@ -306,7 +314,9 @@ def _references(folder: str, found: Set[str], known: Mapping[str, Reference]) ->
                 # A graph is named by its folder.
                 work[room].update(str(one).rstrip("/").rsplit("/", 1)[-1] for one in ids)
         except (StorageError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return References(published=frozenset(published), work=None)
+            unexplained.append(name)
+    if unexplained:
+        return References(published=frozenset(published), work=None, unexplained=tuple(unexplained))
     current = {name: one for name, one in known.items() if one.fingerprint in published}
     work["references"] = set(current)
     work["inventories"] = {one.inventory for one in current.values()}

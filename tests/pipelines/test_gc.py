@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from snapshard import cli, startup_noise
 from snapshard.pipelines.operate.gc import (
     WORK,
     References,
@@ -126,13 +127,22 @@ def test_an_empty_unpublished_folder_goes(name: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"{", b"{}", b'{"work": 3}', b'{"work": {"runs": 3}}'])
 def test_a_snapshot_that_does_not_tell_what_it_was_made_of_keeps_all_work(
-    name: pathlib.Path, content: bytes | None
+    name: pathlib.Path,
+    content: bytes | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    assert not collect_garbage(str(name), dry_run=True).unexplained
     if content is None:
         (name / PUBLISHED / "build.json").unlink()
     else:
         (name / PUBLISHED / "build.json").write_bytes(content)
-    collect_garbage(str(name))
+    assert collect_garbage(str(name)).unexplained == (f"{name}/{PUBLISHED}",)
+    with pytest.raises(SystemExit):
+        cli.main(["gc", str(name)])
+    warning = " ".join(capsys.readouterr().err.split())
+    assert f"warning: All work beside {name}/{PUBLISHED} was kept" in warning
     assert (name / ".work" / "runs" / "bb" / f"{LOOSE}.arrow").exists()
     assert (name / ".work" / "summaries" / f"{LOOSE}.arrow").exists()
     assert not (name / UNPUBLISHED).exists()
