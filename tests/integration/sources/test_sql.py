@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.forecast import forecast
+from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent
 
 from .built import build
@@ -143,6 +145,16 @@ def test_worker_processes_and_recipe_files(lab: Any, tmp_path: Path, sqlite: Pat
     )
     several = lab.build(recipe, tmp_path / "two", workers=2)
     assert lab.hashes(several) == lab.hashes(lab.build(recipe, tmp_path / "one"))
+
+
+@pytest.mark.parametrize("missing", ["adbc_driver_manager", "adbc_driver_sqlite.dbapi"])
+def test_a_missing_driver_is_told(
+    tmp_path: Path, sqlite: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    package = missing.partition(".")[0].replace("_", "-")
+    with pytest.raises(RecipeError, match=rf"needs {package}, .*pip install .snapshard\[sql\]"):
+        build(tmp_path, ss.Sql(f"sqlite:///{sqlite}", "SELECT * FROM t", key="id"))
 
 
 def test_a_dry_run_leaves_nothing_behind(tmp_path: Path, sqlite: Path) -> None:

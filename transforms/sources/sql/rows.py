@@ -40,8 +40,7 @@ def failing(what: str, *, url: str = "") -> Iterator[None]:
         RecipeError: if the query caused the error.
         StorageError: if the database did.
     """
-    import adbc_driver_manager as adbc
-
+    adbc = _imported("adbc_driver_manager")
     try:
         with waiting_to(f"query {redact(url) if url else 'the database'}"):
             yield
@@ -62,12 +61,17 @@ def import_driver(name: str) -> Any:
     Raises:
         RecipeError: if it is not installed.
     """
+    return _imported(f"adbc_driver_{name}.dbapi")
+
+
+def _imported(module: str) -> Any:
     try:
-        return importlib.import_module(f"adbc_driver_{name}.dbapi")
+        return importlib.import_module(module)
     except ImportError as error:
+        package = module.partition(".")[0].replace("_", "-")
         raise RecipeError(
-            f"ss.Sql needs adbc-driver-{name}, which is not installed ({error}): "
-            'pip install "snapshard[sql]".'
+            f"ss.Sql needs {package}, which is not installed ({error}): pip install "
+            '"snapshard[sql]".'
         ) from None
 
 
