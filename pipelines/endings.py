@@ -100,7 +100,8 @@ def _forget_endings() -> None:
 
 def _end_in_time(reader: socket.socket) -> None:
     """Waits for a signal, and ends the process if it still runs some time later."""
-    while _failing.is_set() or not set(reader.recv(64)) & set(_SIGNALS):
+    # Read before asked: the signal of `fail` has come by then, and is none of a user's.
+    while not set(reader.recv(64)) & set(_SIGNALS) or _failing.is_set():
         pass
     time.sleep(_seconds)
     end_now(MESSAGE, code=INTERRUPTED)

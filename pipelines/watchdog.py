@@ -174,7 +174,7 @@ def _in_environment(folder: str) -> Iterator[None]:
 def _reaped(folder: str) -> Iterator[None]:
     """Makes a separate process kill what is left when the body, or this process, ends."""
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", reaper.__file__, _mark(folder), folder],
+        [sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), _mark(folder), folder],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={name: value for name, value in os.environ.items() if name != BUILD_FOLDER},

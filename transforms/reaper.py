@@ -1,8 +1,8 @@
 """Ends with a build what the build has started: runs as a separate process beside it.
 
-Run as ``python -I -S reaper.py MARK FOLDER`` by ``watchdog``. Its standard input ends with the
-build, whatever ended that. It then kills every remaining process that the build started, stopped or
-not, and removes the build's folder for temporary files.
+Run as ``python -I -S reaper.py BUILD MARK FOLDER`` by ``watchdog``, where BUILD is its process. Its
+standard input ends with the build, whatever ended that. It then kills every remaining process that
+the build started, stopped or not, and removes the build's folder for temporary files.
 
 The processes of a build are recognized by MARK, an environment variable with its value.
 """
@@ -71,8 +71,7 @@ def _kill_all(mark: str) -> None:
 
 def main() -> None:
     """Waits for the end of the build that the arguments name, and cleans up."""
-    mark, folder = sys.argv[1:]
-    build = os.getppid()
+    build, mark, folder = int(sys.argv[1]), *sys.argv[2:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # A fork of the build may keep the pipe open after the build.

@@ -424,6 +424,9 @@ def _code_digests(functions: object) -> dict[str, str]:
 def _changes(part: str, old: Any, new: Any, *, where: str = "", thing: str = "") -> list[Change]:
     """Changes of a value; of mappings, of each value in them, by dotted names."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
+        if _ALL in old and old[_ALL] == new.get(_ALL):
+            # The details of what is the same may have other names, such as that of the recipe file.
+            old, new = ({k: v for k, v in one.items() if not _is_digest(v)} for one in (old, new))
         changes = []
         for name in dict.fromkeys((*old, *new)):
             inner = f"{thing}.{name}" if thing else name

@@ -82,10 +82,15 @@ def tfrecords(folder: Path) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "share", "said"),
     [
-        ("a.tar", tar(["x.csv"]), 0.3, rf"x\.csv .*truncated: .* holds [\d,]+ of {len(ROWS):,} b"),
-        ("a.tar", tar(["x.csv"]), 0.015, rf"x\.csv .*truncated: .* of {len(ROWS):,} bytes"),
-        ("a.tar", tar(["w.csv", "x.csv"]), 0.7, rf"x\.csv .*truncated: .* of {len(ROWS):,} bytes"),
-        ("a.tar.gz", tar(["x.csv"], "w:gz"), 0.5, r"x\.csv .*truncated: .* ends too early at byte"),
+        ("a.tar", tar(["x.csv"]), 0.3, r"cannot be read after 'x\.csv': .*unexpected end of data"),
+        ("a.tar", tar(["x.csv"]), 0.015, r"cannot be read after 'x\.csv': .*unexpected end of da"),
+        ("a.tar", tar(["w.csv", "x.csv"]), 0.7, r"cannot be read after 'x\.csv': .*end of data"),
+        (
+            "a.tar.gz",
+            tar(["x.csv"], "w:gz"),
+            0.5,
+            r"after 'x\.csv': .* data ends too early at byte",
+        ),
         (
             "a.zip",
             zipped(["x.csv"]),

@@ -120,8 +120,8 @@ def put_image(path: Path, value: int) -> None:
     PillowImage.fromarray(np.full((4, 4, 3), value, np.uint8)).save(path)
 
 
-def surveyed(folder: Path) -> Survey:
-    recipe = load_recipe_file(folder / "recipe.py")
+def surveyed(folder: Path, name: str = "recipe.py") -> Survey:
+    recipe = load_recipe_file(folder / name)
     return take_survey(recipe, workspace=Workspace(str(folder / "work")), progress=Silent())
 
 
@@ -345,6 +345,21 @@ def test_what_must_change_it(
         assert (part, thing, where) in named
         others = {change.part for change in changes} - {part}
         assert others <= {"classes", "analysis", "features"}, changes
+
+
+def test_a_recipe_file_of_another_name_is_no_change_of_its_code(
+    before: Survey, tmp_path: Path
+) -> None:
+    """The details of code name the file; where the code is the same, they are not compared."""
+    folder = put_project(tmp_path / "project")
+    text = (
+        (folder / "recipe.py").read_text().replace('name="every_part"', 'name="every_part", seed=1')
+    )
+    (folder / "other.py").write_text(text)
+    changes = part_changes(told(before), told(surveyed(folder, "other.py")))
+    assert [(change.part, change.thing, change.old, change.new) for change in changes] == [
+        ("seed", "", 0, 1)
+    ]
 
 
 def move_times(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

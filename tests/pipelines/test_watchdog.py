@@ -264,6 +264,25 @@ except KeyboardInterrupt:
 
 @pytest.mark.slow
 @LINUX
+def test_a_failure_that_takes_long_to_end_is_no_interruption(tmp_path: Path) -> None:
+    script = """
+kept = endings.ending_within(0.5)
+kept.__enter__()
+endings.treat_signals_as_interrupts()
+threading.Timer(0.2, endings.fail).start()
+try:
+    time.sleep(30)
+except KeyboardInterrupt:
+    time.sleep(2)
+    sys.exit(1)
+"""
+    with started(tmp_path, script) as (process, _):
+        _, err = process.communicate(timeout=_PATIENCE_S)
+    assert (process.returncode, err) == (1, "")
+
+
+@pytest.mark.slow
+@LINUX
 def test_time_in_which_the_build_was_stopped_does_not_count(tmp_path: Path) -> None:
     script = """
 with watched_build(2.0, progress=Told()), working_on("the element"):
@@ -463,6 +482,11 @@ PHASES = {
         "",
         "the extraction of Sql (waiting to query the database)",
     ),
+    "list": (
+        "Csv('memory://raw/*.csv')",
+        "opened_source.OpenedSource._find = hang",
+        "step 'inventory' (waiting to list memory://raw/*.csv)",
+    ),
     "publish": (
         "Csv('t.csv')",
         "publish.storage.put_bytes = hang_on_the_manifest",
@@ -470,10 +494,11 @@ PHASES = {
     ),
 }
 PHASE_SCRIPT = """
-import snapshard as ss
+import fsspec, snapshard as ss
 from snapshard.pipelines import build as builds, watchdog
 from snapshard.pipelines.publish import step as publish
 from snapshard.transforms import storage
+from snapshard.transforms.storage import opened_source
 
 os.chdir({folder!r})
 
@@ -488,6 +513,7 @@ watchdog._Watchdog = Hurried
 Told.start = lambda self, step, **_: hurry() if step == "extract" else None
 FOREVER = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) "
 FOREVER += "SELECT MAX(x) AS x FROM t ORDER BY x"
+fsspec.filesystem("memory").pipe_file("/raw/t.csv", b"x\\n1\\n")
 put_bytes = storage.put_bytes
 
 def hang(*args, **settings):
@@ -531,14 +557,15 @@ def test_every_phase_of_a_build_is_watched(tmp_path: Path, phase: str) -> None:
 
 @pytest.mark.slow
 @LINUX
-def test_a_recipe_that_does_not_load_fails_the_build(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["build", "step inventory"])
+def test_a_recipe_that_does_not_load_fails_the_build(tmp_path: Path, command: str) -> None:
     (tmp_path / "recipe.py").write_text("import os\nos.read(os.pipe()[0], 1)\n")
     script = f"""
 from snapshard import cli
 from snapshard.pipelines import watchdog
 watchdog.MIN_JOB_S = 2.0
 os.chdir({str(tmp_path)!r})
-sys.argv = ["snapshard", *"build recipe.py --out out --stall-timeout 2".split()]
+sys.argv = ["snapshard", *"{command} recipe.py --out out --stall-timeout 2".split()]
 cli.main()
 """
     with started(tmp_path, script) as (process, _):

@@ -121,7 +121,7 @@ def test_a_member_that_leads_nowhere_is_refused(tmp_path: Path, name: str, packe
     )
     path = tmp_path / ("a.tar.gz" if packed else "a.tar")
     path.write_bytes(zlib_gzip(data) if packed else data)
-    with pytest.raises(DataError, match=r"after [12] files: damaged from byte [\d,]+ on"):
+    with pytest.raises(DataError, match=r"after 'a/.\.txt': damaged from byte [\d,]+ on"):
         open_source(str(path), "/")
     # The same tar as samples: what is before it is a sample, and the rest is one reject.
     folder = open_source(str(tmp_path), "/")
@@ -150,7 +150,7 @@ def problems(archive: Any) -> dict[str, str]:
 
 
 def test_a_tar_whose_first_member_leads_nowhere_is_refused() -> None:
-    with pytest.raises(DataError, match=r"after 0 files: damaged from byte 0 on"):
+    with pytest.raises(DataError, match=r"cannot be read: damaged from byte 0 on"):
         opened(header("a/1.txt", -512) + file("a/2.txt", b"x") + bytes(1024))
 
 

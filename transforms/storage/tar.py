@@ -338,9 +338,10 @@ class TarArchive(AbstractArchiveFileSystem):
         else:
             self._damage = self._damage or self._behind(headers.offset)
         if self._damage:
+            last = f" after {next(reversed(members))!r}" if members else ""
             raise DataError(
-                f"{self._name}: the rest of the archive cannot be read after {len(members):,} "
-                f"files: {self._damage}. Copy or create it again."
+                f"{self._name}: the archive cannot be read{last}: {self._damage}. It is unknown "
+                "how many files it lacks: copy or create it again."
             )
         num_bytes = sum(member.num_bytes for member in members.values())
         linked_members = {}
