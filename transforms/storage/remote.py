@@ -40,8 +40,8 @@ def read_remote(
     Raises:
         OSError: if the store stops in the middle of the file.
     """
-    if start == 0 and stop is None and not pin:
-        return bytes(found.cat_file(path))
+    if start == 0 and stop is None and not (pin and "s3" in found.protocol):
+        return bytes(found.cat_file(path, **({"generation": pin} if pin else {})))
     size = None
     if stop is None:
         stop = size = _size_of(found, path)
