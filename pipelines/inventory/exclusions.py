@@ -11,26 +11,17 @@ import dataclasses
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...schemas.blocks import Block, SourceFile
 from ...schemas.errors import RecipeError
 from ...schemas.recipe import NumbersRecords, Source
 from ...transforms.sources.extracted import ExtractedTable
 from ...transforms.storage import redact
+from ...transforms.storage.decompress import compression_of, other_compression
 from ...transforms.storage.opened_source import open_source, path_bytes
 
 _UTF8_MARK = b"\xef\xbb\xbf"
-_OTHER_FORMATS: Mapping[Callable[[bytes], bool], str] = {
-    lambda content: content.startswith((b"\xff\xfe", b"\xfe\xff")): "it is UTF-16 or UTF-32",
-    lambda content: content.startswith(b"\x1f\x8b"): "it is compressed with gzip",
-    lambda content: content.startswith(b"PK\3\4"): "it is a zip archive",
-    lambda content: b"\0" in content: "it holds NUL bytes",
-    lambda content: (
-        b"\r" in content.strip() and b"\n" not in content
-    ): "its lines end with CR alone",
-}
-"""Marks of what is no text of one id per line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +44,7 @@ class IdList:
         >>> IdList.of(b"# asked on 12 May\n3/b.jpg\n3/a.jpg\n3/b.jpg\n").ids
         ('3/a.jpg', '3/b.jpg')
         """
-        if problem := next((why for mark, why in _OTHER_FORMATS.items() if mark(content)), None):
+        if problem := _why_no_list(content):
             raise ValueError(problem)
         lines = content.removeprefix(_UTF8_MARK).split(b"\n")
         found = {line.removesuffix(b"\r") for line in lines}
@@ -79,6 +70,21 @@ class IdList:
     def to_json(self) -> dict[str, object]:
         """What the fingerprint and the manifest hold of it."""
         return {"num_ids": len(self.ids), "sha256": self.sha256}
+
+
+def _why_no_list(content: bytes) -> str:
+    """What a file is that is no text of one id per line; empty if it is one."""
+    if compression := compression_of(content) or other_compression(content):
+        return f"it is compressed with {compression}"
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "it is UTF-16 or UTF-32"
+    if content.startswith(b"PK\3\4"):
+        return "it is a zip archive"
+    if b"\0" in content:
+        return "it holds NUL bytes"
+    if b"\r" in content.strip() and b"\n" not in content:
+        return "its lines end with CR alone"
+    return ""
 
 
 def _is_comment(line: bytes) -> bool:

@@ -1,6 +1,7 @@
 """A list of records to leave out that cannot be read is refused: it would prove nothing."""
 
 import gzip
+import lzma
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ OTHERS = {
     "UTF-32": LINES.encode("utf-32"),
     "gzip": gzip.compress(LINES.encode()),
     "zip": b"PK\3\4 and so on",
+    "xz": lzma.compress(LINES.encode()),
+    "lz4": b"\x04\x22\x4d\x18 and so on",
     "CR": LINES.replace("\n", "\r").encode(),
 }
 

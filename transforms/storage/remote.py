@@ -50,17 +50,18 @@ def read_remote(
         part = _read_range(found, path, start, stop, pin=pin)
         parts.append(part)
         start += len(part)
-        if start >= stop:
-            break
-        if size is None:
+        if start < stop and size is None:
             size = _size_of(found, path)
-            stop = min(stop, size)
-        elif not part:
+            stop = min(stop, size) if size else stop
+        if start < stop and not part:
+            if not size:
+                break
             raise OSError(f"the store sent nothing of bytes {start:,} to {stop:,} of {size:,}")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _size_of(found: Any, path: str) -> int:
+    """The size of a file; 0 also if the store does not say."""
     return int(found.info(path)["size"] or 0)
 
 
