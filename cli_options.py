@@ -107,7 +107,8 @@ SnapshotPath = Annotated[
 Split = Annotated[
     str | None,
     typer.Option(
-        help="A split, or for show a part of one, such as 'train[-10:]'; by default the largest.",
+        help="A split, or for show a part of one, such as 'train[-10:]'; by default the largest, "
+        "for bench 'train' if there is one.",
         metavar="SPLIT",
         show_default=False,
     ),
