@@ -174,7 +174,9 @@ def build(
     _show_leaks(snapshot)
     _show_near_duplicates(snapshot)
     _show_empty_splits(snapshot, recipe)
-    terminal.say(f"{'already built' if snapshot.cached else 'built'}: {snapshot.path}")
+    built = "already built" if snapshot.cached else "built"
+    sample = ", a SAMPLE: latest.json does not name it" if limit is not None else ""
+    terminal.say(f"{built}{sample}: {snapshot.path}")
 
 
 @app.command(context_settings=BEAM_OPTIONS)
@@ -832,6 +834,7 @@ def _json_facts(snapshot: Snapshot) -> dict[str, Any]:
         "path": snapshot.path,
         "fingerprint": manifest.fingerprint,
         "cached": snapshot.cached,
+        **({} if manifest.limit is None else {"limit": manifest.limit}),
         "num_rejects": manifest.num_rejects,
         "num_filtered": manifest.num_filtered,
         "num_missing": manifest.num_missing,

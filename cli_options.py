@@ -27,7 +27,7 @@ Limit = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Use only N records, those with the lowest keys, for a dry run.",
+        help="Use only N records, those with the lowest keys: a sample, which never becomes the latest.",
         metavar="N",
         show_default=False,
     ),

@@ -430,7 +430,10 @@ def show_splits(manifest: Manifest) -> None:
         rows.append(
             (name, split.num_examples, len(split.shards), human_bytes(split.num_bytes), span)
         )
-    show_table("splits", ("name", "examples", "shards", "size", "each shard"), rows)
+    title = "splits"
+    if manifest.limit is not None:
+        title += f" of a SAMPLE of {human_count(manifest.limit, 'records')} (--limit)"
+    show_table(title, ("name", "examples", "shards", "size", "each shard"), rows)
 
 
 def show_splits_to_come(splits: Iterable[SplitForecast]) -> None:

@@ -42,7 +42,7 @@ from ..schemas.naming import (
 )
 from ..transforms import storage
 
-_FINGERPRINT = re.compile("[0-9a-f]{16}")
+_is_fingerprint = re.compile("[0-9a-f]{16}").fullmatch
 _OLD_FILE = "reader.py"
 _ALIAS = "snapshard_reader_"
 """Prefix of the names of imported readers."""
@@ -73,8 +73,9 @@ class Snapshot:
     cached: bool = False
 
     def __repr__(self) -> str:
-        splits = [f"{name}={one.num_examples}" for name, one in self.manifest.splits.items()]
-        return f"Snapshot({', '.join([repr(storage.redact(self.path)), *splits])})"
+        sample = [] if self.manifest.limit is None else ["SAMPLE"]
+        counts = [f"{name}={split.num_examples}" for name, split in self.manifest.splits.items()]
+        return f"Snapshot({', '.join([repr(storage.redact(self.path)), *sample, *counts])})"
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Snapshot:
@@ -249,7 +250,7 @@ def read_latest(url: str) -> str:
         fingerprint = json.loads(storage.read_bytes(url))["fingerprint"]
     except (ValueError, KeyError, TypeError, RecursionError):
         fingerprint = None
-    if not isinstance(fingerprint, str) or not _FINGERPRINT.fullmatch(fingerprint):
+    if not isinstance(fingerprint, str) or not _is_fingerprint(fingerprint):
         raise DamagedSnapshotError(
             f"{storage.redact(url)} names no fingerprint. Build again to replace it."
         )
@@ -288,7 +289,8 @@ def _find(path: str) -> str:
     inside = {name: set(_names_inside(join(path, name))) for name in names if name != WORKSPACE}
     snapshots = sorted(name for name, below in inside.items() if MANIFEST in below)
     recipes = sorted(name for name, below in inside.items() if LATEST in below)
-    candidates = snapshots or recipes
+    sampled = sorted(name for name, below in inside.items() if any(map(_is_fingerprint, below)))
+    candidates = snapshots or recipes or sampled
     if not candidates and (
         WORKSPACE in names or any(WORKSPACE in below for below in inside.values())
     ):
@@ -307,7 +309,7 @@ def _find(path: str) -> str:
             f"{shown} holds several snapshots: {listed}. Name one of them: "
             f"{join(shown, candidates[0])}"
         )
-    return join(path, candidates[0]) if snapshots else _latest_in(join(path, candidates[0]))
+    return join(path, candidates[0]) if snapshots else _find(join(path, candidates[0]))
 
 
 def _latest_in(folder: str) -> str:

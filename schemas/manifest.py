@@ -142,6 +142,8 @@ class Manifest(pydantic.BaseModel):
     num_rejects: _Count
     num_filtered: _Count = 0
     """Records that a step dropped on purpose."""
+    limit: Annotated[int, pydantic.Field(gt=0)] | None = None
+    """The snapshot is a sample of at most this many records; absent if it has all of them."""
     excluded: ExcludedEntry | None = None
     """Records that the recipe excludes; absent if it excludes none."""
     serving: ServingEntry | None = None
@@ -161,7 +163,8 @@ class Manifest(pydantic.BaseModel):
         splits = ", ".join(f"{name}: {split.num_examples}" for name, split in self.splits.items())
         names = list(self.features)
         features = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
-        return f"Manifest({self.name} {self.fingerprint}; {splits}; features {features})"
+        sample = "" if self.limit is None else f"SAMPLE of {self.limit} records; "
+        return f"Manifest({self.name} {self.fingerprint}; {sample}{splits}; features {features})"
 
     __str__ = __repr__
 
@@ -173,8 +176,9 @@ class Manifest(pydantic.BaseModel):
 
     def _as_json(self, *, exclude: set[str] | None = None) -> dict[str, Any]:
         value = self.model_dump(mode="json", exclude=exclude)
-        if value["excluded"] is None:
-            del value["excluded"]
+        for name in ("excluded", "limit"):
+            if value[name] is None:
+                del value[name]
         features: dict[str, Any] = value["features"]
         return value | {"features": {n: without_unset_names(f) for n, f in features.items()}}
 

@@ -100,7 +100,7 @@ def is_published(out: OutputPaths, fingerprint: str) -> bool:
 
 
 def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
-    """The snapshot of a survey if it is published; makes it the latest.
+    """The snapshot of a survey if it is published; makes it the latest, unless it is a sample.
 
     Raises:
         RecipeError: if it has a split without records, which the recipe does not allow.
@@ -109,9 +109,10 @@ def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
         return None
     snapshot = Snapshot.open(out.snapshot(survey.fingerprint))
     if survey.limit is None:
-        counts = {name: one.num_examples for name, one in snapshot.manifest.splits.items()}
+        splits = snapshot.manifest.splits
+        counts = {name: split.num_examples for name, split in splits.items()}
         refuse_empty_splits(survey.recipe.splits, counts)
-    point_latest(out, survey.fingerprint)
+        point_latest(out, survey.fingerprint)
     forget_refused(Workspace(out.workspace))
     return dataclasses.replace(snapshot, cached=True)
 
@@ -225,7 +226,9 @@ def publish(
     out: OutputPaths,
     history: History,
 ) -> Snapshot:
-    """Completes a snapshot, whose shards and serving model are in place, and makes it the latest.
+    """Completes a snapshot, whose shards and serving model are in place.
+
+    It becomes the latest of its name, unless it is a sample: trainers follow ``latest.json``.
 
     Args:
         survey: The survey.
@@ -248,7 +251,8 @@ def publish(
     _check_files(settings.snapshot, manifest)
     storage.settle(settings.snapshot)
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
-    point_latest(out, survey.fingerprint)
+    if survey.limit is None:
+        point_latest(out, survey.fingerprint)
     forget_refused(settings.workspace)
     return Snapshot(settings.snapshot, manifest)
 
@@ -335,6 +339,7 @@ def _put_files(
     ]
     trained_on = [shard for name in _splits_to_train_on(num_examples) for shard in written[name]]
     image_facts = prepared.summary.image_facts()
+    limit = None if survey.limit is None else survey.limit.num_records
     files = emit_reader(
         ReaderFacts(
             name=survey.recipe.name,
@@ -343,6 +348,7 @@ def _put_files(
             label=settings.label,
             compression=settings.compression,
             num_examples=num_examples,
+            limit=limit,
             shard_checksums={
                 name: [shard.checksum for shard in shards] for name, shards in written.items()
             },
@@ -374,6 +380,7 @@ def _put_files(
         compression=settings.compression,
         num_rejects=prepared.num_rejects,
         num_filtered=prepared.num_filtered,
+        limit=limit,
         excluded=None if survey.excluded is None else ExcludedEntry(**survey.excluded.to_json()),
         serving=extras.serving,
         shared_contents=dict(extras.shared_contents),

@@ -79,6 +79,8 @@ class ReaderFacts:
     """Compression of the shards: "none" or "gzip"."""
     num_examples: Mapping[str, int]
     """By split."""
+    limit: int | None = None
+    """Maximum number of records if the snapshot is a sample; None if it has all."""
     record_bytes: int
     """Average length of a serialized example, uncompressed; sizes the buffer."""
     rotated_images: frozenset[str]
@@ -142,6 +144,7 @@ def _assignments(facts: ReaderFacts) -> Iterator[str]:
         "NAME": facts.name,
         "FINGERPRINT": facts.fingerprint,
         "NUM_EXAMPLES: dict[str, int]": dict(facts.num_examples),
+        "LIMIT: int | None": facts.limit,
         "SHARD_CHECKSUMS: dict[str, list[int | None]]": {
             split: list(facts.shard_checksums.get(split, ())) for split in facts.num_examples
         },

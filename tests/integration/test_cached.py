@@ -2,6 +2,8 @@
 
 import functools
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 import snapshard as ss
+from snapshard.cli import main
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.transforms.sources.blocks import group_blocks
@@ -152,6 +155,34 @@ class TestNothingChanged:
         lab.write_recipe(tmp_path)
         assert lab.build(recipe, out).cached
         assert ss.Snapshot.open(str(out / "made")).path == first.path
+
+
+@pytest.mark.parametrize("first", ["all", "sample"])
+def test_a_sample_never_becomes_the_latest(
+    lab: Any, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str
+) -> None:
+    out = tmp_path / "out"
+    sample = ss.build(load_recipe_file(str(recipe)), out, limit=7) if first == "sample" else None
+    assert not (out / "made" / "latest.json").exists()
+    assert not (out / "made" / "reader.py").exists()
+    whole = lab.build(recipe, out)
+    for cached in (first == "sample", True):
+        with pytest.raises(SystemExit) as ended:
+            main(["build", str(recipe), "--out", str(out), "--limit", "7"])
+        told = capsys.readouterr().out
+        assert ended.value.code == 0
+        assert "splits of a SAMPLE of 7 records (--limit)" in told
+        assert f"{'already built' if cached else 'built'}, a SAMPLE: latest.json does not" in told
+        assert ss.Snapshot.open(out / "made").path == whole.path
+    manifests = map(ss.Snapshot.open, {path.parent for path in out.glob("made/*/manifest.json")})
+    limits = {snapshot.path: snapshot.manifest.limit for snapshot in manifests}
+    sample = sample or next(ss.Snapshot.open(path) for path, limit in limits.items() if limit)
+    assert limits == {whole.path: None, sample.path: 7}
+    assert sample.reader().LIMIT == 7
+    facts = subprocess.run(
+        [sys.executable, f"{sample.path}/reader"], capture_output=True, text=True, check=True
+    )
+    assert "a SAMPLE of 7 records" in facts.stdout
 
 
 def test_order_of_splits_counts(lab: Any, tmp_path: Path) -> None:

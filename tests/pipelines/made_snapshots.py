@@ -69,6 +69,7 @@ def put_manifest(
         label=label,
         compression=compression,
         num_rejects=0,
+        limit=told.get("limit"),
         seed=0,
         versions={},
         splits=entries,

@@ -123,6 +123,20 @@ def test_folder_of_snapshots_without_a_pointer(make: Any, tmp_path: Path) -> Non
         ss.Snapshot.open(tmp_path / "made")
 
 
+def test_samples_alone(make: Any, tmp_path: Path) -> None:
+    """A sample never becomes the latest: it is found where nothing else is, and says what it is."""
+    folder = make(tmp_path, latest=False, limit=5)
+    for place in (tmp_path, tmp_path / "made", folder):
+        sample = ss.Snapshot.open(place)
+        assert sample.path == str(folder)
+        assert repr(sample) == f"Snapshot({str(folder)!r}, SAMPLE, train=5)"
+        assert "SAMPLE of 5 records" in repr(sample.manifest)
+    make(tmp_path, fingerprint=SECOND, latest=False, limit=4)
+    for place in (tmp_path, tmp_path / "made"):
+        with pytest.raises(RecipeError, match=f"several snapshots: {FIRST}, {SECOND}"):
+            ss.Snapshot.open(place)
+
+
 def test_what_is_no_snapshot(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "folder" / "below").mkdir(parents=True)

@@ -26,6 +26,7 @@ from .facts import (
     FINGERPRINT,
     LABEL,
     LENGTHS,
+    LIMIT,
     NAME,
     NUM_EXAMPLES,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "FINGERPRINT",
     "LABEL",
     "LENGTHS",
+    "LIMIT",
     "NAME",
     "NUM_EXAMPLES",
     "InputWait",

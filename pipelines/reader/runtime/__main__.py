@@ -34,7 +34,8 @@ def _facts() -> Any:
 def main() -> None:
     """Prints facts and instructions."""
     facts = _facts()
-    print(f"{facts.NAME!r}, snapshot {facts.FINGERPRINT}")
+    sample = "" if facts.LIMIT is None else f", a SAMPLE of {facts.LIMIT:,} records"
+    print(f"{facts.NAME!r}, snapshot {facts.FINGERPRINT}{sample}")
     for split, num in facts.NUM_EXAMPLES.items():
         print(f"  {split!r}: {num:,} examples")
     for name, feature in facts.FEATURES.items():

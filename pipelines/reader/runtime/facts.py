@@ -12,6 +12,7 @@ FORMAT_VERSION = 1
 NAME = "every_kind"
 FINGERPRINT = "0000000000000000"
 NUM_EXAMPLES: dict[str, int] = {"train": 80, "validation": 10, "test": 10}
+LIMIT: int | None = None
 SHARD_CHECKSUMS: dict[str, list[int | None]] = {"train": [], "validation": [], "test": []}
 """Of each shard, by split: the masked CRC32C of its first record; with GZIP its content's CRC32."""
 LABEL: str | None = "label"
