@@ -27,7 +27,8 @@ Limit = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Use only N records, those with the lowest keys: a sample, which never becomes the latest.",
+        help="Use only N records, those with the lowest keys: a sample, which never becomes the "
+        "latest.",
         metavar="N",
         show_default=False,
     ),
