@@ -12,7 +12,9 @@ import dataclasses
 import itertools
 import json
 import os
+import shlex
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,6 +136,7 @@ def build(
     from .pipelines.workspace import check_place
     from .pipelines.write.strategy import checked_write_by
 
+    begun = time.monotonic()
     check_place(out, "--out")
     engine = engine_of(
         runner,
@@ -174,6 +177,7 @@ def build(
     _show_leaks(snapshot)
     _show_near_duplicates(snapshot)
     _show_empty_splits(snapshot, recipe)
+    _show_next(snapshot, seconds=time.monotonic() - begun)
     built = "already built" if snapshot.cached else "built"
     sample = ", a SAMPLE: latest.json does not name it" if limit is not None else ""
     terminal.say(f"{built}{sample}: {snapshot.path}")
@@ -843,6 +847,21 @@ def _json_facts(snapshot: Snapshot) -> dict[str, Any]:
             name: {"num_examples": split.num_examples} for name, split in manifest.splits.items()
         },
     }
+
+
+def _show_next(snapshot: Snapshot, *, seconds: float) -> None:
+    """Prints what a build has made, how long it took, and what to do with it."""
+    from . import terminal
+    from .transforms import storage
+
+    splits = snapshot.manifest.splits.values()
+    num_examples = human_count(sum(split.num_examples for split in splits), "examples")
+    num_bytes = terminal.human_bytes(sum(split.num_bytes for split in splits))
+    terminal.say(f"{num_examples}, {num_bytes}, in {terminal.human_seconds(seconds)}")
+    path = shlex.quote(snapshot.path)
+    terminal.say(f"to look at records: snapshard show {path}")
+    if storage.is_local(snapshot.path):
+        terminal.say(f"to see how to read it: python {path}/reader")
 
 
 def _show_missing(snapshot: Snapshot) -> None:

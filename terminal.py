@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 # Neither markup nor emoji: the output contains names from the data.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+_RECENT_S = 60.0
+"""The rate of a step is that of these last seconds."""
 err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
@@ -218,19 +221,23 @@ class _Step:
         self.task: TaskID | None = None
         self._unit = unit
         self._begun = time.monotonic()
-        self._done = 0
-        self._first: tuple[int, float] | None = None
-        self._advanced = self._begun
+        self._done: int | None = None
+        self._recent = deque[tuple[int, float]]()
         self._seconds: float | None = None
         self._note = ""
 
     def advance(self, done: int) -> None:
-        now = time.monotonic()
-        if self._first is None:
-            # Work done before does not count towards the rate.
-            self._first = (done, now)
-        if done != self._done:
-            self._done, self._advanced = done, now
+        """Notes how much is done.
+
+        Neither work done before nor the first units count towards the rate: those load libraries,
+        start workers and compile graphs.
+        """
+        if self._done is not None and done != self._done:
+            now = time.monotonic()
+            self._recent.append((done, now))
+            while len(self._recent) > 2 and self._recent[0][1] < now - _RECENT_S:
+                self._recent.popleft()
+        self._done = done
 
     def finish(self, *, reused: bool, note: str) -> None:
         self._seconds = time.monotonic() - self._begun
@@ -246,17 +253,22 @@ class _Step:
         elapsed = time.monotonic() - self._begun
         if self.total is None:
             return human_seconds(elapsed)
-        parts = [f"{self._done:,}/{human_count(self.total, self._unit)}"]
-        base, since = self._first or (0, self._begun)
-        made, seconds = self._done - base, self._advanced - since
-        if made > 0 and seconds > 0.1:
-            rate = made / seconds
+        done = self._done or 0
+        parts = [f"{done:,}/{human_count(self.total, self._unit)}"]
+        if rate := self._rate():
             parts.append(f"{rate:,.1f}/s" if rate >= 1 else f"{1 / rate:,.1f} s each")
-            left = (self.total - self._done) / rate - (time.monotonic() - self._advanced)
+            left = (self.total - done) / rate - (time.monotonic() - self._recent[-1][1])
             parts.append(f"{human_seconds(max(0.0, left))} left")
         else:
             parts.append(human_seconds(elapsed))
         return ", ".join(parts)
+
+    def _rate(self) -> float | None:
+        """Units per second, recently; None before the second unit of this process."""
+        if len(self._recent) < 2:
+            return None
+        (before, since), (done, now) = self._recent[0], self._recent[-1]
+        return (done - before) / (now - since) if now - since > 0.1 else None
 
 
 class _Facts(ProgressColumn):

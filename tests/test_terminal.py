@@ -158,24 +158,34 @@ class TestProgress:
         # 400 were there before: no rate comes of them.
         step.advance(400)
         assert step.facts() == "400/1,000 blocks, 5 s"
+        # Nor of the first block, which waits for libraries, workers and graphs.
+        clock.now += 31
+        step.advance(401)
+        assert step.facts() == "401/1,000 blocks, 36 s"
         clock.now += 10
-        step.advance(600)
-        assert step.facts() == "600/1,000 blocks, 20.0/s, 20 s left"
+        step.advance(601)
+        assert step.facts() == "601/1,000 blocks, 20.0/s, 19 s left"
         clock.now += 5
-        assert step.facts() == "600/1,000 blocks, 20.0/s, 15 s left"
+        assert step.facts() == "601/1,000 blocks, 20.0/s, 14 s left"
         clock.now += 100
-        assert step.facts() == "600/1,000 blocks, 20.0/s, 0 s left"
+        assert step.facts() == "601/1,000 blocks, 20.0/s, 0 s left"
+        # What came long ago does not count.
+        step.advance(602)
+        clock.now += 10
+        step.advance(702)
+        assert step.facts() == "702/1,000 blocks, 10.0/s, 29 s left"
         step.finish(reused=False, note="")
-        assert step.facts() == "1,000 blocks, 120.0 s"
+        assert step.facts() == "1,000 blocks, 161.0 s"
 
     def test_slow_steps_tell_the_time_of_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = _Clock()
         monkeypatch.setattr(terminal, "time", clock)
         step = terminal._Step(total=7, unit="blocks")
         step.advance(0)
+        step.advance(1)
         clock.now += 40
-        step.advance(2)
-        assert step.facts() == "2/7 blocks, 20.0 s each, 1:40 min left"
+        step.advance(3)
+        assert step.facts() == "3/7 blocks, 20.0 s each, 1:20 min left"
 
     def test_lines(self, capsys: pytest.CaptureFixture[str]) -> None:
         with terminal.Bars() as bars:
