@@ -347,6 +347,9 @@ def plan(
         f"{'fits' if planned.fits_memory else 'does not fit'} into the "
         f"{terminal.human_bytes(planned.free_memory_bytes)} of free memory on this machine"
     )
+    terminal.say(recipe.splits.when_data_is_added)
+    if planned.compression:
+        terminal.say(f"shards: {planned.compression}")
     for warning in planned.warnings:
         terminal.show_warning(warning)
 

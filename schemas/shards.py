@@ -12,6 +12,7 @@ from .errors import RecipeError
 
 Compression = Literal["none", "gzip"]
 
+TARGET_BYTES = "150MB"
 MIN_SHARDS = 16
 """Minimum number of shards below the target size: 8 readers interleave two each …"""
 MIN_SHARD_BYTES = 8_000_000
@@ -47,13 +48,14 @@ class Shards:
     """How each split is divided into shards; the defaults suit most data.
 
     ``target_bytes`` is the target size of a shard (100 to 200 MB reads well from disk and from
-    object stores). ``num_shards`` sets the number (for every split, or per split), ``min_shards``
+    object stores). Unless it is given, shards have up to 150 MB, and there are at least 16 while
+    each has 8 MB. ``num_shards`` sets the number (for every split, or per split), ``min_shards``
     its minimum, ``num_examples`` the number of examples in each shard. ``compression="auto"`` uses
     GZIP if it would make reading at ``read_mb_per_s`` (the throughput, in MB/s, of the storage that
     training reads from) faster, given the ratio measured on a sample.
     """
 
-    target_bytes: str | int = "150MB"
+    target_bytes: str | int | None = None
     compression: Literal["auto", "none", "gzip"] = "auto"
     min_shards: int | None = None
     num_shards: int | Mapping[str, int] | None = None
@@ -63,7 +65,7 @@ class Shards:
     def __post_init__(self) -> None:
         """Checks that the settings are positive and compatible."""
         try:
-            parse_size(self.target_bytes)
+            _ = self.max_bytes
         except ValueError as error:
             raise ValueError(f"target_bytes: {error}") from None
         if not 0 < self.read_mb_per_s < math.inf:
@@ -80,6 +82,11 @@ class Shards:
         ]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other; keep one")
+
+    @property
+    def max_bytes(self) -> int:
+        """The target size of a shard."""
+        return parse_size(TARGET_BYTES if self.target_bytes is None else self.target_bytes)
 
     def num_shards_of(self, split: str, *, num_examples: int, num_bytes: int) -> int:
         """Number of shards of a split with this many examples and encoded bytes.
@@ -102,19 +109,21 @@ class Shards:
         elif self.num_examples is not None:
             wanted = math.ceil(num_examples / self.num_examples)
         else:
-            by_size = math.ceil(num_bytes / parse_size(self.target_bytes))
-            while_large = min(MIN_SHARDS, num_bytes // MIN_SHARD_BYTES)
-            wanted = max(by_size, while_large, self.min_shards or 1)
+            wanted = max(math.ceil(num_bytes / self.max_bytes), self.min_shards or 1)
+            if self.target_bytes is None:
+                wanted = max(wanted, min(MIN_SHARDS, num_bytes // MIN_SHARD_BYTES))
         return max(1, min(wanted, num_examples))
 
     def to_json(self) -> dict[str, object]:
         """The settings as plain JSON, for the fingerprint and for people."""
         numbers = self.num_shards
-        return {
+        # A size that is given has no floor of 16 shards.
+        given = {} if self.target_bytes is None else {"floor": False}
+        return given | {
             "compression": self.compression,
             "min_shards": self.min_shards,
             "num_examples": self.num_examples,
             "num_shards": dict(numbers) if isinstance(numbers, Mapping) else numbers,
             "read_mb_per_s": self.read_mb_per_s,
-            "target_bytes": parse_size(self.target_bytes),
+            "target_bytes": self.max_bytes,
         }

@@ -306,6 +306,21 @@ class Splits:
         by_time = self.rule is not None and self.rule.by == "time" and not self.rule.ends
         return by_time or self.assign == "balanced"
 
+    @property
+    def when_data_is_added(self) -> str:
+        """Which records may then move to another split, for people.
+
+        >>> Splits(train=0.9, test=0.1).when_data_is_added
+        'when data is added, every record stays in its split'
+        """
+        if self.assign == "balanced":
+            moving = 'groups may move to another split (assign="balanced")'
+        elif self.stratify_by is not None or self.decided_by_all:
+            moving = "a few records at the ends of splits may move, since shares are kept exact"
+        else:
+            moving = "every record stays in its split"
+        return f"when data is added, {moving}"
+
     def boundaries(self) -> tuple[Fraction, ...]:
         """Cumulative fractions at the splits' ends, exact as written; the last is 1."""
         total = Fraction(0)

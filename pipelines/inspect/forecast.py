@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import psutil
@@ -23,9 +23,10 @@ from ...schemas.recipe import NumbersRecords, Recipe
 from ...schemas.reject_budgets import TOTAL, exceeded_budgets
 from ...schemas.splits import KEY_SPACE, Splits
 from ...transforms import storage
+from ...transforms.examples.sizing import SAMPLE_BYTES, SAMPLE_RECORDS, sizes_of
 from ...transforms.examples.tfrecord import FRAME_BYTES
 from ...transforms.rejects import Dropped, describe_rejects
-from ...transforms.runs.files import ID, NUM_BYTES
+from ...transforms.runs.files import ID, NUM_BYTES, wire_schema
 from ...transforms.runs.keys import record_keys
 from ...transforms.runs.summary import write_summary
 from ...transforms.sources.combined import SourcePart, part_of, parts_of, without_prefix
@@ -34,7 +35,7 @@ from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, com
 from ...transforms.storage.opened_source import path_bytes
 from ..analyze.step import check_function
 from ..plan.ranges import empty_splits
-from ..plan.step import plan_with
+from ..plan.step import choose_compression, describe_compression, plan_with
 from ..prepare.block_worker import PrepareConfig, RunMaker
 from ..prepare.run_files import RunFiles, keys_suffix, merge_image_facts
 from ..prepare.split_ends import find_split_ends
@@ -71,6 +72,7 @@ class Forecast:
         class_counts: Files by class, if folders name the classes.
         num_examples: An estimate, as are the next two.
         example_bytes: Mean bytes of an example in a shard, with its framing.
+        compression: How shards would be stored, and what GZIP saves; empty if unknown.
         splits: The splits.
         outputs: Names of the features that the ``preprocessing_fn`` returns.
         num_missing: Sampled records that lack a value, by optional feature.
@@ -88,6 +90,7 @@ class Forecast:
     class_counts: Mapping[str, int]
     num_examples: int
     example_bytes: float
+    compression: str
     splits: tuple[SplitForecast, ...]
     outputs: tuple[str, ...]
     num_missing: Mapping[str, int]
@@ -141,6 +144,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         class_counts=_class_counts(survey),
         num_examples=num_examples,
         example_bytes=sample.record_bytes,
+        compression=_compression(recipe, sample),
         splits=_split_forecasts(recipe, counts, example_bytes=sample.record_bytes),
         outputs=outputs,
         num_missing=sample.num_missing,
@@ -156,6 +160,7 @@ class _Sample:
 
     num_records: int
     record_bytes: float
+    gzip_ratio: float
     rejects: list[Reject]
     """Rejects of the sample; those of the inventory are known for all files."""
     scale: float
@@ -202,6 +207,7 @@ def _sample(survey: Survey, workspace: Workspace) -> _Sample:
         split_counts=counts,
         num_records=num_records,
         record_bytes=FRAME_BYTES + float(np.concatenate(sizes).mean()) if sizes else 0.0,
+        gzip_ratio=_gzip_ratio(batches, survey.features.prepared),
         rejects=[reject for reject in dropped.rejects if reject.stage != "inventory"],
         scale=scale,
         image_facts=facts,
@@ -211,6 +217,24 @@ def _sample(survey: Survey, workspace: Workspace) -> _Sample:
             if is_optional(feature)
         },
     )
+
+
+def _gzip_ratio(batches: Sequence[pa.RecordBatch], prepared: Features) -> float:
+    """GZIP bytes per byte of the first sampled records."""
+    for records in filter(len, batches):
+        room = max(1, SAMPLE_BYTES * len(records) // max(1, records.nbytes))
+        columns = records.select(wire_schema(prepared).names).slice(0, min(room, SAMPLE_RECORDS))
+        return sizes_of(columns, prepared=0).gzip_ratio
+    return 1.0
+
+
+def _compression(recipe: Recipe, sample: _Sample) -> str:
+    """Unknown where a ``preprocessing_fn`` changes what is stored."""
+    if recipe.preprocessing_fn or recipe.transform_from or not sample.num_records:
+        return ""
+    shards, ratio = recipe.shards, sample.gzip_ratio
+    chosen = choose_compression(shards.compression, ratio=ratio, read_mb_per_s=shards.read_mb_per_s)
+    return describe_compression(chosen, ratio=ratio)
 
 
 @dataclasses.dataclass(frozen=True)

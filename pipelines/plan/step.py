@@ -52,6 +52,8 @@ class Plan:
 
     splits: tuple[SplitPlan, ...]
     compression: Compression
+    gzip_ratio: float
+    """GZIP bytes per uncompressed byte of a sample of the examples."""
 
 
 def plan_with(
@@ -158,6 +160,7 @@ def make_plan(
         )
     num_shards = sum(len(split.shards) for split in plan.splits)
     note = f"{num_shards:,} shard" + ("" if num_shards == 1 else "s")
+    note += f", {describe_compression(plan.compression, ratio=plan.gzip_ratio)}"
     counts = {split.name: len(split.shards) for split in plan.splits}
     if empty := empty_splits(survey.recipe.splits, counts):
         note += f", no record in {' and '.join(empty)}"
@@ -188,8 +191,12 @@ def _plan(survey: Survey, summary: Summary, graph: str | None, *, workspace: Wor
         size_ratio=size_ratio,
         limit=survey.limit,
     )
-    plan = Plan(plans, compression)
-    value = {"compression": compression, "splits": plan_to_json(plans)}
+    plan = Plan(plans, compression, sizes.gzip_ratio)
+    value = {
+        "compression": compression,
+        "gzip_ratio": sizes.gzip_ratio,
+        "splits": plan_to_json(plans),
+    }
     url, content = workspace.plan(survey.fingerprint), json.dumps(value, sort_keys=True)
     what = _what(survey.fingerprint, contents_digest(summary, graph))
     put_artifact(url, content.encode(), what=what)
@@ -205,7 +212,7 @@ def find_plan(workspace: Workspace, fingerprint: str, contents: str) -> Plan | N
     if content is None:
         return None
     value = json.loads(content)
-    return Plan(plan_from_json(value["splits"]), value["compression"])
+    return Plan(plan_from_json(value["splits"]), value["compression"], value["gzip_ratio"])
 
 
 def plan_of(settings: ShardSettings) -> Plan:
@@ -225,7 +232,7 @@ def plan_of(settings: ShardSettings) -> Plan:
 
 
 def _what(fingerprint: str, contents: str) -> str:
-    return f"plan-4 {fingerprint} {contents}"
+    return f"plan-5 {fingerprint} {contents}"
 
 
 def choose_compression(
@@ -255,3 +262,15 @@ def choose_compression(
         return setting
     unpacked_mb_per_s = min(read_mb_per_s / ratio, GUNZIP_MB_PER_S)
     return "gzip" if unpacked_mb_per_s >= MIN_GAIN * read_mb_per_s else "none"
+
+
+def describe_compression(compression: Compression, *, ratio: float) -> str:
+    """What was chosen, and what GZIP saves, for people.
+
+    >>> describe_compression("none", ratio=0.77), describe_compression("gzip", ratio=0.5)
+    ('uncompressed (GZIP would save 23 %)', 'GZIP (saves 50 %)')
+    """
+    saved = f"{max(0.0, 1 - ratio):.0%}".replace("%", " %")
+    if compression == "gzip":
+        return f"GZIP (saves {saved})"
+    return f"uncompressed (GZIP would save {saved})"

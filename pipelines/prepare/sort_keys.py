@@ -18,7 +18,7 @@ from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import Features
 from ...schemas.recipe import CrossStep, Recipe
-from ...schemas.shards import Shards, parse_size
+from ...schemas.shards import Shards
 from ...schemas.splits import Splits
 from ...transforms.examples.encode import example_sizes
 from ...transforms.rejects import reject_rows
@@ -163,7 +163,7 @@ def bins_for(splits: Splits, shards: Shards, *, num_units: int) -> KeyBins:
         return KeyBins()
     ranges = splits.key_ranges() if not splits.partitioned else ()
     share = {name: (stop - start) / (1 << 64) for name, start, stop in ranges}
-    by_size = num_units * BLOCK_BYTES / parse_size(shards.target_bytes)
+    by_size = num_units * BLOCK_BYTES / shards.max_bytes
     numbers = shards.num_shards
     wanted = [by_size if numbers is None else 1.0]
     for name in splits.names:

@@ -407,6 +407,23 @@ def test_the_ratio_of_sizes_decides_the_number_of_shards() -> None:
     assert of_ratio == {1.0: 16, 0.5: 16, 4.0: 27}
 
 
+@pytest.mark.parametrize(
+    ("shards", "num_shards"),
+    [
+        (Shards(), 16),
+        (Shards(min_shards=4), 16),
+        (Shards(min_shards=20), 20),
+        (Shards(target_bytes="100MB"), 2),
+        (Shards(target_bytes="150MB"), 2),
+        (Shards(target_bytes="100MB", min_shards=4), 4),
+    ],
+)
+def test_a_size_that_is_given_has_no_floor(shards: Shards, num_shards: int) -> None:
+    assert shards.num_shards_of("train", num_examples=9_999, num_bytes=171_000_000) == num_shards
+    default = Shards(min_shards=shards.min_shards)
+    assert (shards.to_json() == default.to_json()) == (shards == default)
+
+
 def test_runs_that_are_not_what_was_counted_are_refused() -> None:
     records = uniform_records(20_000, lambda rng, n: np.full(n, 10))
     histogram = records.histogram
@@ -611,7 +628,7 @@ def test_bins_are_as_many_as_shards_need_and_no_more(
     def enough(bits: int) -> bool:
         """Whether the shards of every split have their bins, and those of the whole by size."""
         in_all, numbers = 1 << bits, shards.num_shards
-        by_size = num_units * 64 * 2**20 / parse_size(shards.target_bytes)
+        by_size = num_units * 64 * 2**20 / shards.max_bytes
         if numbers is None and in_all < BINS_PER_SHARD * by_size:
             return False
         for index, name in enumerate(splits.names):

@@ -27,7 +27,7 @@ def settings(folder: Path) -> ShardSettings:
     )
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"snapshard plan-4 cut"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"snapshard plan-5 cut"])
 def test_no_shard_is_written_by_a_missing_or_damaged_layout(
     tmp_path: Path, content: bytes | None
 ) -> None:

@@ -9,6 +9,22 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 
 
+@pytest.mark.parametrize(
+    ("splits", "said"),
+    [
+        (ss.Splits(a=0.5, b=0.5), "every record stays in its split"),
+        (ss.Splits(a=0.5, b=0.5, group_by="g"), "every record stays in its split"),
+        (ss.Splits.by_column("g"), "every record stays in its split"),
+        (ss.Splits.by_time("t", a=1, b=None), "every record stays in its split"),
+        (ss.Splits.by_time("t", a=0.5, b=0.5), "a few records at the ends"),
+        (ss.Splits(a=0.5, b=0.5, stratify_by="label"), "a few records at the ends"),
+        (ss.Splits(a=0.5, b=0.5, group_by="g", assign="balanced"), "groups may move"),
+    ],
+)
+def test_what_moves_when_data_is_added(splits: ss.Splits, said: str) -> None:
+    assert said in splits.when_data_is_added
+
+
 def test_folds_are_splits_of_equal_fractions() -> None:
     splits = ss.Splits.k_fold(5, test=0.1)
     assert splits == ss.Splits(fold0=0.18, fold1=0.18, fold2=0.18, fold3=0.18, fold4=0.18, test=0.1)

@@ -78,13 +78,14 @@ def measure_sample(
     columns = records.select(wire_schema(prepared).names)
     if apply_graph is not None:
         columns = apply_graph(columns)
+    return sizes_of(columns, prepared=pc.sum(records.column(NUM_BYTES)).as_py())
+
+
+def sizes_of(columns: pa.RecordBatch, *, prepared: int) -> SampleSizes:
+    """Encodes and compresses the columns of examples, which had so many bytes when prepared."""
     content = b"".join(encode_examples(columns).to_pylist())
-    num_bytes = pc.sum(records.column(NUM_BYTES)).as_py()
-    return SampleSizes(
-        prepared=num_bytes,
-        stored=len(content),
-        gzipped=len(zlib.compress(content, _GZIP_LEVEL)),
-    )
+    gzipped = len(zlib.compress(content, _GZIP_LEVEL))
+    return SampleSizes(prepared=prepared, stored=len(content), gzipped=gzipped)
 
 
 def _lowest(readers: Sequence[RunReader], partitions: Sequence[int]) -> pa.RecordBatch | None:
