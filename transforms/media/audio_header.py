@@ -32,7 +32,7 @@ _CODECS = {
 """Format tag and bits per sample -> libsndfile's name, whether 16 bits hold every sample."""
 _STREAMED = 0x7FFF_0000
 """Recorders that cannot seek back leave at least such a length, or 0: the data lasts to the end."""
-_GUID_END = b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71"
+_GUID_OF_CODECS = (0, 0x10, b"\x80\x00\x00\xaa\x00\x38\x9b\x71")
 _FOREIGN: dict[str, Callable[[bytes], bool]] = {
     "AIFF": lambda data: data[:4] == b"FORM" and data[8:12] in (b"AIFF", b"AIFC"),
     "Sun AU": lambda data: data[:4] == b".snd",
@@ -284,8 +284,9 @@ def _describe_wav(form: bytes, order: str, num_bytes: int) -> SoundHeader:
             "damaged sound", f"the chunk 'fmt ' has {len(form)} bytes, expected 16 or more"
         )
     tag, channels, rate, _, frame_bytes, bits = struct.unpack_from(order + "HHIIHH", form)
-    if tag == _EXTENSIBLE and len(form) >= 40 and form[26:40] == _GUID_END:
-        tag = struct.unpack_from(order + "H", form, 24)[0]
+    if tag == _EXTENSIBLE and len(form) >= 40:
+        codec, *kind, end = struct.unpack_from(order + "IHH8s", form, 24)
+        tag = codec if (*kind, end) == _GUID_OF_CODECS else tag
     known = _CODECS.get((tag, bits))
     if known is None:
         raise UnreadableSoundError(

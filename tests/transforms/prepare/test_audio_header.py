@@ -100,10 +100,14 @@ class TestOddWav:
         form = struct.pack("<HHIIHHH", 1, 2, 8000, 32000, 4, 16, 0)
         self.good(sounds, sounds.wav(PCM, form=form))
 
-    def test_extensible(self, sounds: Any) -> None:
-        guid = struct.pack("<H", 1) + b"\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71"
-        form = struct.pack("<HHIIHHHHI", 0xFFFE, 2, 8000, 32000, 4, 16, 22, 16, 3) + guid
-        self.good(sounds, sounds.wav(PCM, form=form))
+    @pytest.mark.parametrize("order", ["<", ">"])
+    def test_extensible(self, sounds: Any, order: str) -> None:
+        guid = struct.pack(order + "IHH", 1, 0, 0x10) + b"\x80\0\0\xaa\0\x38\x9b\x71"
+        form = struct.pack(order + "HHIIHHHHI", 0xFFFE, 2, 8000, 32000, 4, 16, 22, 16, 3) + guid
+        if order == "<":
+            self.good(sounds, sounds.wav(PCM, form=form))
+        else:
+            self.good(sounds, self.big_endian(form))
 
     @pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, 0x7FFFF000])
     def test_a_stream_has_no_length(self, sounds: Any, size: int) -> None:
@@ -115,10 +119,12 @@ class TestOddWav:
             self.good(sounds, data[:4] + struct.pack("<I", size) + data[8:])
 
     def test_big_endian(self, sounds: Any) -> None:
-        form = struct.pack(">HHIIHH", 1, 2, 8000, 32000, 4, 16)
-        body = b"WAVEfmt " + struct.pack(">I", 16) + form
+        self.good(sounds, self.big_endian(struct.pack(">HHIIHH", 1, 2, 8000, 32000, 4, 16)))
+
+    def big_endian(self, form: bytes) -> bytes:
+        body = b"WAVEfmt " + struct.pack(">I", len(form)) + form
         body += b"data" + struct.pack(">I", 200) + PCM.astype(">i2").tobytes()
-        self.good(sounds, b"RIFX" + struct.pack(">I", len(body)) + body)
+        return b"RIFX" + struct.pack(">I", len(body)) + body
 
     def test_a_metadata_tag_before(self, sounds: Any) -> None:
         tag = b"ID3\x04\0\0\0\0\x01\x00" + bytes(128)

@@ -24,10 +24,12 @@ from snapshard.schemas.features import (
     Text,
     Timestamp,
 )
+from snapshard.transforms.sources.folders.side_tables import parse_lines
 from snapshard.transforms.sources.json import rows as json_rows
 from snapshard.transforms.sources.json import source as json_lines
 from snapshard.transforms.sources.json.rows import JsonReader, find_lines
 from snapshard.transforms.sources.json.source import JsonLines
+from snapshard.transforms.sources.json.values import object_without_doubles
 from snapshard.transforms.sources.text_stream import Rows
 from snapshard.transforms.storage.opened_source import open_source
 
@@ -486,3 +488,15 @@ def test_floats_that_are_none(reading: Any) -> None:
     assert math.isnan(nan)
     assert others == [math.inf, 0.0, 0.0]
     assert math.copysign(1, others[1]) == -1
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"-1e400"])
+def test_a_number_too_large_for_a_float_is_refused_by_every_decoder(
+    reading: Any, number: bytes
+) -> None:
+    line = b'{"x": %s}' % number
+    url = reading.write("t.jsonl", b'{"x": 1.5}\n' + line + b"\n")
+    assert reading.read(JsonLines(url, types={"x": "float32"})).column("x") == [1.5]
+    with pytest.raises(ValueError, match="too large for a float"):
+        object_without_doubles(line)  # tables beside images, parts of samples in a tar
+    assert parse_lines("labels.jsonl", line)[0] == []

@@ -219,12 +219,12 @@ def object_without_doubles(content: bytes) -> Any:
     """Parses JSON in which no object has a duplicate key.
 
     Raises:
-        ValueError: if it is not JSON, or has a duplicate key.
+        ValueError: if it is not JSON, has a duplicate key, or a number too large for a float.
     """
-    found = json.loads(content, object_pairs_hook=_object)
-    if (twice := _first_twice(found)) is not None:
+    value = json.loads(content, object_pairs_hook=_object, **_NUMBERS)
+    if (twice := _first_twice(value)) is not None:
         raise ValueError(f"the key {twice!r} occurs twice in one object")
-    return found
+    return value
 
 
 def shown(value: Any) -> str:
