@@ -12,6 +12,8 @@ Apache Beam.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .transforms.case_mapping import pin_locale
+
 if TYPE_CHECKING:
     from .pipelines.build import build, run_step
     from .pipelines.snapshot import Snapshot, load
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from .transforms.sources.tfrecord.source import TFRecords
 
 __version__ = "0.1.0"
+
+pin_locale()  # in each process that builds, before TensorFlow asks for the locale
 
 __all__ = [
     "Arrow",

@@ -37,6 +37,7 @@ from ...schemas.errors import DataError, RecipeError, SnapshardError
 from ...schemas.features import Features, wire_columns
 from ...schemas.recipe import PreprocessingFn
 from .. import beam_hooks  # noqa: F401 - reports what Beam does; makes it set up faster
+from ..case_mapping import refuse_other_case
 from ..code.autograph_files import keep_autograph_files
 from ..code.dependencies import running
 from ..code.user_code import is_user_file
@@ -99,6 +100,7 @@ def analyze(
         RecipeError: if the function fails, or returns something that cannot be stored.
         DataError: if there are no records to analyse.
     """
+    refuse_other_case()
     traced = trace(preprocessing_fn, prepared)
     # An analysis that reads no column still needs an input: any column, with no records.
     columns = traced.analyzed or [wire_columns(prepared)[0].name]

@@ -33,6 +33,7 @@ from ...schemas.features import (
 )
 from ...schemas.naming import join
 from .. import storage
+from ..case_mapping import refuse_other_case
 from ..examples.encode import offsets_of
 from ..examples.metadata import ARROW_VALUES, as_lists, tensor_adapter_config
 from ..runs.files import wire_schema
@@ -341,6 +342,7 @@ def _loaded(url: str, description: bytes) -> tuple[Any, Any]:
     import tensorflow_transform as tft
     from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
 
+    refuse_other_case()
     info = GraphInfo.from_bytes(description)
     kept = _kept_columns(info)
     adapter = TensorAdapter(tensor_adapter_config(info.inputs))

@@ -1,6 +1,9 @@
 """Steps on text: against Python's own, batched and one by one; vocabularies from files."""
 
 import json
+import os
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,46 @@ def test_lower_case_of_any_alphabet_and_lists(kitchen: Any) -> None:
         assert [reject.record_id for reject in done.rejects] == ["t#1"]
     assert StepTraits.of(ss.text.normalize("x")).export_obstacle
     assert not StepTraits.of(ss.text.normalize("x", None)).export_obstacle
+
+
+IN_A_LOCALE = """
+import sys
+import tensorflow as tf
+if "before" in sys.argv:
+    tf.strings.lower(["x"], encoding="utf-8")  # ICU takes the locale on first use
+import snapshard as ss
+def upper(record):
+    return {**record, "upper": tf.strings.upper(record["x"], encoding="utf-8")}
+table = ss.Table({"x": ["TITLE title"]}, types={"x": ss.Text()})
+steps = [ss.text.normalize("x", None), upper]
+recipe = ss.Recipe(name="x", source=table, prepare=steps, splits=ss.Splits(train=1.0))
+reader = ss.build(recipe, sys.argv[1], workers=1).reader()
+record = next(iter(reader.dataset("train", 1)))
+print([record[name].numpy()[0].decode() for name in ("x", "upper")])
+"""
+
+
+@pytest.mark.slow  # processes that load TensorFlow
+def test_case_follows_no_locale_or_is_refused(tmp_path: Path) -> None:
+    """ICU reads the name alone; the locale need not be installed."""
+    script = tmp_path / "script.py"
+    script.write_text(IN_A_LOCALE)
+
+    def run(out: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, script, tmp_path / out, *arguments],
+            env={**os.environ, "LC_ALL": "tr_TR.UTF-8", "PYTHONIOENCODING": "utf-8"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run("out")
+    assert done.stdout == "['title title', 'TITLE TITLE']\n", done.stderr
+    refused = run("other", "before")
+    assert refused.stdout == ""
+    assert "TensorFlow follows the locale of this process" in refused.stderr
+    assert "LC_ALL=C.UTF-8" in refused.stderr
 
 
 @pytest.fixture(scope="module")

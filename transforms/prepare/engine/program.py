@@ -44,6 +44,7 @@ from ....schemas.features import (
 )
 from ....schemas.recipe import StepTraits
 from ...activity import advance
+from ...case_mapping import refuse_other_case
 from ...media.image_codecs import NO_ALPHA, NOT_16_BITS, NOT_A_MASK, decoding_error
 from ...media.image_header import diagnose
 from ...media.tiff import is_converted
@@ -458,6 +459,7 @@ class Program:
 
     def _traced(self, run: Any) -> Any:
         """Traces a function of a batch into a graph; keeps the lookup tables of its steps."""
+        refuse_other_case()
         tf = self._tf
         with tf.device("/CPU:0"), holding_tables(self._tables):
             specs = self._batches.batch_specs(self._features, self._read)
