@@ -9,10 +9,10 @@ The names below load on first use: `import snapshard` is fast and loads neither 
 Apache Beam.
 """
 
+import contextlib
 import importlib
+import locale
 from typing import TYPE_CHECKING, Any
-
-from .transforms.case_mapping import pin_locale
 
 if TYPE_CHECKING:
     from .pipelines.build import build, run_step
@@ -58,7 +58,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-pin_locale()  # in each process that builds, before TensorFlow asks for the locale
+# In each process that builds, before TensorFlow asks for it (transforms/case_mapping.py).
+with contextlib.suppress(locale.Error, AttributeError):  # no such locale, or no such category
+    locale.setlocale(locale.LC_MESSAGES, "C.UTF-8")
 
 __all__ = [
     "Arrow",

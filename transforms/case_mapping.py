@@ -7,20 +7,12 @@ messages, which ICU asks first, and graphs run only where that came in time.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import locale
 
 from ..schemas.errors import RecipeError
 
 _LOWER, _UPPER = ("IÌ", "iì"), ("iάև", "IΆԵՒ")
 """Texts that Turkish, Lithuanian, Greek or Armenian rules would change in another way."""
-
-
-def pin_locale() -> None:
-    """Makes case mapping independent of the locale, unless the process has mapped a text before."""
-    with contextlib.suppress(locale.Error, AttributeError):  # no such locale, or no such category
-        locale.setlocale(locale.LC_MESSAGES, "C.UTF-8")
 
 
 @functools.cache
