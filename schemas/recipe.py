@@ -434,7 +434,9 @@ class Recipe:
             )
         object.__setattr__(self, "prepare", tuple(self.prepare))
         for step in self.prepare:
-            is_step = isinstance(step, PrepareStep | CrossStep) or callable(step)
+            # An object that answers every attribute has none in its class.
+            has_settings = hasattr(type(step), "settings")
+            is_step = (has_settings and isinstance(step, PrepareStep | CrossStep)) or callable(step)
             if isinstance(step, type) or not is_step:  # a class has its instances' methods
                 raise RecipeError(
                     f"Recipe: prepare contains {step!r}, expected a step such as "

@@ -339,6 +339,11 @@ class _Point:
     y: list[int]
 
 
+class _Hashed:
+    def __init__(self, point: _Point) -> None:
+        self.point = point
+
+
 class _Slots:
     __slots__ = ("a",)
 
@@ -417,6 +422,35 @@ def test_sets_do_not_depend_on_their_order() -> None:
     many = [f"word{i}" for i in range(1000)]
     assert _of(set(many)) == _of(set(reversed(many)))
     assert _of({_double, _of}) == _of({_of, _double})
+    # Objects have no order but that of their addresses, which differ from list to list.
+    made = [[_Point(n, [n]) for n in range(9)] for _ in range(20)]
+    assert len({_of([set(map(_Hashed, points))]) for points in made}) == 1
+
+
+def test_a_set_is_one_part(tmp_path: Path) -> None:
+    """What its members refer to has no part of its own: the set's hash has it."""
+    parts = []
+    for number in (1, 2):
+        path = tmp_path / "recipe.py"
+        path.write_text(
+            "import snapshard as ss\n"
+            f"def a(x): return {number}\ndef b(x): return a(x)\n"
+            "FUNCTIONS = {b, len}\nOTHER = [b]\n"
+            "def step(x):\n    return FUNCTIONS, OTHER\n"
+            'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
+        )
+        parts.append(_parts_of(path))
+    assert parts[0].keys() == parts[1].keys()
+    changed = {name for name in parts[0] if parts[0][name] != parts[1][name]}
+    assert changed == {"recipe.py: FUNCTIONS", "recipe.py: a"}
+
+
+def test_a_set_of_objects_that_lead_back_to_it() -> None:
+    points = [_Hashed(_Point(n, [])) for n in range(5)]
+    for point in points:
+        point.point.y.append({*points})  # type: ignore[arg-type]
+    with pytest.raises(RecipeError, match="its content cannot be hashed"):
+        _of(points)
 
 
 @pytest.mark.parametrize("kind", ["constant", "table", "ragged", "dtype"])
@@ -540,6 +574,122 @@ def test_what_cannot_be_told_is_refused(tmp_path: Path, line: str, message: str 
         return
     with pytest.raises(RecipeError, match=message):
         code_digest(recipe.prepare[0], folder=recipe.folder)
+
+
+_CALLED = "def f(self, *_): return 1\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"class C: pass\n{_CALLED}C.__call__ = f\nTHING = C()",
+        "class C: pass\nC.__len__ = lambda self: 1\nTHING = C()",
+        "class C: pass\nC.__length_hint__ = property(lambda self: 1)\nTHING = C()",
+        'THING = type("C", (), {"__call__": lambda self, r: 1})()',
+        'THING = type("C", (), {"__marks__": 1})',
+        "import dataclasses\ndef make(): return 1\nTHING = dataclasses.make_dataclass("
+        '"D", [("a", int, dataclasses.field(default_factory=make))])',
+        f'{_CALLED}import dataclasses\nTHING = dataclasses.make_dataclass("D", [("a", int)], '
+        'namespace={"__call__": f})(0)',
+        "import functools\n@functools.cache\ndef THING(): return 0\nTHING._k = 1",
+        "import numpy\nTHING = numpy.zeros(3, numpy.dtype('i4', metadata={'k': 1}))",
+        "import numpy\nTHING = numpy.zeros(3, [('f', numpy.dtype('i4', metadata={'k': 1}))])",
+        "import builtins\nbuiltins.ANY = 1\nTHING = lambda: ANY",
+    ],
+)
+def test_whatever_a_name_leads_to_counts(tmp_path: Path, lines: str) -> None:
+    digests = []
+    for number in (1, 2, 1):
+        path = tmp_path / "recipe.py"
+        path.write_text(
+            f"import snapshard as ss\n{lines.replace('1', str(number))}\n"
+            "def step(x):\n    return THING\n"
+            'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
+        )
+        digests.append(_digest_of(path))
+    assert digests[0] == digests[2] != digests[1]
+
+
+_NO_PY = "a module that was not loaded from a .py file"
+_LOADED = """
+import importlib.machinery, importlib.util, pathlib
+path = pathlib.Path(__file__).with_name("thing.cfg")
+path.write_text("K = 1")
+loader = importlib.machinery.SourceFileLoader("thing", str(path))
+THING = importlib.util.module_from_spec(importlib.util.spec_from_loader("thing", loader))
+loader.exec_module(THING)
+"""
+_COMPILED = """
+import pathlib, py_compile
+source = pathlib.Path(__file__).with_name("compiled.py")
+source.write_text("K = 1")
+py_compile.compile(str(source), cfile=str(source.with_suffix(".pyc")))
+source.unlink()
+import importlib, sys
+sys.path.insert(0, str(source.parent))
+importlib.invalidate_caches()
+THING = importlib.import_module("compiled")
+sys.path.pop(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "used", "message"),
+    [
+        ("import types\nTHING = types.ModuleType('thing')\nTHING.K = 1", "THING.K", _NO_PY),
+        ("import types\nTHING = types.ModuleType('json')\nTHING.K = 1", "THING.K", _NO_PY),
+        (_LOADED, "THING.K", _NO_PY),
+        (_COMPILED, "THING.K", _NO_PY),
+        (
+            "import sys, types\nsys.modules['made_here'] = types.ModuleType('made_here')",
+            "__import__('made_here').K",
+            _NO_PY,
+        ),
+        ("import pydantic\nTHING = pydantic.create_model('T', a=(int, 1))", "THING", "uses THING"),
+        ("V = 1\ndef f(): pass", "f.__globals__['V']", "reads __globals__"),
+        ("V = 1\ndef f(): pass", "getattr(f, '__globals__')['V']", "reads __globals__"),
+        ("def f():\n  '1'", "f.__doc__", "reads __doc__"),
+        ("'1'", "__doc__", "reads __doc__"),
+        ("def f(a: 1): pass", "f.__annotations__", "reads __annotations__"),
+        ("from os import environ", "environ['HOME']", "reads environ, the environment"),
+        ("import os", "os.environ['HOME']", r"reads os\.environ, the environment"),
+        ("import os", "os.getenv('HOME')", r"reads os\.getenv, the environment"),
+        ("from os import getenv", "getenv('HOME')", "reads getenv, the environment"),
+        ("import os\nHOME = os.environ['HOME']", "HOME", None),
+        ("import os, json", "os.path.join('a', json.dumps('b'))", None),
+    ],
+)
+def test_what_would_change_unnoticed_is_refused(
+    tmp_path: Path, lines: str, used: str, message: str | None
+) -> None:
+    path = tmp_path / "recipe.py"
+    path.write_text(
+        f"{lines}\nimport snapshard as ss\ndef step(x):\n    return {used}\n"
+        'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
+    )
+    if message is None:
+        assert _digest_of(path)
+        return
+    with pytest.raises(RecipeError, match=message):
+        _digest_of(path)
+
+
+class _AnswersAll:
+    """A configuration that has every attribute."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+def test_an_object_that_answers_every_attribute_is_no_step() -> None:
+    assert _of(_AnswersAll(1)) == _of(_AnswersAll(1)) != _of(_AnswersAll(2))
+    with pytest.raises(RecipeError, match="expected a step such as"):
+        ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[_AnswersAll(1)])  # type: ignore[list-item]
 
 
 def _scaled(text: str, *changes: tuple[str, str]) -> str:

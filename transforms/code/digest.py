@@ -41,14 +41,17 @@ from .user_code import (
     called_imports,
     code_json,
     empty_cache,
+    environment_used,
     free_names,
     global_names,
     hides_state,
     import_targets,
     import_users,
     imported_names,
+    is_cached_function,
     is_covered,
     is_followed,
+    is_library_module,
     is_named,
     is_user_module,
     is_users_class,
@@ -59,6 +62,7 @@ from .user_code import (
     own_functions,
     shared_generator_used,
     texts_in,
+    unseen_read,
     versioned,
 )
 from .values import Json, OpaqueError, Values
@@ -83,11 +87,23 @@ _COMPUTED_IMPORT = (
     "a change to it would go unnoticed. Write an import statement, or a literal name."
 )
 
+_UNSEEN = (
+    "{name} reads {attribute}, which is not part of the hash of its code: a change to it would go "
+    "unnoticed. Put what it reads into a variable of the module, and use that."
+)
+_ENVIRONMENT = (
+    "{name} reads {what}, the environment of the process: a change to it would go unnoticed, and "
+    'workers have another. Read it when the module is loaded: KEY = os.environ["KEY"], whose value '
+    "then counts."
+)
 _RANDOM = (
     "{name} draws from {generator}, which gives other numbers each time, but the result for a "
     "record must always be the same. Augment in the trainer, or draw from a generator with a fixed "
     "seed that the function makes, such as random.Random(0)."
 )
+
+_KNOWN = frozenset({"builtins", "abc", "enum", "typing"})
+"""Metaclasses that keep nothing beside a class's attributes are defined in these modules."""
 
 MAX_PARTS = 2_000
 """For a function that refers to more than this, no parts are reported."""
@@ -146,8 +162,9 @@ class CodeWalk:
     """
 
     def __init__(self, folder: str, *, declared: bool = False) -> None:
-        self._values = Values(folder)
+        self._values = Values(folder, alone=self._alone)
         self._declared = declared
+        self._hashes_alone: dict[int, Json] = {}
         self._sources = Sources()
         self._records: list[Json] = []
         self._numbers: dict[int, int] = {}
@@ -195,9 +212,11 @@ class CodeWalk:
         if isinstance(value, FunctionType):
             return self._function(value, where)
         if isinstance(value, type):
-            return self._class(value) if is_users_class(value) else ["library", library_name(value)]
+            if is_users_class(value):
+                return self._class(value, where)
+            return ["library", library_name(value)]
         if isinstance(value, ModuleType):
-            return self._module(value)
+            return self._module(value, where)
         if isinstance(value, types.MethodType):
             return ["method", *(self._refer(v, where) for v in (value.__func__, value.__self__))]
         if isinstance(value, types.BuiltinFunctionType) and value.__self__ is not None:
@@ -228,6 +247,22 @@ class CodeWalk:
             return ["library", library_name(value)]
         return self._of_library(value, where)
 
+    def _alone(self, value: Any, where: str) -> Json:
+        """The hash of a value in a walk of its own, in which no other has a number yet."""
+        if id(value) not in self._hashes_alone:
+            self._kept.append(value)
+            self._hashes_alone[id(value)] = None
+            outer = self._records, self._numbers, self._open
+            self._records, self._numbers, self._open = [], {}, set()
+            try:
+                made = digest([self._refer(value, where), self._records])
+            finally:
+                self._records, self._numbers, self._open = outer
+            self._hashes_alone[id(value)] = ["alone", made]
+        if self._hashes_alone[id(value)] is None:  # it leads back to the set
+            raise OpaqueError(where, value)
+        return self._hashes_alone[id(value)]
+
     def _opaque(self, value: Any, where: str) -> Json:
         """An object whose content cannot be hashed: only a recipe's ``depends_on`` covers it."""
         if moves(value) or not self._declared:
@@ -239,10 +274,11 @@ class CodeWalk:
 
     def _with_added(self, found: Json, value: Any, where: str) -> Json:
         """A library's function, with the attributes that were set on it."""
+        private = "__" if is_cached_function(value) else "_"
         held = {
             name: item
             for name, item in vars(value).items()
-            if not name.startswith("_") and name != "cache_parameters"
+            if not name.startswith(private) and name != "cache_parameters"
         }
         return [*found, self._refer(held, where)] if held else found
 
@@ -268,6 +304,8 @@ class CodeWalk:
         name = function.__qualname__
         names = global_names(code)
         record: dict[str, Json] = {"kind": "function"}
+        if attribute := unseen_read(code if node is None else node):
+            raise RecipeError(_UNSEEN.format(name=name, attribute=attribute))
         if node is None:
             record["code"] = code_json(code, function.__doc__)
             record["imports"] = [
@@ -277,8 +315,7 @@ class CodeWalk:
             if {"__import__", "import_module"} & {*code.co_names, *names}:
                 raise RecipeError(_COMPUTED_IMPORT.format(name=name))
         else:
-            if generator := shared_generator_used(node, function.__globals__):
-                raise RecipeError(_RANDOM.format(name=name, generator=generator))
+            _refuse_unhashed(node, function.__globals__, name)
             record["code"] = normalised(node)
             record["imports"] = self._imports_in(node, function)
             if called := self._called_imports(node, function.__globals__, name):
@@ -354,7 +391,10 @@ class CodeWalk:
                 return ["unbound"]
             if name in _SEES_ALL:
                 return ["builtin", self._scope(scope)]
-            return ["builtin"]
+            built_in = getattr(builtins, name)
+            if getattr(built_in, "__module__", "builtins") == "builtins" and callable(built_in):
+                return ["builtin"]
+            return self._refer(built_in, name)
         value = scope[name]
         if isinstance(value, ModuleType) and is_user_module(value):
             return self._used_of_module(value, attribute_chains(node, name) if node else {()})
@@ -372,11 +412,11 @@ class CodeWalk:
             while depth < len(chain) and is_user_module(vars(owner).get(chain[depth])):
                 owner, depth = vars(owner)[chain[depth]], depth + 1
             if depth == len(chain):
-                uses.append([chain, self._module(owner)])
+                uses.append([chain, self._module(owner, owner.__name__)])
             elif chain[depth] in vars(owner):
                 uses.append([chain, self._variable(chain[depth], vars(owner))])
             elif "__getattr__" in vars(owner):
-                uses.append([chain, self._module(owner)])
+                uses.append([chain, self._module(owner, owner.__name__)])
             else:
                 uses.append([chain, ["unbound"]])
         return ["module", uses]
@@ -386,7 +426,7 @@ class CodeWalk:
         imported: list[Json] = []
         for module, name, local in import_targets(node, function.__globals__):
             if module is None:
-                imported.append(["library", versioned(name)])
+                imported.append(self._library(name))
             elif local is not None:
                 imported.append(self._used_of_module(module, attribute_chains(node, local)))
             elif name in vars(module):
@@ -407,11 +447,18 @@ class CodeWalk:
 
     def _module_named(self, name: str, scope: Mapping[str, Any], *, level: int = 0) -> Json:
         module = import_users(name, scope, level=level)
-        return ["library", versioned(name)] if module is None else self._module(module)
+        return self._library(name) if module is None else self._module(module, name)
 
-    def _module(self, module: ModuleType) -> Json:
+    def _library(self, name: str) -> Json:
+        """A module that an import names and that is not the user's."""
+        module = sys.modules.get(name)
+        return ["library", versioned(name)] if module is None else self._module(module, name)
+
+    def _module(self, module: ModuleType, where: str) -> Json:
         """A complete module: everything that it defines."""
         if not is_user_module(module):
+            if not is_library_module(module):
+                return self._opaque(module, where)
             return ["library", versioned(module.__name__)]
         if id(module) in self._numbers:
             return ["record", self._numbers[id(module)]]
@@ -427,9 +474,11 @@ class CodeWalk:
 
     # Classes and instances.
 
-    def _class(self, cls: type) -> Json:
-        number = self._start(cls)
+    def _class(self, cls: type, where: str) -> Json:
         nodes = self._sources.classes(cls)
+        if not nodes and type(cls).__module__ not in _KNOWN and not is_users_class(type(cls)):
+            return self._opaque(cls, where)
+        number = self._start(cls)
         methods = own_functions(cls)
         module = sys.modules.get(cls.__module__)
         scope: Mapping[str, Any] = vars(module) if module is not None else {}
@@ -440,6 +489,8 @@ class CodeWalk:
             "bases": [self._refer(b, cls.__qualname__) for b in cls.__bases__ if b is not object],
             "meta": self._refer(type(cls), cls.__qualname__),
         }
+        for node in nodes:
+            _refuse_unhashed(node, scope, cls.__qualname__)
         if nodes:
             record["code"] = [normalised(node) for node in nodes]
             called = [i for n in nodes for i in self._called_imports(n, scope, cls.__qualname__)]
@@ -467,7 +518,7 @@ class CodeWalk:
         record["attributes"] = [
             [name, self._refer(vars(cls)[name], f"{cls.__qualname__}.{name}")]
             for name in sorted(vars(cls))
-            if not is_covered(name, vars(cls)[name], by_source=bool(nodes), methods=methods)
+            if not is_covered(name, cls, by_source=bool(nodes), methods=methods)
         ]
         return self._finish(number, record)
 
@@ -475,7 +526,7 @@ class CodeWalk:
         number = self._start(value)
         cls = type(value)
         record: dict[str, Json] = {"kind": "instance", "class": self._refer(cls, where)}
-        if isinstance(value, PrepareStep | CrossStep):
+        if hasattr(cls, "settings") and isinstance(value, PrepareStep | CrossStep):
             record["settings"] = self._refer(value.settings(), f"{where}.settings()")
         record["state"] = self._state(value, where)
         return self._finish(number, record)
@@ -515,6 +566,14 @@ class CodeWalk:
         if base is not None:
             record["value"] = self._values.plain(base, self._refer, where)
         return self._finish(number, record)
+
+
+def _refuse_unhashed(node: ast.AST, scope: Mapping[str, Any], name: str) -> None:
+    """Refuses code whose result depends on more than what it refers to."""
+    if generator := shared_generator_used(node, scope):
+        raise RecipeError(_RANDOM.format(name=name, generator=generator))
+    if what := environment_used(node, scope):
+        raise RecipeError(_ENVIRONMENT.format(name=name, what=what))
 
 
 def _wraps_named(function: FunctionType) -> bool:
@@ -607,6 +666,15 @@ class _PartsWalk(CodeWalk):
         else:
             self._objects[number] = f"{self._label(type(value))} object"
         return number
+
+    def _alone(self, value: Any, where: str) -> Json:
+        # Members of a set are no parts: their hashes are in that of the set.
+        outer = self._labels, self._objects, self._variables
+        self._labels, self._objects, self._variables = {}, {}, {}
+        try:
+            return super()._alone(value, where)
+        finally:
+            self._labels, self._objects, self._variables = outer
 
     def _refer(self, value: Any, where: str) -> Json:
         # By name at once, because a container hashes what it refers to.

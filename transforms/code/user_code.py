@@ -56,6 +56,16 @@ _BUILT_IN: tuple[Any, ...] = (dict, list, tuple, set, frozenset, bytes, float, s
 _CACHED_FUNCTION = type(functools.cache(len))
 _POINTER = struct.calcsize("P")
 
+_OF_CLASS = frozenset(
+    {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__", "__hash__"}
+    | {"__annotations__", "__abstractmethods__", "__orig_bases__", "__parameters__"}
+    | {"__match_args__", "__dataclass_params__"}
+)
+"""Attributes that Python itself gives to classes."""
+_UNSEEN = frozenset({"__globals__", "__doc__", "__annotations__"})
+"""Attributes that lead to what a hash of code leaves out."""
+_ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb)
+
 _MADE_BY_PYTHON = 1 << 9
 """The flag of classes defined in Python code (Py_TPFLAGS_HEAPTYPE)."""
 
@@ -114,6 +124,18 @@ def is_user_module(
         folders = [str(folder) for folder in getattr(module, "__path__", ())]
         return bool(folders) and all(is_user(os.path.join(f, "_.py")) for f in folders)
     return path.endswith(".py") and is_user(path)
+
+
+def is_library_module(module: ModuleType) -> bool:
+    """Whether a module is Python's or an installed library's: its version says what it holds."""
+    name = module.__name__
+    if name in sys.builtin_module_names or name in sys.stdlib_module_names:
+        return sys.modules.get(name) is module
+    top = sys.modules.get(name.partition(".")[0])  # parts of libraries may have no file
+    path = getattr(module, "__file__", None) or getattr(top, "__file__", None)
+    if path is not None:
+        return not is_user_file(path)
+    return not is_user_module(module) and bool(list(getattr(top, "__path__", ())))
 
 
 _is_loaded_user_file = functools.lru_cache(maxsize=16384)(is_user_file)
@@ -606,6 +628,36 @@ def shared_generator_used(node: ast.AST, scope: Mapping[str, Any]) -> str | None
 
     Generators that the code makes itself, such as ``random.Random(0)``, are not shared.
     """
+
+    def is_shared(value: Any) -> bool:
+        owner = getattr(value, "__self__", None)
+        return any(hasattr(owner, mark) for mark in _GENERATOR)
+
+    return _first_used(node, scope, is_shared)
+
+
+def environment_used(node: ast.AST, scope: Mapping[str, Any]) -> str | None:
+    """How some code reads the environment of the process, as ``os.environ``, if it does."""
+    return _first_used(node, scope, lambda value: any(value is way for way in _ENVIRONMENT))
+
+
+def unseen_read(code: ast.AST | CodeType) -> str | None:
+    """An attribute by which some code reads what its hash leaves out, as ``__doc__``."""
+    if isinstance(code, CodeType):
+        names = {name for inner in _nested(code) for name in inner.co_names}
+    else:
+        names = {
+            part.id if isinstance(part, ast.Name) else part.attr
+            for part in ast.walk(code)
+            if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load)
+        }
+    return min(_UNSEEN & (names | texts_in(code)), default=None)
+
+
+def _first_used(
+    node: ast.AST, scope: Mapping[str, Any], wanted: Callable[[Any], bool]
+) -> str | None:
+    """The first name in some code, with its attributes, whose value is wanted."""
     bound = dict(scope)
     for statement in ast.walk(node):
         if isinstance(statement, ast.Import):
@@ -620,11 +672,10 @@ def shared_generator_used(node: ast.AST, scope: Mapping[str, Any]) -> str | None
     for name in sorted(names.intersection(bound)):
         for chain in sorted(attribute_chains(node, name)):
             value = bound[name]
-            for attribute in chain:
-                value = _loaded(value, attribute)
-            owner = getattr(value, "__self__", None)
-            if any(hasattr(owner, mark) for mark in _GENERATOR):
-                return ".".join([name, *chain])
+            for depth in range(len(chain) + 1):
+                if wanted(value):
+                    return ".".join([name, *chain[:depth]])
+                value = _loaded(value, chain[depth]) if depth < len(chain) else None
     return None
 
 
@@ -723,6 +774,11 @@ def _slots(cls: type) -> Iterator[str]:
             yield f"_{base.__name__.lstrip('_')}{slot}" if private else slot
 
 
+def is_cached_function(value: Any) -> bool:
+    """Whether this is what ``functools.cache`` makes of a function."""
+    return isinstance(value, _CACHED_FUNCTION)
+
+
 def empty_cache(value: Any) -> None:
     """Empties an object's cached properties, and the results of a cached function.
 
@@ -763,14 +819,26 @@ def as_built_in(value: Any) -> Any:
     return next((kind(value) for kind in _BUILT_IN if isinstance(value, kind)), None)
 
 
-def is_covered(name: str, value: Any, *, by_source: bool, methods: Mapping[str, Any]) -> bool:
+def is_covered(name: str, cls: type, *, by_source: bool, methods: Mapping[str, Any]) -> bool:
     """Whether a class's attribute is covered by its source, or only internal to Python."""
     if name in methods:
         return by_source
+    value = vars(cls)[name]
     if name.startswith("__") and name.endswith("__"):
-        return True
+        if functions := _functions_in(value):
+            return all(map(_is_generated, functions))  # as decorators make __init__ and __eq__
+        return by_source or name in _OF_CLASS or any(name in vars(b) for b in cls.__mro__[1:])
     slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
     return isinstance(value, slots) or type(value).__module__ in ("_abc", "_collections")
+
+
+def _functions_in(value: Any) -> list[FunctionType]:
+    """The functions that an attribute of a class holds: its own, or a property's."""
+    if isinstance(value, property):
+        held = [value.fget, value.fset, value.fdel]
+    else:
+        held = [value.__func__ if isinstance(value, staticmethod | classmethod) else value]
+    return [function for function in held if isinstance(function, FunctionType)]
 
 
 def is_followed(value: Any) -> bool:

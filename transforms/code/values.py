@@ -55,6 +55,7 @@ _OF_ENUM = frozenset({"_value_", "_name_", "_sort_order_", "_inverted_", "__objc
 _OF_LOGGER = frozenset(vars(logging.Logger("")))
 _OF_MEMMAP = frozenset({"filename", "offset", "mode"})
 """Attributes that such objects have initially."""
+_SIMPLE = (str, bytes, int, float, bool, type(None))
 _CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
@@ -74,6 +75,12 @@ class OpaqueError(Exception):
             moves: Whether the value changes when used, as a file or an iterator does.
         """
         kind = type(self.value)
+        if isinstance(self.value, types.ModuleType):
+            return (
+                f"{root} uses {self.where}, a module that was not loaded from a .py file: a change "
+                "to it would go unnoticed. Write it as a .py file beside the recipe, or name the "
+                'file that it is made from: ss.Recipe(depends_on=["module.so", …]).'
+            )
         shown = f"{kind.__module__}.{kind.__qualname__}"
         message = (
             f"{root} uses {self.where}, a {shown}: its content cannot be hashed, so a change to it "
@@ -94,13 +101,14 @@ class Values:
     """Turns plain values into JSON.
 
     ``folder`` is the recipe's: a path inside it counts relative to it. A path to a file counts
-    with the file's content.
+    with the file's content. ``alone`` refers to a value by its content alone, as no other.
 
     Attributes:
         files: Those files: absolute path -> sha256, hex.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, alone: Refer) -> None:
+        self._alone = alone
         self._folders = {os.path.abspath(folder), os.path.realpath(folder)} if folder else set()
         self.files: dict[str, str] = {}
 
@@ -206,10 +214,12 @@ class Values:
         return len(items), total.hexdigest()
 
     def _set(self, items: Iterable[Any], refer: Refer, where: str) -> Json:
-        # Functions by name first: the names they get must not depend on the order of the set.
-        ordered = sorted(items, key=lambda item: getattr(item, "__qualname__", ""))
-        members = sorted(canonical_json(refer(item, where)) for item in ordered)
-        return hashlib.sha256(b"\n".join(members)).hexdigest()
+        """Each member by itself: its hash must not depend on the order of the set."""
+        hashed = (
+            refer(item, where) if type(item) in _SIMPLE else self._alone(item, where)
+            for item in items
+        )
+        return hashlib.sha256(b"\n".join(sorted(map(canonical_json, hashed)))).hexdigest()
 
     def _of_library(self, value: Any, refer: Refer, where: str) -> Json | None:
         """Values of NumPy, Arrow, pandas and TensorFlow, none of which is imported here."""
@@ -268,9 +278,8 @@ def _numpy(value: Any, refer: Refer, where: str) -> Json | None:
     import numpy as np
 
     if isinstance(value, np.dtype):
-        held = refer(dict(value.metadata), f"{where}.metadata") if value.metadata else None
         shown = ["dtype", repr(value.descr) if value.names else value.str]
-        return [*shown, held] if held else shown
+        return [*shown, held] if (held := _metadata(value, refer, where)) else shown
     if isinstance(value, np.ufunc):
         name = str(getattr(value, "__name__", ""))
         if getattr(np, name, None) is not value:
@@ -287,8 +296,16 @@ def _numpy(value: Any, refer: Refer, where: str) -> Json | None:
             return ["ndarray", "object", shape, refer(as_array.ravel().tolist(), where)]
         content = np.ascontiguousarray(as_array).tobytes()
         dtype = repr(as_array.dtype.descr)
-        return [type(value).__name__, dtype, shape, hashlib.sha256(content).hexdigest()]
+        found = [type(value).__name__, dtype, shape, hashlib.sha256(content).hexdigest()]
+        held = _metadata(as_array.dtype, refer, where)
+        return [*found, held] if held else found
     return None
+
+
+def _metadata(dtype: Any, refer: Refer, where: str) -> list[Json]:
+    """What is attached to a dtype and to those of its fields."""
+    parts = [dtype, *(field[0] for field in (dtype.fields or {}).values())]
+    return [refer(dict(p.metadata), f"{where}.metadata") for p in parts if p.metadata]
 
 
 def _pyarrow(value: Any) -> Json | None:
