@@ -187,6 +187,19 @@ def test_only_analysed_columns_are_asked_for() -> None:
 # What a user can do wrong
 
 
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: {"a": tf.random.shuffle(x["size"])}, "draws random"),
+        (lambda x: {"a": tf.numpy_function(abs, [x["size"]], tf.int64)}, "numpy_function.*map_py"),
+        (lambda x: {"a": tf.py_function(abs, [x["size"]], tf.int64)}, "py_function.*map_python"),
+    ],
+)
+def test_random_numbers_and_python_are_refused(function: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=f"preprocessing_fn .*{message}"):
+        trace(function, PREPARED)
+
+
 def unknown_input(inputs: dict[str, Any]) -> dict[str, Any]:
     return {"a": _add_one(inputs["nope"])}
 

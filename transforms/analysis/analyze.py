@@ -40,6 +40,7 @@ from .. import beam_hooks  # noqa: F401 - reports what Beam does; makes it set u
 from ..case_mapping import refuse_other_case
 from ..code.autograph_files import keep_autograph_files
 from ..code.dependencies import running
+from ..code.graph_operations import refuse_python, refuse_random
 from ..code.user_code import is_user_file
 from ..examples.metadata import as_lists, features_of_outputs, schema_text, tensor_adapter_config
 from ..storage.failures import os_error_in
@@ -228,6 +229,9 @@ def trace(preprocessing_fn: PreprocessingFn, prepared: Features) -> Traced:
         keep_autograph_files()
         with running(preprocessing_fn):
             outputs = preprocessing_fn(inputs)
+        graph = next(iter(given.values())).graph
+        refuse_random(graph, "preprocessing_fn")
+        refuse_python(graph, "preprocessing_fn", instead="Use ss.records.map_python in prepare=.")
         _check_outputs(outputs)
         traced.read = {name for name in given if _num_consumers(given[name]) > before[name]}
         traced.note(given, outputs)

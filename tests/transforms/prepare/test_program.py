@@ -237,6 +237,10 @@ def test_a_function_before_decoding_sees_the_files_bytes(pictures: Any) -> None:
     assert decoded.columns.column("image/height").to_pylist() == [40]
 
 
+def called(function: Any, record: dict[str, Any]) -> Any:
+    return tf.ensure_shape(function(lambda age: age * 2, [record["age"]], tf.float32), [])
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -255,6 +259,20 @@ def test_a_function_before_decoding_sees_the_files_bytes(pictures: Any) -> None:
         (lambda record: {"x": tf.sparse.from_dense([1])}, "SparseTensor"),
         (lambda record: {"x": tf.random.uniform(())}, "random numbers"),
         (lambda record: {"x": tf.where(record["member"], tf.random.normal(()), 0.0)}, "random"),
+        (lambda record: {"x": called(tf.py_function, record)}, "py_function.*map_python"),
+        (lambda record: {"x": called(tf.numpy_function, record)}, "numpy_function.*map_python"),
+        (
+            lambda record: {"x": tf.function(lambda: called(tf.numpy_function, record))()},
+            "<lambda> calls Python from the graph",
+        ),
+        (
+            lambda record: {
+                "x": tf.data.Dataset.range(3)
+                .map(lambda x: tf.ensure_shape(tf.py_function(float, [x], tf.float32), []))
+                .reduce(0.0, lambda a, b: a + b)
+            },
+            "EagerPyFunc",
+        ),
     ],
 )
 def test_a_function_that_cannot_be_stored_is_refused(function: Any, message: str) -> None:

@@ -30,6 +30,7 @@ from ....schemas.features import (
 from ....schemas.recipe import PrepareStep, Recipe, RecordFn, StepTraits
 from ...code.dependencies import running
 from ...code.digest import step_digest
+from ...code.graph_operations import refuse_python, refuse_random
 from ...code.user_code import is_users_class
 from ...storage.opened_source import open_source
 from ..audio import Decode as DecodeSound
@@ -37,7 +38,7 @@ from ..images import Check
 from ..images import Decode as DecodeImage
 from ..images import Encode as EncodeImage
 from .user_functions import describe as describe
-from .user_functions import note_file_reads, refuse_random, result_of, where_of
+from .user_functions import note_file_reads, result_of, where_of
 
 Step = PrepareStep | RecordFn
 KEEP = f"{RESERVED_PREFIX}keep"
@@ -163,7 +164,15 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
     function = tf.function(run, autograph=False)
     with tf.device("/CPU:0"):
         concrete = function.get_concrete_function(record_specs(features))
-    refuse_random(concrete.graph)
+    refuse_random(concrete.graph, "prepare: a step")
+    for number, step in enumerate(steps, first):
+        if _runs_users_code(step) and not StepTraits.of(step).export_obstacle:
+            refuse_python(
+                concrete.graph,
+                f"prepare: {describe(step)}",
+                scope=f"step{number}/",
+                instead="Use ss.records.map_python, which calls Python on records.",
+            )
     note_file_reads(concrete.graph, [step for step in steps if _runs_users_code(step)])
     return traced[-1]
 

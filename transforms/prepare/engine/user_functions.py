@@ -47,7 +47,6 @@ _FILE_OPS = {
     "FixedLengthRecordDatasetV2": 0,
 }
 """Operations that read files -> the index of the input that holds the path."""
-_RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 _Row = dict[str, Any]
 
@@ -154,21 +153,6 @@ def _with_autograph(function: RecordFn) -> Callable[[dict[str, Any]], Any]:
     return converted
 
 
-def refuse_random(graph: Any) -> None:
-    """Refuses a graph that draws random numbers.
-
-    Raises:
-        RecipeError: naming the operation.
-    """
-    for operation in _operations(graph):
-        if operation.startswith(_RANDOM_OPS):
-            raise RecipeError(
-                f"prepare: the steps draw random numbers (operation {operation}), but the result "
-                "for a record must always be the same. Augment in the trainer, or use "
-                "tf.random.stateless_* with a fixed seed."
-            )
-
-
 def note_file_reads(graph: Any, steps: Sequence[PrepareStep | RecordFn]) -> None:
     """Records the files that operations of a traced graph read, for ``refuse_undeclared``."""
     import tensorflow as tf
@@ -187,10 +171,6 @@ def note_file_reads(graph: Any, steps: Sequence[PrepareStep | RecordFn]) -> None
             note_path(function_of(step), path)
         if unseen:
             note_unseen(function_of(step), unseen[0])
-
-
-def _operations(graph: Any) -> set[str]:
-    return set(_operation_types(graph))
 
 
 def _operation_types(graph: Any) -> list[str]:
