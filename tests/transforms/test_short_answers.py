@@ -1,7 +1,13 @@
 """A store that answers a range with less of it is asked for the rest: nothing is lost."""
 
+import contextlib
+import gzip
 import http.server
+import io
+import random
+import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -11,6 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import snapshard as ss
 from snapshard.schemas.errors import StorageError
+from snapshard.transforms.sources.text_stream import open_text
 from snapshard.transforms.storage.opened_source import open_source
 from snapshard.transforms.storage.remote import read_remote
 
@@ -23,6 +30,7 @@ class Short(MemoryFileSystem):  # type: ignore[misc, unused-ignore]
     protocol = "short"
     store: ClassVar[dict[str, Any]] = {}
     most = 1_000
+    states_sizes = True
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -34,6 +42,10 @@ class Short(MemoryFileSystem):  # type: ignore[misc, unused-ignore]
     ) -> bytes:
         content: bytes = super().cat_file(path, start=start, end=end, **options)
         return content if start is None else content[: self.most]
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        found: dict[str, Any] = super().info(path, **options)
+        return found if self.states_sizes else {**found, "size": None}
 
 
 @pytest.fixture
@@ -66,6 +78,27 @@ def test_a_store_that_sends_no_more_is_an_error(
         read_remote(short, "/a.bin", 0, len(CONTENT))
 
 
+@pytest.mark.parametrize("most", [1_000, 10**9])
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, None), (5, None), (0, 2_500), (9_000, 10**9), (10_240, 10_241)]
+)
+def test_a_store_that_states_no_size_is_asked_until_it_sends_nothing(
+    short: Short, monkeypatch: pytest.MonkeyPatch, start: int, stop: int | None, most: int
+) -> None:
+    monkeypatch.setattr(Short, "states_sizes", False)
+    monkeypatch.setattr(Short, "most", most)
+    assert read_remote(short, "/a.bin", start, stop) == CONTENT[start:stop]
+
+
+def test_a_file_of_unknown_size_is_not_taken_for_an_empty_one(
+    short: Short, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Short, "states_sizes", False)
+    short.pipe_file("/raw/t.csv", b"a,b\n" + _rows())
+    (file,) = open_source("short://raw/t.csv", "/").list()
+    assert file.problem.startswith("the store does not state its size")
+
+
 def _rows() -> bytes:
     return b"".join(b"%d,%d\n" % (i, i) for i in range(3_000))
 
@@ -92,6 +125,11 @@ def test_no_row_is_lost(short: Short, kind: str, tmp_path: Any) -> None:
 class _Server(http.server.BaseHTTPRequestHandler):
     """Answers ranges as the path says."""
 
+    files: ClassVar[dict[str, bytes]] = {}
+    """Other contents, by path."""
+    num_sent: ClassVar[dict[str, int]] = {}
+    """How often a file was sent."""
+
     def do_HEAD(self) -> None:
         self.answer(send=False)
 
@@ -102,12 +140,13 @@ class _Server(http.server.BaseHTTPRequestHandler):
         if self.path == "/nothing":
             self.send_error(404)
             return
-        start, stop, status = 0, len(CONTENT), 200
+        content = self.files.get(self.path, CONTENT)
+        start, stop, status = 0, len(content), 200
         given = self.headers.get("Range")
         if given and "ranges" in self.path:
             first, _, last = given.removeprefix("bytes=").partition("-")
             start, stop, status = int(first), min(int(last or stop) + 1, stop), 206
-            if start >= len(CONTENT):
+            if start >= len(content):
                 self.send_response(416)
                 self.end_headers()
                 return
@@ -115,11 +154,14 @@ class _Server(http.server.BaseHTTPRequestHandler):
                 stop = min(stop, start + 1_000)
         self.send_response(status)
         if status == 206:
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(CONTENT)}")
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
         self.send_header("Content-Length", str(stop - start))
+        self.send_header("ETag", f'"{len(content)}"')
         self.end_headers()
         if send:
-            self.wfile.write(CONTENT[start:stop])
+            self.num_sent[self.path] = self.num_sent.get(self.path, 0) + 1
+            with contextlib.suppress(OSError):  # the client has read enough
+                self.wfile.write(content[start:stop])
 
     def log_message(self, *_: Any) -> None:
         """Prints nothing."""
@@ -145,6 +187,56 @@ def test_web_servers(server: str, kind: str) -> None:
     beyond = len(CONTENT)
     assert opened.read(file.path, beyond, beyond + 10) == b""
     assert opened.read(file.path, beyond, 2 * beyond) == b"", "as long as the file"
+
+
+def _noise(num_bytes: int = 3_000_000) -> bytes:
+    """Lines that no compressor makes much shorter."""
+    return random.Random(0).randbytes(num_bytes // 2).hex().encode()
+
+
+def _tar(mode: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload, unused-ignore]
+        for n in range(3):
+            member = tarfile.TarInfo(f"{n}.txt")
+            member.size = 1_000_000
+            archive.addfile(member, io.BytesIO(_noise()[n : n + member.size]))
+    return file.getvalue()
+
+
+def _zip() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for n in range(3):
+            archive.writestr(f"{n}.txt", _noise()[n : n + 1_000_000])
+    return file.getvalue()
+
+
+WHOLE = {
+    "t.txt": lambda: _noise(),
+    "t.txt.gz": lambda: gzip.compress(_noise(), 0),
+    "t.tar": lambda: _tar("w"),
+    "t.tar.gz": lambda: _tar("w:gz"),
+    "t.zip": _zip,
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_file_that_is_never_sent_in_part_is_sent_once(server: str, name: str) -> None:
+    """To look at its head, to know that ranges are not answered, and to keep a copy."""
+    path = f"/whole/{name}"
+    _Server.files[path] = WHOLE[name]()
+    opened = open_source(f"{server}{path}", "/")
+    files = opened.list()
+    if len(files) == 1:
+        text = open_text(opened, name, num_bytes=files[0].num_bytes, encoding="utf-8")
+        content = b"".join(text.read(n, n + 100_000) for n in range(0, 3_000_000, 100_000))
+        assert content == _noise()
+    else:
+        for n, file in enumerate(files):
+            pieces = [opened.read(file.path, at, at + 100_000) for at in range(0, 10**6, 100_000)]
+            assert b"".join(pieces) == _noise()[n : n + 1_000_000]
+    assert _Server.num_sent[path] <= 4
 
 
 def test_a_missing_file_is_told(server: str) -> None:

@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 
 TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
@@ -25,6 +26,31 @@ _HELD = ".held"
 """Suffix of the names of folders that are locked while in use."""
 
 _ATTEMPTS = 5
+
+
+class Staged:
+    """An unnamed temporary file: nothing is left behind, however the process ends."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="snapshard-", buffering=0)  # noqa: SIM115
+        self.num_bytes = 0
+        weakref.finalize(self, self._file.close)
+
+    def append(self, piece: bytes) -> None:
+        """Appends a piece."""
+        view = memoryview(piece)
+        while view:
+            written = self._file.write(view)
+            view = view[written:]
+        self.num_bytes += len(piece)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop); fewer at the end."""
+        parts = []
+        while start < stop and (part := os.pread(self._file.fileno(), stop - start, start)):
+            parts.append(part)
+            start += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def temporary_name() -> str:

@@ -33,7 +33,8 @@ from ...schemas.naming import WORKSPACE, Workspace
 from .. import storage
 from ..activity import reading, working_on
 from .decompress import Ranges, Read
-from .tar import LEADS_OUT, Staged, TarArchive, archive_scheme
+from .local import Staged
+from .tar import LEADS_OUT, TarArchive, archive_scheme
 from .unchanged import Look, SourceProof, look_at_local, look_at_remote, stamp_of, stamp_of_local
 from .zip_members import ZipArchive
 
@@ -55,6 +56,7 @@ LINK_OUT = (
     "symbolic link that leads out of the source's folder; limits=ss.Limits(follow_links=True) in "
     "the recipe allows it"
 )
+NO_SIZE = "the store does not state its size: copy it to a disk, and read it from there"
 _KINDS = (
     (stat.S_ISFIFO, "named pipe"),
     (stat.S_ISSOCK, "socket"),
@@ -140,6 +142,11 @@ class OpenedSource:
     def _prefix(self) -> str:
         return self.root.rstrip("/") + "/"
 
+    @functools.cached_property
+    def _copies(self) -> dict[str, Staged]:
+        """Copies of files of which a web server sends no parts: each is sent once."""
+        return {}
+
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """Reads bytes [start, stop) of a file; to its end if ``stop`` is None.
 
@@ -153,7 +160,9 @@ class OpenedSource:
             if self.local:
                 with self.open_local(path) as file:
                     return storage.read_open(file, start, stop)
-            return storage.read_remote(self.filesystem, full, start, stop, pin=pin)
+            return storage.read_remote(
+                self.filesystem, full, start, stop, pin=pin, copies=self._copies
+            )
 
     def chunks(self, path: str, *, chunk_bytes: int) -> Iterator[bytes]:
         """Reads a file from start to end in chunks of bounded size.
@@ -437,11 +446,12 @@ class OpenedSource:
             problem = info.get("problem", "")
             if self.archived and (".." in path.split("/") or info["name"].startswith("/")):
                 problem = LEADS_OUT
+            if info.get("size") is None:
+                problem = problem or NO_SIZE
             if problem:
                 yield unreadable(path, problem)
             else:
-                size = int(info.get("size") or 0)
-                yield SourceFile(path=path, num_bytes=size, stamp=stamp_of(info))
+                yield SourceFile(path=path, num_bytes=int(info["size"]), stamp=stamp_of(info))
 
 
 def _holds_builds(folder: str) -> bool:

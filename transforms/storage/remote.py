@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import posixpath
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from fsspec.asyn import sync
 from fsspec.callbacks import Callback
 
 from ..activity import advance
-from .local import temporary_name
+from .local import Staged, temporary_name
 from .zip_members import read_part
 
 _ATOMIC = frozenset(
@@ -20,15 +21,24 @@ _ATOMIC = frozenset(
 """Protocols of stores that show a file only once the last byte of its single put has arrived."""
 _PARTIAL, _NOT_SATISFIABLE = 206, 416
 """HTTP's answers to a range: a part of the file; nothing, because the file ends before."""
+_ENDLESS = 1 << 62
+"""The end of a file of unknown size."""
+_COPY_BYTES = 1 << 20
 
 
 def read_remote(
-    found: Any, path: str, start: int = 0, stop: int | None = None, *, pin: str = ""
+    found: Any,
+    path: str,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    pin: str = "",
+    copies: dict[str, Staged] | None = None,
 ) -> bytes:
     """Reads bytes [start, stop) of a file of an fsspec filesystem: exactly these, or to its end.
 
     A server may answer a range with less of it (RFC 9110, 15.3.7): the rest is asked for, until the
-    file ends or nothing more comes.
+    file ends or, if the store does not state its size, nothing more comes.
 
     Args:
         found: The filesystem.
@@ -36,41 +46,52 @@ def read_remote(
         start: The first byte.
         stop: The end; None for the end of the file.
         pin: The tag that the file must have (``unchanged.pin_of``): any other is an error.
+        copies: By path, copies of files of which a web server sends no parts, and which it
+            therefore sends once; None keeps none. Their owner must notice if a file changes.
 
     Raises:
         OSError: if the store stops in the middle of the file.
     """
     if start == 0 and stop is None and not (pin and "s3" in found.protocol):
         return bytes(found.cat_file(path, **({"generation": pin} if pin else {})))
-    size = None
+    copies = {} if copies is None else copies
+    size, is_asked = None, stop is None
     if stop is None:
-        stop = size = _size_of(found, path)
+        size = _size_of(found, path)
+        stop = _ENDLESS if size is None else size
     parts = []
     while start < stop:
-        part = _read_range(found, path, start, stop, pin=pin)
+        part = _read_range(found, path, start, stop, pin=pin, copies=copies)
         parts.append(part)
         start += len(part)
-        if start < stop and size is None:
-            size = _size_of(found, path)
-            stop = min(stop, size) if size else stop
+        if start < stop and not is_asked:
+            size, is_asked = _size_of(found, path), True
+            stop = stop if size is None else min(stop, size)
         if start < stop and not part:
-            if not size:
+            if size is None:
                 break
             raise OSError(f"the store sent nothing of bytes {start:,} to {stop:,} of {size:,}")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _size_of(found: Any, path: str) -> int:
-    """The size of a file; 0 also if the store does not say."""
-    return int(found.info(path)["size"] or 0)
+def _size_of(found: Any, path: str) -> int | None:
+    """The size of a file; None if the store does not state it."""
+    size = found.info(path).get("size")
+    return None if size is None else int(size)
 
 
-def _read_range(found: Any, path: str, start: int, stop: int, *, pin: str) -> bytes:
+def _read_range(
+    found: Any, path: str, start: int, stop: int, *, pin: str, copies: dict[str, Staged]
+) -> bytes:
     """The answer to one request: bytes from ``start`` on, at most up to ``stop``."""
     if found.protocol == "zip":
         return read_part(found, path, start, stop)
     if "http" in found.protocol:
-        return bytes(sync(found.loop, _http_range, found, path, start, stop))
+        if path not in copies:
+            part: bytes | None = sync(found.loop, _http_range, found, path, start, stop)
+            if part is not None:
+                return part
+        return _copied(found, path, copies, stop=stop).read(start, stop)
     if not pin:
         return bytes(found.cat_file(path, start=start, end=stop))
     if "s3" not in found.protocol:
@@ -82,17 +103,46 @@ def _read_range(found: Any, path: str, start: int, stop: int, *, pin: str) -> by
     return bytes(_fetch_range(found, bucket, key, version, start, stop, req_kw={"IfMatch": pin}))
 
 
-async def _http_range(found: Any, url: str, start: int, stop: int) -> bytes:
-    """Asks a web server for a range; one without support for ranges sends the complete file."""
+async def _http_range(found: Any, url: str, start: int, stop: int) -> bytes | None:
+    """Asks a web server for a range.
+
+    One without support for ranges sends the complete file: its beginning is read up to ``stop``;
+    None if the range begins later.
+    """
     options = {**found.kwargs}
-    headers = {**options.pop("headers", {}), "Range": f"bytes={start}-{stop - 1}"}
+    # Compressed on the way, parts would be those of other bytes.
+    wanted = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{stop - 1}"}
+    headers = {**options.pop("headers", {}), **wanted}
     session = await found.set_session()
     async with session.get(found.encode_url(url), headers=headers, **options) as response:
         if response.status == _NOT_SATISFIABLE:  # the file ends before
             return b""
-        content: bytes = await response.read()
         found._raise_not_found_for_status(response, url)
-        return content if response.status == _PARTIAL else content[start:stop]
+        if response.status == _PARTIAL:
+            return bytes(await response.read())
+        if start:
+            return None
+        try:
+            return bytes(await response.content.readexactly(stop))
+        except asyncio.IncompleteReadError as error:
+            return error.partial
+
+
+def _copied(found: Any, url: str, copies: dict[str, Staged], *, stop: int) -> Staged:
+    """A copy of a web server's file, at most as long as the server states, else up to ``stop``."""
+    if url not in copies:
+        size, copy = _size_of(found, url), Staged()
+        wanted = stop if size is None else size
+        with open_remote(found, url, chunk_bytes=_COPY_BYTES) as file:
+            while copy.num_bytes < wanted and (
+                piece := file.read(min(_COPY_BYTES, wanted - copy.num_bytes))
+            ):
+                copy.append(piece)
+                advance()
+        if size is None:
+            return copy
+        copies[url] = copy
+    return copies[url]
 
 
 def open_remote(found: Any, path: str, *, chunk_bytes: int) -> Any:

@@ -15,8 +15,6 @@ import io
 import os
 import posixpath
 import tarfile
-import tempfile
-import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -33,6 +31,7 @@ from .decompress import (
     compression_of,
     decompressed,
 )
+from .local import Staged
 
 BLOCK_BYTES = 512
 MAX_HEADER_BYTES = 1 << 20
@@ -432,31 +431,6 @@ class TarArchive(AbstractArchiveFileSystem):
         if member is None:
             raise FileNotFoundError(path)
         return io.BufferedReader(Ranges(self._read, member.num_bytes, member.offset))
-
-
-class Staged:
-    """An unnamed temporary file: nothing is left behind, however the process ends."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="snapshard-", buffering=0)  # noqa: SIM115
-        self.num_bytes = 0
-        weakref.finalize(self, self._file.close)
-
-    def append(self, piece: bytes) -> None:
-        """Appends a piece."""
-        view = memoryview(piece)
-        while view:
-            written = self._file.write(view)
-            view = view[written:]
-        self.num_bytes += len(piece)
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Bytes [start, stop); fewer at the end."""
-        parts = []
-        while start < stop and (part := os.pread(self._file.fileno(), stop - start, start)):
-            parts.append(part)
-            start += len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _normal(name: str) -> str:
