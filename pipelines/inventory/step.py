@@ -469,7 +469,13 @@ def _learn_file(
                 raise
             return "damaged or encrypted in its archive"
         if num_bytes != file.num_bytes:
-            raise SourceChangedError.of(opened.place(file.path))
+            opened.check()
+            if opened.archive_changed():
+                raise SourceChangedError.of(opened.place(file.path))
+            raise DataError(
+                f"{opened.place(file.path)} cannot be read: its listing states {file.num_bytes:,} "
+                f"bytes, and reading it gave {num_bytes:,}. Copy the file, and read the copy."
+            )
         content = _HeldFile(**opened.__getstate__(), content=held) if holds else opened
         cuts = source.cuts(file, content) if file.num_bytes > MIN_CUT_BYTES else ()
         parts: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ names that nothing resolves and certificates that nobody trusts stand for the ne
 import asyncio
 import contextlib
 import datetime
+import gzip
 import http.server
 import socket
 import ssl
@@ -85,8 +86,11 @@ class _QuickAsyncio:
 
 
 @contextlib.contextmanager
-def _serving(context: ssl.SSLContext | None = None) -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as serving:
+def _serving(
+    context: ssl.SSLContext | None = None,
+    handler: type[http.server.BaseHTTPRequestHandler] = _Answer,
+) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
         serving.handle_error = lambda *_: None  # type: ignore[method-assign]
         if context is not None:
             serving.socket = context.wrap_socket(serving.socket, server_side=True)
@@ -159,6 +163,85 @@ def test_answers(
     assert ("does not exist" in text) is (status == 404)
     if status in (401, 403):
         assert "Check the credentials" in text
+
+
+ROWS = b"a,b\n" + b"".join(b"%d,%d\n" % (n, n) for n in range(3_000))
+PAGE = b"\n<!DOCTYPE html>\n<html>\n" + b"<p>Sign in, please</p>\n" * 30 + b"</html>\n"
+ODD = {
+    "cut.csv": (1, "the connection was lost (Not enough data to satisfy content length header"),
+    "cut.tar": (1, "the connection was lost (Not enough data to satisfy content length header"),
+    "garbled.csv": (1, "the server's answer is not valid HTTP"),
+    "loop.csv": (1, "the server redirects in a circle. Check the URL"),
+    "page.csv": (3, "the server sent an HTML page"),
+    "page.zip": (3, "the server sent an HTML page"),
+    "chunked.csv": (3, "the store does not state its size"),
+    "chunked.tar": (3, "the store does not state its size"),
+    "packed.csv": (3, "the store does not state its size"),
+    "short-head.csv": (3, "states 100 bytes, and reading it gave"),
+    "long-head.csv": (1, "the store sent nothing of bytes"),
+}
+
+
+class _Odd(http.server.BaseHTTPRequestHandler):
+    """A web server, or what is in front of it, that does not send the file."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self._answer(b"", is_head=True)
+
+    def do_GET(self) -> None:
+        self._answer(PAGE if "page" in self.path else ROWS, is_head=False)
+
+    def _answer(self, body: bytes, *, is_head: bool) -> None:
+        kind, headers = self.path.strip("/").partition(".")[0], {}
+        num_bytes = len(PAGE if kind == "page" else ROWS)
+        if kind == "garbled" and not is_head:
+            self.wfile.write(b"what is this?\r\n\r\n")
+            self.close_connection = True
+            return
+        if is_head and kind.endswith("-head"):
+            num_bytes = 100 if kind == "short-head" else num_bytes + 100
+        if kind == "page":
+            headers["Content-Type"] = "text/html; charset=utf-8"
+        if kind == "packed":
+            body = gzip.compress(body) if body else body
+            num_bytes, headers["Content-Encoding"] = len(gzip.compress(ROWS)), "gzip"
+        if kind == "chunked":
+            headers["Transfer-Encoding"] = "chunked"
+            body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if body else body
+        else:
+            headers["Content-Length"] = str(0 if kind == "loop" else num_bytes)
+        if kind == "loop":
+            headers["Location"], body = self.path, b""
+        self.send_response(302 if kind == "loop" else 200)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body[:1_000] if kind == "cut" else body)
+        self.close_connection = kind == "cut"
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_a_web_server_does_instead_is_told(name: str, call: Call) -> None:
+    with _serving(handler=_Odd) as address:
+        url = f"http://{address}/{name}"
+        code, text = call("plan", url)
+    expected_code, expected = ODD[name]
+    text = text.partition("error: ")[2]
+    assert expected in text
+    assert name in text
+    assert "\n" not in text.strip()
+    assert code == expected_code
+
+
+def test_a_web_page_is_a_text_if_its_name_says_so(call: Call) -> None:
+    with _serving(handler=_Odd) as address:
+        (file,) = open_source(f"http://{address}/page.html", "/").list()
+    assert (file.problem, file.num_bytes) == ("", len(PAGE))
 
 
 @pytest.mark.slow
@@ -259,6 +342,15 @@ def test_outputs(
     assert "s3://bucket/out" in text
     assert str(status) in text
     assert code == (2 if status == 403 else 1)
+
+
+def test_a_redirect_to_no_region(
+    server: str, stores_at: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Answer, "status", 301)
+    stores_at(server)
+    with pytest.raises(StorageError, match=r"redirects in a circle\. .*AWS_DEFAULT_REGION"):
+        open_source("s3://bucket/a.csv", "/")
 
 
 def test_a_local_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: Any) -> None:

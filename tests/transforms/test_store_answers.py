@@ -73,6 +73,24 @@ def test_answers(error: Exception, status: int, said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "error",
+    [
+        caused(FileNotFoundError("bucket/a"), BotocoreLikeError(404, "NoSuchBucket")),
+        FileNotFoundError("bucket/a"),
+        GcsLikeError(404),
+    ],
+)
+def test_a_missing_bucket_is_named(error: Exception) -> None:
+    """Nothing else is missing where a file is put."""
+    with (
+        pytest.raises(PlaceError) as raised,
+        storage.failing_as_storage_error("write", "s3://bucket/out/a"),
+    ):
+        raise error
+    assert "the bucket or container s3://bucket does not exist. Create it" in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("error", "is_final"),
     [
         (caused(OSError(errno.EIO, "x"), BotocoreLikeError(400, "ExpiredToken")), False),

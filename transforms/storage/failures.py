@@ -92,10 +92,21 @@ _NETWORK = (
         "no connection can be made",
         f"Check the host, the port and the network. {_AGAIN}",
     ),
+    (
+        {"HttpProcessingError"},
+        "the server's answer is not valid HTTP",
+        f"Check the host, the port and what is in front of the server. {_AGAIN}",
+    ),
+    (
+        # The client of S3 looks for the region that a redirect does not name, and is redirected.
+        {"TooManyRedirects", "RecursionError"},
+        "the server redirects in a circle",
+        "Check the URL. For S3, also set the bucket's region (AWS_DEFAULT_REGION).",
+    ),
 )
 """Network failures, the most specific first: class names, because their libraries may not be
 installed; what happened; how to fix it."""
-_CERTIFICATE = _NETWORK[1]
+_CERTIFICATE, _CIRCLE = _NETWORK[1], _NETWORK[-1]
 _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 
 
@@ -218,16 +229,16 @@ def os_error_in(text: str) -> OSError | None:
 
 
 def _storage_error(error: Exception, *, action: str, url: str) -> StorageError:
-    what, fix = _explain(error, url)
+    what, fix = _explain(error, action, url)
     kind = StorageError
     if is_missing(error) and not isinstance(error, NotADirectoryError):
-        kind = MissingFileError
+        kind = PlaceError if _missing_bucket(action, url) else MissingFileError
     elif isinstance(error, OSError) and error.errno in _LASTING and store_answer(error) is None:
         kind = PlaceError
     return kind(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
 
 
-def _explain(error: Exception, url: str) -> tuple[str, str]:
+def _explain(error: Exception, action: str, url: str) -> tuple[str, str]:
     """The cause, and how to fix it."""
     number = error.errno if isinstance(error, OSError) else None
     origin = f"{type(error).__module__}.{type(error).__name__}"
@@ -254,7 +265,7 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
         if status not in _ABSENT:
             return f"the store answered {code}", "Check the URL."
     elif not isinstance(error, PermissionError) and (found := _network_failure(error)) is not None:
-        detail = " ".join(redact_repeated(str(error.__cause__ or error), url).split())
+        detail = "" if found is _CIRCLE else _one_line(_stated(error), url)
         return (f"{found[1]} ({detail})" if detail else found[1]), found[2]
     if number in (errno.ENOSPC, errno.EDQUOT):
         return (
@@ -273,6 +284,8 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
     if isinstance(error, IsADirectoryError):
         return "it is a folder, expected a file", ""
     if is_missing(error):
+        if bucket := _missing_bucket(action, url):
+            return f"{bucket} does not exist", "Create it, or correct the URL."
         return "it does not exist", "It was removed, or the path is misspelled."
     if number == errno.EIO:
         return (
@@ -287,9 +300,32 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
             "finished work is kept.",
         )
     detail = (isinstance(error, OSError) and error.strerror) or str(error)
-    detail = " ".join(redact_repeated(detail, url).split())
+    if detail == url and error.__cause__ is not None:  # of fsspec, which knows more
+        error, detail = error.__cause__, _stated(error)
+    detail = _one_line(detail, url)
     what = f"{detail} ({type(error).__name__})" if detail else type(error).__name__
     return what, "Once that is fixed, run the same command again: finished work is kept."
+
+
+def _missing_bucket(action: str, url: str) -> str:
+    """The bucket or container of a store to which a file is written; else empty."""
+    scheme, separator, rest = url.partition("://")
+    name = rest.partition("/")[0]
+    if action != "write" or not separator or not name or scheme in ("file", "local"):
+        return ""
+    return f"the bucket or container {redact(f'{scheme}://{name}')}"
+
+
+def _stated(error: BaseException) -> str:
+    """What an error, or the innermost of its causes, says of itself."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    message = getattr(error, "message", None)  # of aiohttp, whose text begins with a number
+    return message if isinstance(message, str) and message else str(error)
+
+
+def _one_line(text: str, url: str) -> str:
+    return " ".join(redact_repeated(text, url).split()).rstrip(".")
 
 
 def _network_failure(error: BaseException) -> tuple[set[str], str, str] | None:
@@ -319,6 +355,8 @@ def store_answer(error: BaseException) -> tuple[int, str] | None:
     >>> store_answer(OSError("Forbidden: https://host/a"))
     (403, '403 Forbidden')
     """
+    if "HttpProcessingError" in _class_names(error):
+        return None  # aiohttp gives a broken answer the number 400
     for cause in (error, error.__cause__):
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
@@ -327,7 +365,8 @@ def store_answer(error: BaseException) -> tuple[int, str] | None:
             # A response to HEAD has no body: its code is the status.
             word = stated.get("Message" if str(stated.get("Code")) == str(status) else "Code")
         else:
-            status = getattr(cause, "status", None) or getattr(cause, "code", None)
+            status = getattr(cause, "status", None)
+            status = getattr(cause, "code", None) if status is None else status
             status = status or getattr(response, "status_code", None)  # of requests
             word = None
         if isinstance(status, int) and status >= 400:

@@ -46,6 +46,9 @@ _DEFAULT_LIMITS = Limits()
 _Opened = TypeVar("_Opened", bound="OpenedSource")
 _MARKS = (Workspace(WORKSPACE).hash_cache, Workspace(WORKSPACE).elsewhere)
 """Files in the folder of a recipe's snapshots: one of them exists from the first inventory on."""
+_PAGES = ("", ".html", ".htm", ".xhtml")
+"""Suffixes of the names of web pages."""
+_PAGE_HEAD_BYTES = 512
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
@@ -56,7 +59,8 @@ LINK_OUT = (
     "symbolic link that leads out of the source's folder; limits=ss.Limits(follow_links=True) in "
     "the recipe allows it"
 )
-NO_SIZE = "the store does not state its size: copy it to a disk, and read it from there"
+NO_SIZE = "the store does not state its size (download the file first)"
+HTML_PAGE = "the server sent an HTML page, as for signing in or of an error"
 _KINDS = (
     (stat.S_ISFIFO, "named pipe"),
     (stat.S_ISSOCK, "socket"),
@@ -448,10 +452,20 @@ class OpenedSource:
                 problem = LEADS_OUT
             if info.get("size") is None:
                 problem = problem or NO_SIZE
+            elif info.get("mimetype") == "text/html" and self._is_page(path):
+                problem = HTML_PAGE
             if problem:
                 yield unreadable(path, problem)
             else:
                 yield SourceFile(path=path, num_bytes=int(info["size"]), stamp=stamp_of(info))
+
+
+    def _is_page(self, path: str) -> bool:
+        """Whether a web server sends an HTML page for a file whose name promises another format."""
+        if os.path.splitext(path)[1].lower() in _PAGES:
+            return False
+        head = storage.read_remote(self.filesystem, self.full_path(path), 0, _PAGE_HEAD_BYTES)
+        return head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html"))
 
 
 def _holds_builds(folder: str) -> bool:
@@ -576,6 +590,8 @@ def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
     if holder is None or not holder.single:
         raise FileNotFoundError(outer)
     (file,) = holder.list()
+    if file.problem:
+        raise DataError(f"{holder.place(file.path)} cannot be read: {file.problem}.")
     holder = holder.proving([file])
     # A store's tag may cover only the first bytes, or be missing: the length is reliable.
     stamp = file.stamp and f"{file.num_bytes} {file.stamp}"
