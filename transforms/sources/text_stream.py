@@ -29,6 +29,8 @@ ENDLESS = 1 << 62
 
 _HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
+_KIND_BYTES = 16
+"""So many first bytes show the encoding of a text, or a compression."""
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -105,8 +107,9 @@ def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -
         stop = min(stop, num_bytes)
         return head[start:stop] if stop <= len(head) else opened.read(path, start, stop)
 
-    compression = compression_of(head) or other_compression(head)
-    if not compression and encoding == "utf-8" and not _mark_of(head):
+    is_utf8 = encoding == "utf-8" and not _mark_of(head)
+    compression = compression_of(head) or other_compression(head, path if is_utf8 else "")
+    if not compression and is_utf8:
         return _Plain(read, num_bytes, opened.limits.max_row_bytes)
     return _Stream(read, compression, encoding, opened.limits)
 
@@ -283,7 +286,7 @@ def _as_utf8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
     """Text as UTF-8, in pieces. Raises damage after everything before it has been yielded."""
     head = b""
     damage: DamagedError | None = None
-    while len(head) < 4:
+    while len(head) < _KIND_BYTES:
         try:
             head += next(pieces)
         except StopIteration:
@@ -291,6 +294,9 @@ def _as_utf8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
         except DamagedError as error:
             damage = error
             break
+    if inner := compression_of(head) or other_compression(head):
+        twice = "is compressed twice (decompress it once): it begins"
+        raise DamagedError(inner, offset=0, detail=twice)
     if encoding == "utf-8":
         encoding = _mark_of(head) or encoding
     elif encoding in ("utf-16", "utf-32") and not _mark_of(head):

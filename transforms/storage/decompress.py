@@ -12,6 +12,8 @@ import bz2
 import contextlib
 import io
 import lzma
+import re
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -90,9 +92,12 @@ _OTHERS = {
     b"\x04\x22\x4d\x18": "lz4",
     b"\x1f\x9d": "compress (.Z)",
     b"\xff\x06\x00\x00sNaPpY": "snappy",
-    b"\x5d\x00\x00": "lzma",
 }
 """First bytes of compressions that are recognized only to refuse them by name."""
+_REFUSED = {*_OTHERS.values(), "lzma", "brotli"}
+_LZMA = struct.Struct("<BIQ")
+_LZMA_SETTINGS, _LZMA_UNKNOWN, _LZMA_MAX_BYTES = 0x5D, (1 << 64) - 1, 1 << 38
+_IN_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 
 
 class DamagedError(Exception):
@@ -126,13 +131,33 @@ def compression_of(head: bytes) -> str:
     return ""
 
 
-def other_compression(head: bytes) -> str:
+def other_compression(head: bytes, name: str = "") -> str:
     """A compression that a file's first bytes show, and that :func:`decompressed` refuses; or "".
+
+    Args:
+        head: The first bytes; 13 show lzma.
+        name: The file's name, where only it shows brotli, if the bytes are not those of a text.
 
     >>> other_compression(bytes.fromhex("04224d18")), other_compression(b"]a,b")
     ('lz4', '')
     """
-    return next((name for mark, name in _OTHERS.items() if head.startswith(mark)), "")
+    if name.endswith(".br") and _IN_NO_TEXT.search(head):
+        return "brotli"
+    if _is_lzma(head):
+        return "lzma"
+    return next((known for mark, known in _OTHERS.items() if head.startswith(mark)), "")
+
+
+def _is_lzma(head: bytes) -> bool:
+    """Whether a file begins with a header of lzma, which has no mark; xz checks the same fields."""
+    if len(head) < _LZMA.size or head[0] != _LZMA_SETTINGS:
+        return False
+    _, dictionary_bytes, num_bytes = _LZMA.unpack_from(head)
+    # 2^n, or 2^n + 2^(n-1).
+    is_usual = dictionary_bytes.bit_count() == 1 or (
+        dictionary_bytes.bit_count() == 2 and dictionary_bytes & dictionary_bytes >> 1
+    )
+    return bool(is_usual) and (num_bytes == _LZMA_UNKNOWN or num_bytes < _LZMA_MAX_BYTES)
 
 
 def compressed_offset(read: Read, compression: str, offset: int) -> int:
@@ -175,7 +200,7 @@ def decompressed(
     Raises:
         DamagedError: after all content before the damage has been yielded.
     """
-    if compression in _OTHERS.values():
+    if compression in _REFUSED:
         what = "cannot be read (gzip, zstd, bzip2 and xz can): it begins"
         raise DamagedError(compression, offset=0, detail=what)
     num_read = num_given = 0

@@ -9,12 +9,15 @@ from collections.abc import Callable
 import pytest
 import zstandard
 
+from snapshard.transforms.sources.text_stream import open_text
 from snapshard.transforms.storage.decompress import (
     DamagedError,
     compression_of,
     decompressed,
     other_compression,
 )
+
+from .memory_files import Memory
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -100,6 +103,8 @@ def test_padding_between_streams_of_xz_is_no_damage() -> None:
         (b"\x1f\x9d\x90a", "compress (.Z)"),
         (b"\xff\x06\x00\x00sNaPpY", "snappy"),
         (lzma.compress(b"a\n", lzma.FORMAT_ALONE), "lzma"),
+        (lzma.compress(TEXT, lzma.FORMAT_ALONE, preset=0), "lzma"),
+        (lzma.compress(TEXT, lzma.FORMAT_ALONE, preset=9)[:13], "lzma"),
     ],
 )
 def test_other_compressions_are_named(head: bytes, name: str) -> None:
@@ -109,7 +114,11 @@ def test_other_compressions_are_named(head: bytes, name: str) -> None:
     assert f"{name} data cannot be read" in str(error)
 
 
-@pytest.mark.parametrize("head", [b"", b"]\n", b"]a,b\n", b"a,b\n1,2\n"])
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"]\n", b"]a,b\n", b"a,b\n1,2\n"]
+    + [f"]{text}".encode("utf-16-le") for text in ("Ā", "ĀĀ,b\n", "一,二\n1,2\n", "\u3000a" * 9)],
+)
 def test_text_is_not_taken_for_another_compression(head: bytes) -> None:
     assert other_compression(head) == ""
 
@@ -124,3 +133,30 @@ def test_frames_to_be_skipped() -> None:
 @pytest.mark.parametrize("head", [b"", b"a,b", b"BZh9,a,b,c", b"\x1f", b"P*", b"PK\x03\x04"])
 def test_what_is_not_compressed(head: bytes) -> None:
     assert compression_of(head) == ""
+
+
+BROTLI = bytes.fromhex("0b0280612c620a03")
+"""What the ``brotli`` of a short text is: it has no mark."""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("t.csv.br", BROTLI, "brotli data cannot be read"),
+        ("t.csv.gz", gzip.compress(gzip.compress(TEXT)), "gzip data is compressed twice"),
+        ("t.txt", CODECS["zstd"](CODECS["xz"](TEXT)), "xz data is compressed twice"),
+        ("t.csv.gz", gzip.compress(b"\x04\x22\x4d\x18@@"), "lz4 data is compressed twice"),
+    ],
+)
+def test_what_is_no_text_when_it_is_decompressed_is_named(
+    name: str, content: bytes, said: str
+) -> None:
+    text = open_text(Memory({name: content}), name, num_bytes=len(content), encoding="utf-8")
+    with pytest.raises(DamagedError, match=said):
+        text.read(0, 100)
+
+
+@pytest.mark.parametrize("content", [b"ur wech\n", "kaoc'hañ\n".encode("latin-1"), b""])
+def test_a_text_in_breton_is_not_brotli(content: bytes) -> None:
+    text = open_text(Memory({"t.br": content}), "t.br", num_bytes=len(content), encoding="utf-8")
+    assert text.read(0, 100) == content
