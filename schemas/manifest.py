@@ -18,13 +18,12 @@ import pydantic
 
 from .errors import DamagedSnapshotError, SnapshardError
 from .features import Feature, without_unset_names
-from .naming import stays_inside
+from .naming import repair_command, stays_inside
 
 FORMAT_VERSION = 1
 MAX_LABELS = 1000
 """``label_counts`` has at most this many labels, the most frequent ones."""
 
-_REPAIR = "Build again with --repair."
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 _Count = Annotated[int, pydantic.Field(ge=0, lt=1 << 63)]
@@ -201,7 +200,7 @@ class Manifest(pydantic.BaseModel):
             raise DamagedSnapshotError(
                 f"{where} was edited or is damaged: its checksum does not match its content. "
                 "`snapshard verify` shows which parts of the snapshot are intact; building it "
-                "again with --repair repairs it."
+                f"again with --repair repairs it: {repair_command(where.rpartition('/')[0])}."
             )
         return manifest
 
@@ -214,12 +213,14 @@ def read_manifest(
     Raises:
         DamagedSnapshotError: if it is not a manifest; ``where`` names it in the message.
     """
+    command = repair_command(where.rpartition("/")[0])
+    repair = f"Build again with --repair: {command}, where SOURCE is the recipe or data."
     try:
         value: Any = json.loads(content.decode(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise DamagedSnapshotError(f"{where} is not valid JSON: {error}. {_REPAIR}") from None
+        raise DamagedSnapshotError(f"{where} is not valid JSON: {error}. {repair}") from None
     if not isinstance(value, dict):
-        raise DamagedSnapshotError(f"{where} is not a manifest: not a JSON object. {_REPAIR}")
+        raise DamagedSnapshotError(f"{where} is not a manifest: not a JSON object. {repair}")
     if value.get("format_version") != FORMAT_VERSION:
         raise DamagedSnapshotError(
             f"{where} has format_version {value.get('format_version')!r}, expected "
@@ -238,7 +239,7 @@ def read_manifest(
     except (SnapshardError, TypeError) as error:
         # From the features' own checks; from pydantic if a discriminator ("kind") is a list.
         trouble = str(error)
-    raise DamagedSnapshotError(f"{where} is not a manifest: {trouble}. {_REPAIR}")
+    raise DamagedSnapshotError(f"{where} is not a manifest: {trouble}. {repair}")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

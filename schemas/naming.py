@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 
 from .shards import Compression
 
@@ -57,6 +58,16 @@ def join(*parts: str) -> str:
     """
     head, *rest = parts
     return "/".join([head.rstrip("/") if head != "/" else "", *rest])
+
+
+def repair_command(snapshot: str, options: str = "") -> str:
+    """The command that repairs a snapshot, whose folder is ``<out>/<name>/<fingerprint>``.
+
+    >>> repair_command("out/birds/5f0a3b1c9d2e4f60")
+    'snapshard build SOURCE --out out --repair'
+    """
+    out = snapshot.rstrip("/").rpartition("/")[0].rpartition("/")[0] or "/"
+    return f"snapshard build SOURCE --out {shlex.quote(out)}{options} --repair"
 
 
 def stays_inside(name: str) -> bool:

@@ -18,7 +18,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
+from ...schemas.errors import DamagedSnapshotError, RecipeError, SnapshardError, StorageError
 from ...schemas.features import ClassLabel
 from ...schemas.fingerprint import digest
 from ...schemas.manifest import Manifest, ShardEntry, json_checksum, read_manifest
@@ -40,6 +40,7 @@ from ..inventory.exclusions import IdList
 from ..snapshot import FoundFile, Snapshot, SnapshotFiles, locate, manifest_bytes, reader_file_of
 from .verify_contents import FINGERPRINT, ContentChecker, find_present, length_text, read_id
 from .verify_report import Finding, Findings, Report, Sampled
+from .why import build_facts
 
 STEP = "verify"
 SMALL_BYTES = 1 << 20
@@ -155,9 +156,33 @@ def check_snapshot(
     absence = None
     if absent is not None:
         absence = find_present(files, manifest, present, absent=absent, findings=findings)
+        if not (absence.found or _is_seen(folder, absent)):
+            absence = dataclasses.replace(absence, is_seen=False)
     progress.finish(STEP, reused=False)
     report = _make_report(folder, manifest, findings, limit=limit)
     return dataclasses.replace(report, absence=absence)
+
+
+def _is_seen(folder: str, ids: IdList) -> bool:
+    """Whether any of the ids names a record that a snapshot there has, or was built without."""
+    parent, _, own = folder.rstrip("/").rpartition("/")
+    names = [own, *(n for n in storage.list_names(parent) if n != own and FINGERPRINT.fullmatch(n))]
+    for name in names:
+        try:
+            snapshot = Snapshot.open(join(parent, name))
+        except SnapshardError:
+            continue  # no snapshot, or one that is damaged
+        absence = find_present(
+            SnapshotFiles(snapshot.path),
+            snapshot.manifest,
+            set(snapshot.manifest.files),
+            absent=ids,
+            findings=Findings(),
+        )
+        left_out = build_facts(snapshot).get("excluded")
+        if absence.found or (absence.excluded and left_out and left_out["records"]):
+            return True
+    return False
 
 
 def _read_manifest(folder: str, findings: Findings) -> Manifest | None:
@@ -174,7 +199,7 @@ def _read_manifest(folder: str, findings: Findings) -> Manifest | None:
     try:
         manifest, checksum = read_manifest(content, where=where)
     except DamagedSnapshotError as error:
-        what = str(error).removeprefix(f"{where} ").removesuffix(" Build again with --repair.")
+        what = str(error).removeprefix(f"{where} ").partition(" Build again with --repair")[0]
         findings.manifest(f"{what} Nothing else can be checked without it.")
         return None
     if checksum == "wrong":

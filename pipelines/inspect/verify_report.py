@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from ...schemas.naming import MANIFEST, join
+from ...schemas.naming import MANIFEST, join, repair_command
 from ...schemas.visible import human_count, visible
 from ...transforms import storage
 
@@ -85,25 +85,35 @@ class Absence:
     """The records that are there."""
     excluded: bool = False
     """Whether the snapshot was built without these records: the recipe excludes this very list."""
+    is_seen: bool = True
+    """Whether any of the ids names a record of a snapshot there, or one that a build left out."""
 
     def to_json(self) -> dict[str, object]:
         """As plain JSON."""
         return {
             "num_ids": self.num_ids,
             "excluded": self.excluded,
+            "is_seen": self.is_seen,
             "found": [finding.to_json() for finding in self.found],
         }
 
     def line(self) -> str:
         """What is proved, if no record was found."""
         ids = human_count(self.num_ids, "ids")
+        other_list = (
+            "The snapshot was not built with this list: where a step combines records (windows, "
+            "packing), only one of them names the result, and the others cannot be found"
+        )
+        if not self.is_seen:
+            what = (
+                f"not proved: none of {ids} names a record of this snapshot, of another beside it, "
+                "or one that a build left out. Check that the list holds ids alone, one per line, "
+                "as `snapshard rejects` and index/*.parquet show them"
+            )
+            return what if self.excluded else f"{what}. {other_list}"
         if self.excluded:
             return f"absent: none of {ids} names a record, and the snapshot was built without them"
-        return (
-            f"absent: none of {ids} names a record or a reject. The snapshot was not built with "
-            "this list: where a step combines records (windows, packing), only one of them names "
-            "the result, and the others cannot be found"
-        )
+        return f"absent: none of {ids} names a record or a reject. {other_list}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,6 +214,8 @@ class Report:
         )
         if self.absence is None or self.absence.found:
             return intact
+        if not self.absence.is_seen:
+            return f"{self.absence.line()}\n{intact}"
         return f"{intact}\n{self.absence.line()}"
 
     def repair_hints(self) -> list[str]:
@@ -212,12 +224,11 @@ class Report:
         hints = []
         lost = sorted(kinds.keys() - {"extra"})
         if lost:
-            out = shlex.quote(_output_root(self.shown_path))
+            command = repair_command(self.shown_path, self.options)
             hints.append(
-                f"To repair it: snapshard build SOURCE --out {out}{self.options} --repair, where "
-                "SOURCE is the recipe or data that it was built from. It rebuilds what is "
-                "damaged, reusing runs of the workspace if they exist. Or restore the files "
-                "from a copy."
+                f"To repair it: {command}, where SOURCE is the recipe or data that it was built "
+                "from. It rebuilds what is damaged, reusing runs of the workspace if they exist. "
+                "Or restore the files from a copy."
             )
         obstacles = [f for f in self.damages if f.kind == "not a file"]
         extra = [f for f in self.damages if f.kind == "extra"]
@@ -295,8 +306,3 @@ class Findings:
     def unchecked(self, file: str, what: str) -> None:
         """Notes a file that could not be checked."""
         self.unreadable.append(Finding(file=file, kind="unreadable", what=what))
-
-
-def _output_root(path: str) -> str:
-    """The --out of a snapshot's build: its folder is ``<out>/<name>/<fingerprint>``."""
-    return path.rstrip("/").rpartition("/")[0].rpartition("/")[0] or "/"

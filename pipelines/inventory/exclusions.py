@@ -7,9 +7,11 @@ names its run: a longer list prepares only the blocks again that hold the added 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -35,14 +37,18 @@ class IdList:
         r"""Reads one id from each line; blank lines, and lines that begin with ``# ``, are skipped.
 
         A line with spaces around it is an id with and without them: a file's name may end with a
-        space, but an id that is pasted with one must not be missed. Bytes that are not UTF-8 are
-        kept (``surrogateescape``), as in the ids of records.
+        space, but an id that is pasted with one must not be missed. A line in double quotes is the
+        id as a JSON string, and ``./`` before an id is left out: so any name can be written, also
+        one that begins with ``# `` or holds a line break. Bytes that are not UTF-8 are kept
+        (``surrogateescape``), as in the ids of records.
 
         Raises:
             ValueError: if it is no list of lines: it would name no record, and prove nothing.
 
         >>> IdList.of(b"# asked on 12 May\n3/b.jpg\n3/a.jpg\n3/b.jpg\n").ids
         ('3/a.jpg', '3/b.jpg')
+        >>> IdList.of(b'"a\\nb.txt"\n./# a.txt\n').ids
+        ('# a.txt', 'a\nb.txt')
         """
         if problem := _why_no_list(content):
             raise ValueError(problem)
@@ -50,7 +56,8 @@ class IdList:
         found = {line.removesuffix(b"\r") for line in lines}
         wanted = {line for line in found if line.strip() and not _is_comment(line)}
         wanted |= {line.strip() for line in wanted}
-        return cls(tuple(line.decode("utf-8", "surrogateescape") for line in sorted(wanted)))
+        ids = {_plain(line) for line in wanted}
+        return cls(tuple(line.decode("utf-8", "surrogateescape") for line in sorted(ids)))
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -82,9 +89,17 @@ def _why_no_list(content: bytes) -> str:
         return "it is a zip archive"
     if b"\0" in content:
         return "it holds NUL bytes"
-    if b"\r" in content.strip() and b"\n" not in content:
-        return "its lines end with CR alone"
+    if any(b"\r" in line.strip() for line in content.split(b"\n")):
+        return "its lines end with CR alone; in double quotes, \\r is part of an id"
     return ""
+
+
+def _plain(line: bytes) -> bytes:
+    """The id that a line means: of a JSON string its value, of a path what follows ``./``."""
+    if len(line) > 1 and line.startswith(b'"') and line.endswith(b'"'):
+        with contextlib.suppress(ValueError):
+            return path_bytes(json.loads(line.decode("utf-8", "surrogateescape")))
+    return line.removeprefix(b"./") or line
 
 
 def _is_comment(line: bytes) -> bool:

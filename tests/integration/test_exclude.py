@@ -377,6 +377,37 @@ def test_a_limit_takes_other_files_instead(tmp_path: Path) -> None:
     assert not {file.path for file in others} & set(gone)
 
 
+def test_files_of_any_name(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("# a.txt", "a\nb.txt", "c.txt"):
+        (tmp_path / "data" / name).write_text(name)
+    source = ss.TextFiles(str(tmp_path / "data"), per="file")
+    listed = put_list(tmp_path, ["./# a.txt", json.dumps("a\nb.txt")])
+    survey = survey_of(recipe_of(source, listed), tmp_path)
+    assert [file.path for file in survey.inventory.files] == ["c.txt"]
+    assert survey.num_files_excluded == 2
+
+
+@pytest.mark.parametrize("kind", ["excluded", "beside", "unknown"])
+def test_ids_that_were_never_seen_prove_nothing(built: Built, tmp_path: Path, kind: str) -> None:
+    """Whether they name records is known from what was left out, and from snapshots beside."""
+    if kind == "excluded":  # the snapshot beside it is gone
+        shutil.copytree(built.rest.path, tmp_path / Path(built.rest.path).name)
+        folder, listed = tmp_path, built.listed.read_bytes()
+    else:
+        folder = Path(built.rest.path)
+        listed = f"{built.gone[0]}{',reason' * (kind == 'unknown')}\n".encode()
+    report = check_snapshot(folder, progress=Silent(), absent=IdList.of(listed))
+    assert report.absence is not None
+    assert report.absence.is_seen == (kind != "unknown")
+    first, second = report.summary().split("\n")
+    if kind == "unknown":
+        first, second = second, first
+        assert second.startswith("not proved: none of 1 id names a record of this snapshot")
+    assert first.startswith("intact: ")
+    assert report.to_json()["absence"]["is_seen"] == (kind != "unknown")  # type: ignore[index]
+
+
 def bytes_in(folder: Path, wanted: bytes) -> list[str]:
     """The files below a folder that hold some bytes."""
     paths = [path for path in folder.rglob("*") if path.is_file()]

@@ -105,3 +105,10 @@ def test_what_is_none(content: bytes, found: str) -> None:
         _read(content)
     assert str(caught.value).startswith("here ")
     assert found in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [MANIFEST.to_bytes()[:100], b"[]", b'{"format_version": 1}'])
+def test_a_damaged_manifest_names_the_command_that_repairs_it(content: bytes) -> None:
+    with pytest.raises(DamagedSnapshotError) as raised:
+        read_manifest(content, where="my out/birds/5f0a3b1c9d2e4f60/manifest.json")
+    assert "snapshard build SOURCE --out 'my out' --repair, where" in str(raised.value)

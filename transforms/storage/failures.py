@@ -300,10 +300,11 @@ def _explain(error: Exception, action: str, url: str) -> tuple[str, str]:
             "finished work is kept.",
         )
     detail = (isinstance(error, OSError) and error.strerror) or str(error)
-    if detail == url and error.__cause__ is not None:  # of fsspec, which knows more
-        error, detail = error.__cause__, _stated(error)
+    kind: type[BaseException] = type(error)
+    if detail == url and error.__cause__ is not None:  # of fsspec, whose cause says more
+        detail, kind = _stated(error), type(error.__cause__)
     detail = _one_line(detail, url)
-    what = f"{detail} ({type(error).__name__})" if detail else type(error).__name__
+    what = f"{detail} ({kind.__name__})" if detail else kind.__name__
     return what, "Once that is fixed, run the same command again: finished work is kept."
 
 

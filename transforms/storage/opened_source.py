@@ -459,7 +459,6 @@ class OpenedSource:
             else:
                 yield SourceFile(path=path, num_bytes=int(info["size"]), stamp=stamp_of(info))
 
-
     def _is_page(self, path: str) -> bool:
         """Whether a web server sends an HTML page for a file whose name promises another format."""
         if os.path.splitext(path)[1].lower() in _PAGES:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
 import posixpath
 import tarfile
 from collections.abc import Iterator, Mapping
