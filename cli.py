@@ -985,7 +985,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
         code = _DEFECT
     if code == endings.INTERRUPTED:  # typer converts KeyboardInterrupt to this code
-        terminal.show_error(endings.MESSAGE)
+        terminal.show_interruption(endings.MESSAGE)
     if arguments is None and not _WITH_THREADS.isdisjoint(sys.modules):
         # Library threads that still run may abort the interpreter at exit and change the exit code.
         with contextlib.suppress(OSError):

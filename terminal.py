@@ -107,7 +107,12 @@ def say(text: str) -> None:
 
 def show_error(message: str) -> None:
     """Prints an error on standard error."""
-    err.print(Text.assemble(("error:", "bold red"), " ", printable(message)))
+    show_interruption(printable(message))
+
+
+def show_interruption(message: str) -> None:
+    """Prints an error that holds no data; loads no module, since a load may be interrupted."""
+    err.print(Text.assemble(("error:", "bold red"), " ", message))
 
 
 def show_warning(message: str) -> None:

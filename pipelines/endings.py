@@ -32,9 +32,10 @@ _forking = threading.local()
 def treat_signals_as_interrupts() -> None:
     """Makes SIGTERM and SIGHUP, from schedulers and lost terminals, act like Ctrl-C.
 
-    Signals that are already handled or ignored (``nohup``) are unchanged.
+    Ctrl-C too, which ends a process at once while its modules load. Signals that are already
+    handled or ignored (``nohup``) are unchanged.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
     reader, writer = socket.socketpair()

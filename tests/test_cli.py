@@ -20,6 +20,7 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard import cli, startup_noise
+from snapshard.pipelines import endings
 from snapshard.pipelines.inspect import suggest as suggest_module
 from snapshard.schemas.errors import StorageError
 
@@ -283,6 +284,35 @@ class TestBuild:
         assert "Traceback" not in told
         assert "interrupted. Finished work is kept" in told
         assert not list((tmp_path / "out").rglob("manifest.json"))
+
+
+EARLY = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            del sys.argv[1]
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from snapshard.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["snapshard.cli", "snapshard.terminal", "pydantic", "fsspec", "asyncio.coroutines"]
+)
+def test_interrupted_while_modules_load(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, module, "plan", "nowhere.csv"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode in (-signal.SIGINT, 130)
+    assert done.stderr in ("", f"error: {endings.MESSAGE}\n")
 
 
 class TestPlan:
