@@ -49,6 +49,8 @@ _WITH_THREADS = {"pyarrow", "tensorflow"}
 """Libraries whose threads may still run at exit."""
 _DEFECT = 5
 """Exit code for unexpected errors. Python's own code, 1, would make schedulers retry."""
+_NO_MEMORY = ("failed to map segment from shared object", "can't start new thread")
+"""What errors other than MemoryError say where memory, or the address space, is exhausted."""
 _MAX_FEATURES = 20
 """Maximum number of features that ``build`` prints."""
 _MOST = 2**31 - 1
@@ -971,27 +973,40 @@ def main(arguments: list[str] | None = None) -> None:
         code = endings.INTERRUPTED
     except BrokenPipeError:  # the reader of the output has closed it
         code = 1
-    except MemoryError:
-        terminal.show_error(
-            "out of memory. Provide more, or build with fewer workers. Finished work is kept: run "
-            "the same command to resume."
-        )
-        code = 1
-    except Exception:
-        terminal.show_traceback(traceback.format_exc())
-        terminal.show_error(
-            "this is a defect in snapshard or in a library; running it again would not help. "
-            "Report it with the traceback above."
-        )
-        code = _DEFECT
+    except Exception as error:
+        code = _explain(error)
     if code == endings.INTERRUPTED:  # typer converts KeyboardInterrupt to this code
         terminal.show_interruption(endings.MESSAGE)
     if arguments is None and not _WITH_THREADS.isdisjoint(sys.modules):
         # Library threads that still run may abort the interpreter at exit and change the exit code.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # full, or closed
             terminal.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _explain(error: Exception) -> int:
+    """Prints what an unexpected error means; returns the exit code."""
+    from . import terminal
+
+    if sys.stdout.closed:
+        terminal.show_error(
+            "standard output is closed, so results cannot be shown. If the recipe, or a function "
+            "that it uses, closes it (sys.stdout.close()), remove that line."
+        )
+        return 1
+    if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
+        terminal.show_error(
+            "out of memory. Provide more, or build with fewer workers. Finished work is kept: run "
+            "the same command to resume."
+        )
+        return 1
+    terminal.show_traceback("".join(traceback.format_exception(error)))
+    terminal.show_error(
+        "this is a defect in snapshard or in a library; running it again would not help. "
+        "Report it with the traceback above."
+    )
+    return _DEFECT
 
 
 def _plain(message: str) -> str:

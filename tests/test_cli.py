@@ -656,9 +656,19 @@ class TestErrors:
             assert "Traceback" not in done.stderr
         assert not (tmp_path / "out").exists()
 
-    def test_no_memory_is_1(self, monkeypatch: pytest.MonkeyPatch, call: Any) -> None:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            MemoryError(),
+            ImportError("libarrow.so: failed to map segment from shared object"),
+            RuntimeError("can't start new thread"),
+        ],
+    )
+    def test_no_memory_is_1(
+        self, monkeypatch: pytest.MonkeyPatch, call: Any, error: Exception
+    ) -> None:
         def fail(source: str) -> None:
-            raise MemoryError
+            raise error
 
         monkeypatch.setattr(suggest_module, "suggest_recipe", fail)
         code, _, told = call("plan", "x")

@@ -61,6 +61,23 @@ class TestStreams:
         assert (">&-" in closed.split()) == (done.stdout == "")
         assert "Traceback" not in done.stderr
 
+    @pytest.mark.parametrize("line", ["import sys; sys.stdout.close()", "import os; os.close(1)"])
+    def test_a_recipe_that_closes_the_output(self, tmp_path: Path, line: str) -> None:
+        (tmp_path / "t.csv").write_text("a\n" + "1\n" * 90)
+        recipe = (
+            f"{line}\nimport snapshard as ss\nrecipe = ss.Recipe(name='t', source=ss.Csv('t.csv'))"
+        )
+        (tmp_path / "recipe.py").write_text(recipe)
+        done = subprocess.run(
+            [sys.executable, "-m", "snapshard", "plan", tmp_path / "recipe.py"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "output" in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+
     def test_reader_of_the_output_that_leaves(self, snapshot: Path) -> None:
         command = f"{sys.executable} -m snapshard inspect {snapshot} | true"
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)

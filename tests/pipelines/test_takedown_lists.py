@@ -54,7 +54,9 @@ def test_one_line_that_ends_with_cr_is_one_id(tmp_path: Path) -> None:
     assert read_ids("ids.txt", str(tmp_path), argument="exclude=").ids == ("3/a.jpg",)
 
 
-@pytest.mark.parametrize("name", ["# a.txt", "a\nb.txt", "a\rb.txt", '"a"', "./a", "caf\udce9\n", "\\"])
+@pytest.mark.parametrize(
+    "name", ["# a.txt", "a\nb.txt", "a\rb.txt", '"a"', "./a", "caf\udce9\n", "\\"]
+)
 def test_any_name_can_be_written(name: str) -> None:
     line = json.dumps(name, ensure_ascii=False)
     assert IdList.of(line.encode("utf-8", "surrogateescape")).ids == (name,)

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.schemas.errors import RecipeError, SnapshardError, SourceChangedError
+from snapshard.schemas.errors import RecipeError, SnapshardError, SourceChangedError, StorageError
+from snapshard.transforms.sources.sql.rows import failing
 from snapshard.transforms.storage.opened_source import OpenedSource
 
 from .conftest import Got, Reading
@@ -36,6 +37,20 @@ def read(reading: Reading, source: Any) -> Got:
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     return make(tmp_path / "t.db", [(i, i * 2) for i in range(20)])
+
+
+def test_a_database_that_another_program_writes_to() -> None:
+    manager = pytest.importorskip("adbc_driver_manager")
+    locked = manager.ProgrammingError(
+        "INVALID_ARGUMENT: [SQLite] Failed to prepare query: database is locked",
+        status_code=manager.AdbcStatusCode.INVALID_ARGUMENT,
+    )
+    with (
+        pytest.raises(StorageError, match="another program holds a transaction open") as told,
+        failing("the query cannot be run on t.db"),
+    ):
+        raise locked
+    assert "Fix query" not in str(told.value)
 
 
 @pytest.mark.parametrize(

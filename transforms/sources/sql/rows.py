@@ -18,6 +18,8 @@ from ..extracted import with_positions
 
 # Classes of SQLSTATE caused by the query, the address or the password.
 _QUERYS_FAULT = ("22", "28", "42", "0A", "2F", "3D", "3F", "25")
+_LOCKED = "database is locked"
+"""What SQLite says of a database to which another program writes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,11 @@ def failing(what: str, *, url: str = "") -> Iterator[None]:
             yield
     except adbc.Error as error:
         words = _words(error, url)
+        if _LOCKED in words:
+            raise StorageError(
+                f"Sql: {what}: another program holds a transaction open ({words}). Run the same "
+                "command again once it has ended."
+            ) from None
         state = error.sqlstate or ""
         mistaken = isinstance(error, adbc.ProgrammingError) and not state
         if mistaken or state.startswith(_QUERYS_FAULT):
