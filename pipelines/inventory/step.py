@@ -470,7 +470,8 @@ def _learn_file(
             return "damaged or encrypted in its archive"
         if num_bytes != file.num_bytes:
             opened.check()
-            if opened.archive_changed():
+            look = opened.look(file.path)
+            if opened.archive_changed() or look is None or look.num_bytes != file.num_bytes:
                 raise SourceChangedError.of(opened.place(file.path))
             raise DataError(
                 f"{opened.place(file.path)} cannot be read: its listing states {file.num_bytes:,} "

@@ -90,6 +90,8 @@ class Look:
     """Comparable with the stamp of a listing."""
     identity: str
     """All that is known: if equal at two moments, the file did not change between them."""
+    num_bytes: int | None = None
+    """Its size; None if the store does not state it."""
 
 
 class Looks(Protocol):
@@ -239,13 +241,13 @@ def look_at_open(descriptor: int) -> Look:
     """The current state of an open local file."""
     found = os.fstat(descriptor)
     stamp = stamp_of_local(found)
-    return Look(stamp, f"{found.st_dev} {found.st_size} {stamp}")
+    return Look(stamp, f"{found.st_dev} {found.st_size} {stamp}", found.st_size)
 
 
 def look_at_remote(info: Mapping[str, Any]) -> Look:
     """The current state of a file of a store, from fsspec's ``info``."""
     stamp = stamp_of(info)
-    return Look(stamp, f"{info.get('size')} {stamp} {modified_ns(info)}")
+    return Look(stamp, f"{info.get('size')} {stamp} {modified_ns(info)}", info.get("size"))
 
 
 def stamp_of(info: Mapping[str, Any]) -> str:
