@@ -358,6 +358,18 @@ class TestWaits:
         summary = waits.summarize([epoch_of([9.0, *found])])
         assert "Every 20 steps training stalls for 80 ms." in summary.lines()
 
+    def test_the_largest_waits_are_looked_at_first_in_all_epochs(self) -> None:
+        small = [12.0 if place % 7 in (1, 3) or place % 11 == 5 else 0.5 for place in range(110)]
+        epochs = [list(small) for _ in range(2)]
+        for steps in epochs:
+            for place in range(20, 110, 26):
+                steps[place] = 580.0 + place / 10
+        summary = waits.summarize([epoch_of([9.0, *steps]) for steps in epochs])
+        assert summary.stalls is not None
+        assert summary.stalls.every == 26
+        assert summary.stalls.milliseconds == pytest.approx(585, abs=5)
+        assert waits.periodic_stalls(small) is None
+
     @pytest.mark.parametrize("places", [(), (5,), (5, 40), (3, 9, 60, 64, 95)])
     def test_stalls_without_a_rhythm(self, places: tuple[int, ...]) -> None:
         found = [1.0] * 100

@@ -100,7 +100,7 @@ def summarize(epochs: Sequence[Epoch]) -> Summary:
         share=min(1.0, waited / 1000 / max(1e-9, seconds)),
         epoch_start=statistics.median(starts),
         first_epoch=_slow_first(ran),
-        stalls=_most_frequent(ran),
+        stalls=periodic_stalls(*(epoch.waits[1:] for epoch in ran)),
     )
 
 
@@ -114,31 +114,40 @@ def _slow_first(epochs: Sequence[Epoch]) -> float | None:
     return max(0.0, (sum(first.waits[1:]) / 1000 - waited) / max(1e-9, seconds))
 
 
-def _most_frequent(epochs: Sequence[Epoch]) -> Stalls | None:
-    longest = max(epochs, key=lambda epoch: len(epoch.waits))
-    return periodic_stalls(longest.waits[1:])
-
-
-def periodic_stalls(waits: Sequence[float]) -> Stalls | None:
+def periodic_stalls(*epochs: Sequence[float]) -> Stalls | None:
     """Finds stalls at regular intervals among the waits of steps, in ms; None if there are none.
 
-    A stall is a wait of at least 5 ms and 8 times the median. There must be at least three, and
+    A stall is a wait of at least 5 ms and 8 times the median; the largest are looked at first,
+    since smaller ones may hide their rhythm. There must be at least three, four of the largest, and
     three quarters of the intervals between them must be equal, within a fifth.
     """
-    if len(waits) < 9:
+    steady = [wait for waits in epochs for wait in waits]
+    if len(steady) < 9:
         return None
-    limit = max(STALL_MS, 8 * statistics.median(waits))
-    places = [place for place, wait in enumerate(waits) if wait >= limit]
-    # A stall may last for several steps.
-    places = [b for a, b in itertools.pairwise([-9, *places]) if b - a > 1]
-    intervals = [b - a for a, b in itertools.pairwise(places)]
-    if len(intervals) < 2:
+    lowest, limit = max(STALL_MS, 8 * statistics.median(steady)), max(steady) / 2
+    while limit > lowest:
+        if (stalls := _rhythm(epochs, limit, fewest=4)) is not None:
+            return stalls
+        limit /= 2
+    return _rhythm(epochs, lowest, fewest=3)
+
+
+def _rhythm(epochs: Sequence[Sequence[float]], limit: float, *, fewest: int) -> Stalls | None:
+    stalls: list[float] = []
+    intervals: list[int] = []
+    for waits in epochs:
+        places = [place for place, wait in enumerate(waits) if wait >= limit]
+        # A stall may last for several steps.
+        places = [b for a, b in itertools.pairwise([-9, *places]) if b - a > 1]
+        stalls += [waits[place] for place in places]
+        intervals += [b - a for a, b in itertools.pairwise(places)]
+    if len(stalls) < fewest or not intervals:
         return None
     every = round(statistics.median(intervals))
     alike = sum(abs(interval - every) <= max(1, 0.2 * every) for interval in intervals)
     if every < 3 or alike < 0.75 * len(intervals):
         return None
-    return Stalls(every, statistics.median(waits[place] for place in places))
+    return Stalls(every, statistics.median(stalls))
 
 
 class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
