@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import functools
+import http.server
 import json
 import os
 import re
@@ -9,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -670,6 +673,24 @@ def test_by_url(snapshot: Path) -> None:
         store.rm("memory://verify", recursive=True)
     expected = [("more", "extra"), (TRAIN[0], "missing"), (TRAIN[1], "length")]
     assert found[:3] == expected
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder; knows no ranges, and its listings state no sizes."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_at_a_web_server_without_ranges(snapshot: Path) -> None:
+    handler = functools.partial(_Handler, directory=str(snapshot))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert _check(url).exit_code == 0
+        _flip(snapshot / TRAIN[1], SECOND + 20)
+        assert {finding.file for finding in _check(url).damages} == {TRAIN[1]}
+        server.shutdown()
 
 
 def test_what_is_told_is_safe_to_print() -> None:

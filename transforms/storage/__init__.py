@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fsspec
@@ -304,8 +304,21 @@ def sizes(url: str) -> dict[str, int]:
             return dict(sizes_locally(local_path(url)))
         found, path = filesystem(url)
         listed: dict[str, Any] = found.find(path, detail=True)
-    inside = path.rstrip("/") + "/"
-    return {name.removeprefix(inside): int(info.get("size") or 0) for name, info in listed.items()}
+        inside = path.rstrip("/") + "/"
+        return {
+            name.removeprefix(inside): _listed_bytes(found, name, info)
+            for name, info in listed.items()
+        }
+
+
+def _listed_bytes(found: Any, name: str, info: Mapping[str, Any]) -> int:
+    """The length of a file in a listing; that of a web server states none, so the file is asked."""
+    size = info.get("size")
+    if size is None and not name.endswith("/"):
+        size = found.info(name).get("size")
+        if size is None:
+            raise OSError(f"the store does not state how long {name} is")
+    return int(size or 0)
 
 
 @contextlib.contextmanager
