@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -246,8 +247,8 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Makes a JSON object; refuses duplicate names, of which readers may take either."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        duplicate = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        duplicate = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"duplicate name {duplicate!r} in an object")
     return value
 

@@ -85,6 +85,10 @@ def test_without_a_checksum_it_is_from_before_there_were_any() -> None:
         (b"\xff", "is not valid JSON"),
         (b"\xef\xbb\xbf{}", "is not valid JSON"),
         (b'{"a": 1, "a": 1}', "duplicate name 'a' in an object"),
+        (
+            b"{%s}" % b",".join(b'"%d": 1' % (n % 200_000) for n in range(200_001)),
+            "duplicate name '0' in an object",
+        ),
         (b"[" * 1_000_000, "is not valid JSON"),
         (b'{"a":' * 1_000_000, "is not valid JSON"),
         (b'{"a": ' + b"9" * 10_000 + b"}", "is not valid JSON"),

@@ -1,6 +1,8 @@
 """Parquet, Arrow and Feather files: what is inferred of them and how they are read."""
 
 import io
+import itertools
+import sys
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from snapshard.schemas.blocks import SourceFile
+from snapshard.schemas.blocks import Block, FileRange, SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import (
     ClassLabel,
@@ -241,3 +243,51 @@ def test_many_rows_come_in_batches(reading: Any) -> None:
         assert len(reading.read(source).rows) == 150_000
         (file,) = opened.list()
         assert source.cuts(file, opened) == ()
+
+
+def num_calls(read: Callable[[], object]) -> int:
+    """How many functions reading calls, whatever the machine."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        read()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(("make", "write"), [(Parquet, parquet), (Arrow, ipc)])
+def test_many_row_groups_or_batches_cost_in_proportion(reading: Any, make: Any, write: Any) -> None:
+    """A footer is parsed once for all blocks, and for all that a block reads."""
+    calls = []
+    for num_units, num_blocks in ((200, 4), (800, 4), (800, 16)):
+        url = reading.write(
+            f"{num_units} {num_blocks}", write(pa.table({"x": range(4 * num_units)}))
+        )
+        opened = open_source(url, ".")
+        (file,) = opened.list()
+        ends = [file.num_bytes * place // num_blocks for place in range(num_blocks + 1)]
+        parts = [
+            FileRange(path=file.path, sha256="", start=start, stop=stop)
+            for start, stop in itertools.pairwise(ends)
+        ]
+
+        def read(opened: Any = opened, parts: Any = parts) -> None:
+            ids = {
+                record_id
+                for part in parts
+                for batch in make(url).read(
+                    Block((part,)), features={"x": Scalar("int64")}, opened=opened, ordered=[0]
+                )
+                for record_id in batch.ids
+            }
+            assert len(ids) == 4 * num_units
+
+        calls.append(num_calls(read))
+    assert calls[1] < 6 * calls[0]
+    assert calls[2] < 3 * calls[1]

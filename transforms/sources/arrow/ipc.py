@@ -208,9 +208,13 @@ class _IpcFile(_Unindexed):
         self.schema = self._reader.schema
 
     @functools.cached_property
+    def _batches(self) -> list[tuple[int, int]]:
+        return _blocks(self._source, _FOOTER_BATCHES)
+
+    @functools.cached_property
     def units(self) -> Sequence[Unit]:  # type: ignore[override]
         batches, row = [], 0
-        blocks = _blocks(self._source, _FOOTER_BATCHES)
+        blocks = self._batches
         if len(blocks) != self._reader.num_record_batches:
             raise ValueError("the record batches in the footer differ from those in the file")
         for offset, metadata_bytes in blocks:
@@ -225,8 +229,7 @@ class _IpcFile(_Unindexed):
         return batches
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        block = _blocks(self._source, _FOOTER_BATCHES)[unit]
-        _check_sizes(self._source, [block], self._max_expansion)
+        _check_sizes(self._source, [self._batches[unit]], self._max_expansion)
         yield _checked(self._reader.get_batch(unit), columns)
 
     def offset_of(self, row: int) -> int:

@@ -99,9 +99,14 @@ def read_row_groups(source: Any) -> list[RowGroup]:
     size = int.from_bytes(tail[:4], "little")
     if size > num_bytes - _TAIL_BYTES:
         raise ValueError("the footer is longer than the file")
-    footer = _Compact(source.read_at(size, num_bytes - _TAIL_BYTES - size))
+    return _row_groups(source.read_at(size, num_bytes - _TAIL_BYTES - size))
+
+
+@functools.lru_cache(maxsize=4)
+def _row_groups(footer: bytes) -> list[RowGroup]:
+    """What a footer says: parsed once, though each block of a file opens it."""
     try:
-        groups = footer.struct().get(_ROW_GROUPS, [])
+        groups = _Compact(footer).struct().get(_ROW_GROUPS, [])
         return [_row_group(group) for group in groups]
     except (IndexError, AttributeError, TypeError, UnicodeDecodeError) as error:
         raise ValueError(f"the footer is damaged: {error}") from None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -243,8 +244,8 @@ def shown(value: Any) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
     found = _Object(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        found.twice = frozenset(key for key in found if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        found.twice = frozenset(key for key, count in counts.items() if count > 1)
     return found
 
 
