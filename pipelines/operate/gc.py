@@ -18,7 +18,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any
 
 from ...schemas.errors import RecipeError, StorageError
 from ...schemas.naming import (
@@ -364,7 +363,7 @@ def _stored_files(folder: str) -> Iterator[StoredFile]:
         return
     with storage.failing_as_storage_error("list", folder):
         filesystem, root = storage.filesystem(folder)
-        listed: dict[str, Any] = filesystem.find(root, detail=True)
+        listed = storage.find_remote(filesystem, root)
     for path, info in listed.items():
         yield StoredFile(
             path=path.removeprefix(root.rstrip("/") + "/"),

@@ -21,6 +21,7 @@ from snapshard.schemas.blocks import SourceFile
 from snapshard.schemas.errors import DataError, RecipeError, StorageError
 from snapshard.transforms import storage
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source, path_bytes
+from snapshard.transforms.storage.tar import LEADS_OUT, REPLACED
 
 TREE = ("a/1.jpg", "a/2.txt", "b/3.jpg", "b/c/4.jpg", "top.jpg")
 
@@ -326,3 +327,22 @@ def test_a_member_of_a_zip_that_bears_the_name_of_a_folder_is_not_lost(
     found = {file.path: file.problem for file in open_source("source.zip", str(tmp_path)).list()}
     assert found["dog/1.jpg"] == ""
     assert "name of a folder" in found["cat"]
+
+
+def test_members_of_a_zip_are_where_unpacking_puts_them(tmp_path: pathlib.Path) -> None:
+    names = ("./dog/1.jpg", "dog//2.jpg", "dog/./3.jpg", "dog/3.jpg", "/dog/1.jpg", "./")
+    with zipfile.ZipFile(tmp_path / "source.zip", "w") as archive:
+        for name in names:
+            archive.writestr(name, name)
+    opened = open_source("source.zip", str(tmp_path))
+    listed = {file.path: file.problem for file in opened.list()}
+    assert sorted(path for path, problem in listed.items() if not problem) == [
+        *("dog/1.jpg", "dog/2.jpg", "dog/3.jpg"),
+    ]
+    assert opened.read("dog/1.jpg") == b"./dog/1.jpg"
+    assert opened.read("dog/3.jpg") == b"dog/3.jpg"
+    assert sorted(filter(None, listed.values())) == [
+        "name of a folder, and bytes as a file has them",
+        LEADS_OUT,
+        REPLACED,
+    ]

@@ -37,8 +37,9 @@ from .redaction import hide_known as hide_known
 from .redaction import learn as learn
 from .redaction import redact as redact
 from .redaction import redact_repeated as redact_repeated
+from .remote import find_remote as find_remote
+from .remote import names_remote, put_bytes_remotely, put_file_remotely
 from .remote import open_remote as open_remote
-from .remote import put_bytes_remotely, put_file_remotely
 from .remote import read_remote as read_remote
 from .unchanged import stamp_of_local
 
@@ -254,10 +255,7 @@ def list_names(url: str) -> list[str]:
         try:
             if is_local(url):
                 return sorted(os.listdir(local_path(url)))
-            found, path = filesystem(url)
-            inside = path.rstrip("/") + "/"
-            listed = (name.rstrip("/") for name in found.ls(path, detail=False))
-            return sorted({n.rsplit("/", 1)[-1] for n in listed if n.startswith(inside)})
+            return sorted(names_remote(*filesystem(url)))
         except Exception as error:
             if is_missing(error) and not isinstance(error, NotADirectoryError):
                 return []
@@ -286,7 +284,7 @@ def walk(url: str) -> list[str]:
                 )
             found, path = filesystem(url)
             inside = path.rstrip("/") + "/"
-            return sorted(name.removeprefix(inside) for name in found.find(path))
+            return sorted(name.removeprefix(inside) for name in find_remote(found, path))
         except Exception as error:
             if is_missing(error) and not isinstance(error, NotADirectoryError):
                 return []
@@ -303,7 +301,7 @@ def sizes(url: str) -> dict[str, int]:
         if is_local(url):
             return dict(sizes_locally(local_path(url)))
         found, path = filesystem(url)
-        listed: dict[str, Any] = found.find(path, detail=True)
+        listed = find_remote(found, path)
         inside = path.rstrip("/") + "/"
         return {
             name.removeprefix(inside): _listed_bytes(found, name, info)

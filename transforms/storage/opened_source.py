@@ -36,7 +36,7 @@ from .decompress import Ranges, Read
 from .local import Staged
 from .tar import LEADS_OUT, TarArchive, archive_scheme
 from .unchanged import Look, SourceProof, look_at_local, look_at_remote, stamp_of, stamp_of_local
-from .zip_members import ZipArchive
+from .zip_members import FOLDER_WITH_BYTES, ZipArchive
 
 _ARCHIVES: weakref.WeakValueDictionary[tuple[str, str, int, str, int], TarArchive | ZipArchive]
 _ARCHIVES = weakref.WeakValueDictionary()
@@ -144,7 +144,8 @@ class OpenedSource:
 
     @functools.cached_property
     def _prefix(self) -> str:
-        return self.root.rstrip("/") + "/"
+        # Not stripped: ``d/`` is another folder of a store than ``d``.
+        return f"{self.root}/" if self.root.strip("/") else self.root
 
     @functools.cached_property
     def _copies(self) -> dict[str, Staged]:
@@ -431,23 +432,18 @@ class OpenedSource:
         if self.single:
             listed_files = {self.single: filesystem.info(self.full_path(self.single))}
         else:
-            prefix = self.full_path("")
-            listed = filesystem.find(self.root, detail=True)
-            listed_files = {}
-            for name in sorted(listed):
-                path = name.removeprefix(prefix).lstrip("/")
-                if path in listed_files:  # an absolute name sorts first
-                    listed_files[f"{path} at the root"] = listed_files[path]
-                listed_files[path] = listed[name]
+            listed_files = self._find_below(filesystem)
         builds = tuple(_holders_of_builds(listed_files))
         for path, info in listed_files.items():
             if path.startswith(builds):
                 continue
-            if not path or path.endswith("/") or info.get("type") == "directory":
+            size = int(info.get("size") or 0)
+            is_folder = not path or path.endswith("/")
+            if info.get("type") == "directory" or (is_folder and not size):
                 continue
             if not self._wanted(tuple(path.split("/"))):
                 continue
-            problem = info.get("problem", "")
+            problem = info.get("problem", "") or (FOLDER_WITH_BYTES if is_folder else "")
             if self.archived and (".." in path.split("/") or info["name"].startswith("/")):
                 problem = LEADS_OUT
             if info.get("size") is None:
@@ -455,9 +451,9 @@ class OpenedSource:
             elif info.get("mimetype") == "text/html" and self._is_page(path):
                 problem = HTML_PAGE
             if problem:
-                yield unreadable(path, problem)
+                yield unreadable(path or "/", problem)
             else:
-                yield SourceFile(path=path, num_bytes=int(info["size"]), stamp=stamp_of(info))
+                yield SourceFile(path=path, num_bytes=size, stamp=stamp_of(info))
 
     def _is_page(self, path: str) -> bool:
         """Whether a web server sends an HTML page for a file whose name promises another format."""
@@ -465,6 +461,22 @@ class OpenedSource:
             return False
         head = storage.read_remote(self.filesystem, self.full_path(path), 0, _PAGE_HEAD_BYTES)
         return head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html"))
+
+    def _find_below(self, filesystem: Any) -> dict[str, dict[str, Any]]:
+        """What a store or archive says of the files below the root, by their paths there."""
+        listed = storage.find_remote(filesystem, self.root)
+        prefix = self.full_path("")
+        files: dict[str, dict[str, Any]] = {}
+        for name in sorted(listed):
+            path = name.removeprefix(prefix)
+            if prefix.endswith("//") and path == name:
+                continue  # stores list ``d`` where ``d/`` is asked for
+            if not prefix:
+                path = path.lstrip("/")
+                if path in files:  # an absolute name sorts first
+                    files[f"{path} at the root"] = files[path]
+            files[path] = listed[name]
+        return files
 
 
 def _holds_builds(folder: str) -> bool:
@@ -753,8 +765,8 @@ def may_hold(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 def is_hidden(path: str) -> bool:
     """Whether the name of a file, or of a folder above it, begins with a dot.
 
-    >>> [is_hidden(path) for path in ("a/.git/b.csv", ".a.csv", "../a.csv", "a.csv")]
-    [True, True, False, False]
+    >>> [is_hidden(path) for path in ("a/.git/b.csv", ".a.csv", "../a.csv", "./a.csv", "a.csv")]
+    [True, True, False, False, False]
     """
     # A path that leads out of an archive must become a reject, not be skipped silently.
-    return any(part.startswith(".") and part != ".." for part in path.split("/"))
+    return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))

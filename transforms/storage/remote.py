@@ -1,11 +1,11 @@
-"""Files of fsspec filesystems: read by range, and put atomically."""
+"""Files of fsspec filesystems: listed, read by range, and put atomically."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fsspec.asyn import sync
@@ -151,6 +151,71 @@ def open_remote(found: Any, path: str, *, chunk_bytes: int) -> Any:
         # As one stream: the server may not support ranges.
         return found.open(path, "rb", block_size=0)
     return found.open(path, "rb", block_size=chunk_bytes, cache_type="none")
+
+
+def find_remote(found: Any, path: str) -> dict[str, dict[str, Any]]:
+    """All files below a folder of an fsspec filesystem, with what the store says of each, by name.
+
+    Names of a store are keys, as it lists them: ``d//x`` and ``d/x`` are two files.
+
+    Raises:
+        OSError: if a page of the listing is not as it says.
+    """
+    if "s3" not in found.protocol:
+        return dict(found.find(path, detail=True))
+    bucket = found.split_path(path)[0]
+    return {
+        f"{bucket}/{key['Key']}": {
+            **key,
+            "name": f"{bucket}/{key['Key']}",
+            "size": key["Size"],
+            "type": "file",
+        }
+        for page in _s3_pages(found, path)
+        for key in page.get("Contents", ())
+    }
+
+
+def names_remote(found: Any, path: str) -> set[str]:
+    """Names directly in a folder of an fsspec filesystem.
+
+    Raises:
+        OSError: if a page of the listing is not as it says.
+    """
+    if "s3" not in found.protocol:
+        inside = path.rstrip("/") + "/"
+        listed = (name.rstrip("/") for name in found.ls(path, detail=False))
+        return {name.rpartition("/")[2] for name in listed if name.startswith(inside)}
+    pages = list(_s3_pages(found, path, Delimiter="/"))
+    keys = [key["Key"] for page in pages for key in page.get("Contents", ())]
+    keys += [key["Prefix"][:-1] for page in pages for key in page.get("CommonPrefixes", ())]
+    return {key.rpartition("/")[2] for key in keys} - {""}
+
+
+def _s3_pages(found: Any, path: str, **options: Any) -> Iterator[dict[str, Any]]:
+    """The pages of S3's listing of a folder.
+
+    Not by the functions of s3fs: to them an answer without content is the last page.
+
+    Raises:
+        OSError: if a page has not as many keys as it says, or does not say what follows.
+    """
+    bucket, key, _ = found.split_path(path)
+    options |= {"Bucket": bucket, "Prefix": key and f"{key}/", **found.req_kw}
+    while True:
+        page = found.call_s3("list_objects_v2", **options)
+        advance()
+        num_keys = sum(len(page.get(kind, ())) for kind in ("Contents", "CommonPrefixes"))
+        more = page.get("IsTruncated")
+        if more is None or page.get("KeyCount", num_keys) != num_keys:
+            stated = page.get("KeyCount", "no number of")
+            raise OSError(f"a page of the listing states {stated} keys and holds {num_keys}")
+        yield page
+        if not more:
+            return
+        if "NextContinuationToken" not in page:
+            raise OSError("a page of the listing does not say how it continues")
+        options["ContinuationToken"] = page["NextContinuationToken"]
 
 
 def put_bytes_remotely(found: Any, path: str, content: bytes) -> None:

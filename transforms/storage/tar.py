@@ -305,7 +305,7 @@ class TarArchive(AbstractArchiveFileSystem):
         headers = TarHeaders(read)
         try:
             for member in headers:
-                path = _normal(member.name)
+                path = normal_name(member.name)
                 if not path or member.kind == "folder":
                     continue
                 if (num_bytes := len(path.encode("utf-8", "surrogateescape"))) > MAX_NAME_BYTES:
@@ -321,8 +321,8 @@ class TarArchive(AbstractArchiveFileSystem):
                     folder = posixpath.dirname(path) if member.kind == "symlink" else ""
                     target = posixpath.normpath(posixpath.join(folder, member.link))
                     # A hard link is of what its target is now, even if that is replaced later.
-                    is_hard = member.kind == "hardlink" and _normal(target) in members
-                    links[path] = members[_normal(target)] if is_hard else target
+                    is_hard = member.kind == "hardlink" and normal_name(target) in members
+                    links[path] = members[normal_name(target)] if is_hard else target
                     members.pop(path, None)
                 else:
                     members[path] = self._member(member)
@@ -432,7 +432,7 @@ class TarArchive(AbstractArchiveFileSystem):
         return io.BufferedReader(Ranges(self._read, member.num_bytes, member.offset))
 
 
-def _normal(name: str) -> str:
+def normal_name(name: str) -> str:
     """A member's name, normalized to a path relative to the root."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return "/".join(parts)
@@ -447,7 +447,7 @@ def _resolved(
             return target
         if target.startswith("/"):
             return None
-        path = _normal(target)
+        path = normal_name(target)
         if path in members:
             return members[path]
         if path not in links:

@@ -25,7 +25,7 @@ from fsspec.archive import AbstractArchiveFileSystem
 from ...schemas.errors import DataError
 from ...schemas.limits import FREE_BYTES
 from .decompress import Ranges, Read, made_of
-from .tar import MAX_NAME_BYTES, REPLACED, too_long_name
+from .tar import MAX_NAME_BYTES, REPLACED, normal_name, too_long_name
 
 FOLDER_WITH_BYTES = "name of a folder, and bytes as a file has them"
 """The problem of a member whose name is most likely damaged."""
@@ -128,7 +128,7 @@ class ZipArchive(AbstractArchiveFileSystem):
 
     def _add(self, info: zipfile.ZipInfo) -> None:
         """Adds a member. Of two files of one name the later one counts, as when unpacking."""
-        name = info.filename.rstrip("/")
+        name = ("/" if info.filename.startswith("/") else "") + normal_name(info.filename)
         earlier = self._members.get(name)
         if earlier is not None and not _is_bare_folder(earlier):
             if _is_bare_folder(info):

@@ -35,6 +35,8 @@ from .side_tables import LabelTable, TableRows, UnlabelledError, is_table
 LABEL = "label"
 """The feature of class folders, or of a field or column of this name."""
 
+_NO_NAMES = frozenset(["", ".", ".."])
+"""Of folders in a store's keys, which are no classes."""
 _FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|(\*)")
 _INTEGER = re.compile(r"-?[0-9]+")
 _DIGITS = re.compile(r"[0-9]{1,18}")
@@ -240,7 +242,7 @@ class FileLabels:
     def _infer_classes(self, paths: Sequence[str]) -> ClassLabel:
         names = {
             folder for folder, slash, _ in (self._below(p).partition("/") for p in paths) if slash
-        }
+        } - _NO_NAMES
         if not names:
             raise DataError(
                 f"{self.source}: none of the {len(paths):,} {self.record}s is in a class folder "
