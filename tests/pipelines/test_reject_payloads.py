@@ -212,7 +212,7 @@ def test_a_long_line_is_told_by_its_bytes_where_the_file_has_them(
     assert (place.start, place.stop) == ((None, None) if compressed else (9, 9 + len(lines[1])))
 
 
-def test_samples_keep_their_parts_and_a_damaged_tar_is_told(tmp_path: Path) -> None:
+def test_samples_keep_their_parts(tmp_path: Path) -> None:
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w") as archive:
         parts = (("0.cls", b"1"), ("0.bin", b"\xff"), ("1.cls", b"one"), ("1.bin", LONG))
@@ -220,9 +220,7 @@ def test_samples_keep_their_parts_and_a_damaged_tar_is_told(tmp_path: Path) -> N
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    content = sink.getvalue()
-    (tmp_path / "a.tar").write_bytes(content)
-    (tmp_path / "b.tar").write_bytes(content[:2000])
+    (tmp_path / "a.tar").write_bytes(sink.getvalue())
     features = {"label": ss.Scalar("int64"), "bin": ss.Scalar("string")}
     found = read(ss.WebDataset(str(tmp_path)), tmp_path, features)
     unfit = found["a.tar#2048"]
@@ -231,8 +229,6 @@ def test_samples_keep_their_parts_and_a_damaged_tar_is_told(tmp_path: Path) -> N
         "cls": "one",
         "bin": {"cut": len(LONG), "sha256": sha256(LONG)},
     }
-    damaged = [one for one in found.values() if one.source == "b.tar" and one.payload is None]
-    assert [one.place for one in damaged] == [PayloadPlace(sha256=sha256(content[:2000]), start=0)]
 
 
 @pytest.mark.parametrize("numbered", [False, True])

@@ -38,6 +38,7 @@ MAX_HEADER_BYTES = 1 << 20
 
 Kind = Literal["file", "folder", "symlink", "hardlink", "sparse", "special"]
 
+LINKS: tuple[Kind, ...] = ("symlink", "hardlink")
 _KINDS: dict[bytes, Kind] = {
     tarfile.REGTYPE: "file",
     tarfile.AREGTYPE: "file",
@@ -215,6 +216,7 @@ MAX_NAME_BYTES = 4096
 """Also the longest path of a filesystem. The cost of longer ones grows faster than their length."""
 
 _SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_NO_TARGET = "link to what its archive does not hold"
 _MAX_LINKS = 40
 """Maximum number of links to follow, as in Linux."""
 _BUFFER_BYTES = 256 << 10
@@ -235,10 +237,21 @@ def archive_scheme(name: str) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Member:
-    offset: int
+class Content:
+    """Where the content of a member is, or why it is not read."""
+
+    start: int
     num_bytes: int
     problem: str = ""
+
+
+def content_of(member: TarMember) -> Content:
+    """The content of a member that is no link."""
+    if member.kind == "special":
+        return _unfit("special file, expected a file")
+    if member.kind == "sparse":
+        return _unfit("sparse file, which is not read from an archive")
+    return Content(start=member.start, num_bytes=member.num_bytes)
 
 
 class TarArchive(AbstractArchiveFileSystem):
@@ -279,6 +292,8 @@ class TarArchive(AbstractArchiveFileSystem):
         if compression:
             read, num_bytes = self._stage(read, compression, max_expansion)
         self._read, self._num_bytes = read, num_bytes
+        self._linked: dict[int, Content] = {}
+        """What links lead to, by where their headers are."""
         self._members = self._find_members(max_bytes)
 
     def _stage(self, read: Read, compression: str, max_expansion: int) -> tuple[Read, int]:
@@ -290,10 +305,12 @@ class TarArchive(AbstractArchiveFileSystem):
             self._damage = str(error)
         return staged.read, staged.num_bytes
 
-    def _find_members(self, max_bytes: int) -> dict[str, _Member]:
-        members: dict[str, _Member] = {}
-        links: dict[str, str | _Member] = {}
-        """By path: the path of a symbolic link's target, or what a hard link is of."""
+    def _find_members(self, max_bytes: int) -> dict[str, Content]:
+        members: dict[str, Content] = {}
+        links: dict[str, int] = {}
+        """By path: where a link's header is."""
+        targets: dict[int, str | Content] = {}
+        """By place: the path of a symbolic link's target, or what a hard link is of."""
         file = io.BufferedReader(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
 
         def read(start: int, stop: int) -> bytes:
@@ -317,15 +334,16 @@ class TarArchive(AbstractArchiveFileSystem):
                     links.pop(path, None)
                 if member.name.startswith("/") or ".." in path.split("/"):
                     members[path] = _unfit(LEADS_OUT)
-                elif member.kind in ("symlink", "hardlink"):
+                elif member.kind in LINKS:
                     folder = posixpath.dirname(path) if member.kind == "symlink" else ""
                     target = posixpath.normpath(posixpath.join(folder, member.link))
                     # A hard link is of what its target is now, even if that is replaced later.
                     is_hard = member.kind == "hardlink" and normal_name(target) in members
-                    links[path] = members[normal_name(target)] if is_hard else target
+                    links[path] = member.offset
+                    targets[member.offset] = members[normal_name(target)] if is_hard else target
                     members.pop(path, None)
                 else:
-                    members[path] = self._member(member)
+                    members[path] = content_of(member)
         except NoTarError as error:
             raise DataError(
                 f"{self._name} is not a tar archive, or is damaged at its beginning "
@@ -342,22 +360,23 @@ class TarArchive(AbstractArchiveFileSystem):
                 "how many files it lacks: copy or create it again."
             )
         num_bytes = sum(member.num_bytes for member in members.values())
-        linked_members = {}
-        for path, linked_to in links.items():
-            linked = _resolved(linked_to, members, links)
+        links_to = {path: targets[offset] for path, offset in links.items()}
+        for offset, linked_to in targets.items():
+            linked = _resolved(linked_to, members, links_to)
             num_bytes += linked.num_bytes if linked else 0
             if num_bytes > max_bytes:
                 # Links to one member may multiply its bytes without limit.
                 linked = _unfit("link of an archive whose files repeat its content too often")
-            linked_members[path] = linked or _unfit("link to what its archive does not hold")
-        return members | linked_members
+            self._linked[offset] = linked or _unfit(_NO_TARGET)
+        return members | {path: self._linked[offset] for path, offset in links.items()}
 
-    def _member(self, member: TarMember) -> _Member:
-        if member.kind == "special":
-            return _unfit("special file, expected a file")
-        if member.kind == "sparse":
-            return _unfit("sparse file, which is not read from an archive")
-        return _Member(offset=member.start, num_bytes=member.num_bytes)
+    def linked(self, offset: int) -> Content:
+        """What the link whose header is at this offset leads to."""
+        return self._linked.get(offset, _unfit(_NO_TARGET))
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of the archive, decompressed."""
+        return self._read(start, stop)
 
     def _behind(self, offset: int) -> str:
         """What is wrong after the last member: an archive ends with zeros."""
@@ -406,7 +425,7 @@ class TarArchive(AbstractArchiveFileSystem):
             "size": member.num_bytes,
             "type": "file",
             # Members have a stamp only if the archive has one.
-            "ETag": self._stamp and f"{self._stamp} {member.offset}",
+            "ETag": self._stamp and f"{self._stamp} {member.start}",
             "problem": member.problem,
         }
 
@@ -423,13 +442,13 @@ class TarArchive(AbstractArchiveFileSystem):
             raise FileNotFoundError(path)
         first = min(start or 0, member.num_bytes)
         last = member.num_bytes if end is None else min(end, member.num_bytes)
-        return self._read(member.offset + first, member.offset + max(first, last))
+        return self._read(member.start + first, member.start + max(first, last))
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
         member = self._members.get(path)
         if member is None:
             raise FileNotFoundError(path)
-        return io.BufferedReader(Ranges(self._read, member.num_bytes, member.offset))
+        return io.BufferedReader(Ranges(self._read, member.num_bytes, member.start))
 
 
 def normal_name(name: str) -> str:
@@ -439,11 +458,11 @@ def normal_name(name: str) -> str:
 
 
 def _resolved(
-    target: str | _Member, members: Mapping[str, _Member], links: Mapping[str, str | _Member]
-) -> _Member | None:
+    target: str | Content, members: Mapping[str, Content], links: Mapping[str, str | Content]
+) -> Content | None:
     """The member that a link leads to, through other links; None if there is none."""
     for _ in range(_MAX_LINKS):
-        if isinstance(target, _Member):
+        if isinstance(target, Content):
             return target
         if target.startswith("/"):
             return None
@@ -456,8 +475,8 @@ def _resolved(
     return None
 
 
-def _unfit(problem: str) -> _Member:
-    return _Member(offset=0, num_bytes=0, problem=problem)
+def _unfit(problem: str) -> Content:
+    return Content(start=0, num_bytes=0, problem=problem)
 
 
 def too_long_name(num_bytes: int) -> str:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import re
@@ -52,9 +53,25 @@ from ....schemas.recipe import OpenSource
 from ...media.image_header import MAX_PIXELS
 from ...rejects import reject_at, with_values
 from ...storage import is_chained
-from ...storage.decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
+from ...storage.decompress import (
+    MAGIC_BYTES,
+    DamagedError,
+    Read,
+    compression_of,
+    decompressed,
+)
 from ...storage.opened_source import is_hidden, matches
-from ...storage.tar import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember, archive_scheme
+from ...storage.tar import (
+    BLOCK_BYTES,
+    LINKS,
+    Content,
+    TarArchive,
+    TarDamagedError,
+    TarHeaders,
+    TarMember,
+    archive_scheme,
+    content_of,
+)
 from ..blocks import cut_spacing
 from ..json.values import object_without_doubles
 from ..python_values import (
@@ -109,90 +126,111 @@ class Sample:
     problem: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Damage:
-    """Where a tar becomes unreadable."""
-
-    offset: int
-    message: str
-
-
-def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterator[Sample | Damage]:
+def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterator[Sample]:
     """Reads the samples of bytes [start, stop) of a tar. A compressed tar is read entirely.
 
-    Yields the damage last, if there is any.
-
     Raises:
+        DataError: if the tar is damaged: it is unknown how many samples it lacks.
         StorageError: if the file cannot be read.
     """
     stream = _Forward(opened, path, start, stop)
-    headers = TarHeaders(stream.read)
+    archive: TarArchive | None = None
     sample: Sample | None = None
-    try:
-        for member in headers:
-            named = split_name(member.name) if member.kind in ("file", "sparse") else None
-            if named is None:
-                continue
-            key, part = named
-            if sample is None or sample.key != key:
-                if sample is not None:
-                    yield sample
-                sample = Sample(offset=start + member.offset, key=key)
-            _add(sample, part, member, stream, opened)
-    except TarDamagedError as error:
-        if sample is not None:
-            yield sample
-        yield Damage(start + headers.offset, stream.damage or str(error))
-        return
+    for member in _members(stream, opened, path, start):
+        named = None if member.kind == "folder" else split_name(member.name)
+        if named is None:
+            continue
+        key, part = named
+        if sample is None or sample.key != key:
+            if sample is not None:
+                yield sample
+            sample = Sample(offset=start + member.offset, key=key)
+        if member.kind in LINKS:
+            archive = archive or _whole(opened, path)
+            content = archive.linked(start + member.offset)
+            _add(sample, part, member.name, content, archive.read, opened)
+        else:
+            _add(sample, part, member.name, content_of(member), stream.read, opened)
     if sample is not None:
         yield sample
-    found = stream.damage or _behind(stream, headers.offset, opened, path)
-    if found:
-        yield Damage(start + headers.offset, found)
 
 
-def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[int]:
-    """Offsets of samples at which to cut; none if the tar is compressed.
+def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> tuple[int, ...]:
+    """Offsets of samples at which to cut; none if the tar is compressed, or has links.
+
+    A link may lead anywhere, so what it leads to is found by reading the tar from its beginning.
 
     Raises:
+        DataError: if the tar is damaged: it is unknown how many samples it lacks.
         StorageError: if the file cannot be read.
     """
-    if compression_of(opened.read(path, 0, MAGIC_BYTES)):
-        return
-    last, key = 0, ""
+    stream = _Forward(opened, path, 0, num_bytes)
+    if stream.compression:
+        return ()
+    offsets, key = [0], ""
+    for member in _members(stream, opened, path, 0):
+        if member.kind in LINKS:
+            return ()
+        named = split_name(member.name)
+        if named is None or named[0] == key:
+            continue
+        key = named[0]
+        if member.offset - offsets[-1] >= cut_spacing(num_bytes):
+            offsets.append(member.offset)
+    return tuple(offsets[1:])
+
+
+def _members(stream: _Forward, opened: OpenSource, path: str, start: int) -> Iterator[TarMember]:
+    """The members of a part of a tar that begins at ``start``; their offsets are in the part.
+
+    Raises:
+        DataError: if the tar is damaged.
+    """
+    headers = TarHeaders(stream.read)
     try:
-        for member in TarHeaders(_Forward(opened, path, 0, num_bytes).read):
-            named = split_name(member.name)
-            if named is None or named[0] == key:
-                continue
-            key = named[0]
-            if member.offset - last >= cut_spacing(num_bytes):
-                last = member.offset
-                yield last
-    except TarDamagedError:
-        # The read of the last range reports it.
-        return
+        yield from headers
+        problem = _behind(stream, headers.offset, opened, path)
+    except TarDamagedError as error:
+        problem = str(error)
+    if problem := stream.damage or problem:
+        raise DataError(
+            f"{path}: the tar cannot be read from byte {start + headers.offset:,} on: {problem}. "
+            "It is unknown how many samples it lacks: copy or create it again, or leave it out of "
+            "shards=."
+        )
+
+
+def _whole(opened: OpenSource, path: str) -> TarArchive:
+    """The tar as an archive, which finds what links lead to."""
+    num_bytes = int(opened.filesystem.size(opened.full_path(path)) or 0)
+    return TarArchive(
+        functools.partial(opened.read, path),
+        num_bytes=num_bytes,
+        stamp="",
+        name=path,
+        max_expansion=opened.limits.max_expansion,
+    )
 
 
 def _add(
-    sample: Sample, part: str, member: TarMember, stream: _Forward, opened: OpenSource
+    sample: Sample, part: str, name: str, content: Content, read: Read, opened: OpenSource
 ) -> None:
     max_bytes, max_parts = opened.limits.max_record_bytes, opened.limits.max_columns
     if part in sample.parts:
         problem = f"it has two parts {part!r}"
     elif not part:
-        problem = f"the member {member.name!r} has no suffix"
-    elif member.kind == "sparse":
-        problem = f"its part {part!r} is sparse"
-    elif sample.num_bytes + member.num_bytes > max_bytes:
+        problem = f"the member {name!r} has no suffix"
+    elif content.problem:
+        problem = f"its part {part!r} is a {content.problem}"
+    elif sample.num_bytes + content.num_bytes > max_bytes:
         problem = f"with its part {part!r} it has more than {max_bytes:,} bytes"
     elif len(sample.parts) == max_parts:
         problem = f"it has more than {max_parts:,} parts"
     else:
-        content = stream.read(member.start, member.start + member.num_bytes)
-        problem = "" if len(content) == member.num_bytes else f"its part {part!r} is truncated"
-        sample.parts[part] = content
-        sample.num_bytes += len(content)
+        found = read(content.start, content.start + content.num_bytes)
+        problem = "" if len(found) == content.num_bytes else f"its part {part!r} is truncated"
+        sample.parts[part] = found
+        sample.num_bytes += len(found)
     sample.problem = sample.problem or problem
 
 
@@ -298,14 +336,14 @@ class WebDataset:
 
     Files of a key must be consecutive in the tar. The module documents the feature of each
     part: images, sounds, texts, labels, JSON fields, arrays. A part that some samples lack is
-    optional, but an image, a sound or a tensor is required, or the sample is rejected. The intact
-    beginning of a damaged tar is kept, and the rest is one reject.
+    optional, but an image, a sound or a tensor is required, or the sample is rejected. A part that
+    is a link is what it leads to. A damaged tar is refused.
 
     Attributes:
         shards: The tars: a file, a folder, a glob, or names with braces:
             ``"data-{000..009}.tar"``, ``"{a,b}.tar"``, of which none may be missing. Each
-            compressed tar (``.tar.gz`` …) is read sequentially, as one block. Other large tars are
-            cut.
+            compressed tar (``.tar.gz`` …), and one with links, is read sequentially, as one block.
+            Other large tars are cut.
         max_pixels: Images of more pixels are rejected before they are decoded.
     """
 
@@ -385,7 +423,7 @@ class WebDataset:
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """Offsets of samples at which to cut a large tar."""
-        return () if file.problem else tuple(sample_offsets(opened, file.path, file.num_bytes))
+        return () if file.problem else sample_offsets(opened, file.path, file.num_bytes)
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the parts, from the first samples of up to 16 tars.
@@ -434,7 +472,12 @@ class WebDataset:
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:
-        """Reads the samples of a block's ranges; ids are ``path#offset``."""
+        """Reads the samples of a block's ranges; ids are ``path#offset``.
+
+        Raises:
+            DataError: if a tar is damaged: it is unknown how many samples it lacks.
+            StorageError: if one cannot be read, or has changed since the inventory.
+        """
         for index in ordered:
             part = block.ranges[index]
             path, pending = part.path, PendingRows(features, part.path, max_rows=BATCH_SAMPLES)
@@ -452,19 +495,6 @@ class WebDataset:
                 yield pending.batch()
                 continue
             for sample in read_samples(opened, path, part.start, part.stop):
-                if isinstance(sample, Damage):
-                    where = f"the tar is unreadable from byte {sample.offset:,} on"
-                    pending.rejects.append(
-                        reject_at(
-                            path,
-                            sample.offset,
-                            stage="read",
-                            reason="damaged archive",
-                            message=f"{where}: {sample.message}",
-                            exception="ReadError",
-                        )
-                    )
-                    continue
                 _add_sample(pending, sample, features, path=path, max_pixels=self.max_pixels)
                 if pending.is_full:
                     yield pending.batch()
@@ -513,7 +543,7 @@ def holds_samples(url: str, files: Sequence[SourceFile]) -> bool:
 
 def _samples(opened: OpenSource, file: SourceFile) -> Iterator[Sample]:
     for found in read_samples(opened, file.path, 0, file.num_bytes):
-        if isinstance(found, Sample) and not found.problem:
+        if not found.problem:
             yield found
 
 
