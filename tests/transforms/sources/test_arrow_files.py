@@ -13,7 +13,7 @@ import pyarrow.feather
 import pytest
 
 from snapshard.schemas.blocks import Block, FileRange, SourceFile
-from snapshard.schemas.errors import RecipeError, SchemaError
+from snapshard.schemas.errors import RecipeError, SchemaError, SourceChangedError
 from snapshard.schemas.features import (
     ClassLabel,
     Feature,
@@ -26,7 +26,7 @@ from snapshard.schemas.features import (
 )
 from snapshard.transforms.sources.arrow.ipc import Arrow
 from snapshard.transforms.sources.arrow.parquet import Parquet
-from snapshard.transforms.storage.opened_source import open_source
+from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
 from .arrow_bytes import ipc, parquet
 
@@ -289,3 +289,78 @@ def test_many_row_groups_or_batches_cost_in_proportion(reading: Any, make: Any, 
         calls.append(num_calls(read))
     assert calls[1] < 6 * calls[0]
     assert calls[2] < 3 * calls[1]
+
+
+PAIRS = [[1, 2], None, [3, 4], None]
+WITH_NULLS: dict[str, pa.Array] = {
+    "numbers": pa.array(PAIRS, pa.list_(pa.int32(), 2)),
+    "halves": pa.array(PAIRS, pa.list_(pa.float16(), 2)),
+    "times": pa.array(PAIRS, pa.list_(pa.timestamp("us", "Europe/Berlin"), 2)),
+    "durations": pa.array(PAIRS, pa.list_(pa.duration("ms"), 2)),
+    "texts": pa.array([["a", "b"], None, ["c", "d"], None], pa.list_(pa.large_string(), 2)),
+    "an item": pa.array([[1, 2], None, [3, None], [5, 6]], pa.list_(pa.int32(), 2)),
+    "in a list": pa.array([[[1, 2]], None, [[3, 4], None], []], pa.list_(pa.list_(pa.int8(), 2))),
+    "in a vector": pa.array(
+        [[[1, 2], [3, 4]], None, [[5, 6], None], None], pa.list_(pa.list_(pa.int8(), 2), 2)
+    ),
+    "in a struct": pa.array(
+        [{"v": [1, 2]}, None, {"v": None}, {"v": [3, 4]}],
+        pa.struct([("v", pa.list_(pa.float32(), 2))]),
+    ),
+    "in a list of structs": pa.array(
+        [[{"v": [1, 2]}], None, [{"v": None}], []],
+        pa.list_(pa.struct([("v", pa.list_(pa.float32(), 2))])),
+    ),
+    "a tensor": pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.int32(), [2]), pa.array(PAIRS, pa.list_(pa.int32(), 2))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_NULLS)
+def test_a_vector_may_be_null(reading: Any, kind: str) -> None:
+    """As in Arrow files: of its row group every other row is read."""
+    others = {"n": range(4), "kind": pa.array([*"ab", None, "a"]).dictionary_encode()}
+    others |= {"d": pa.array(range(4), pa.duration("s")), "n.v": WITH_NULLS["numbers"]}
+    table = pa.table({"x": WITH_NULLS[kind], **others})
+    expected = reading.read(Arrow(reading.write("t.arrow", ipc(table))))
+    found = reading.read(Parquet(reading.write("t.parquet", parquet(table))))
+    assert found.features == expected.features
+
+    def rows(got: Any) -> dict[str, Any]:
+        return {name.partition("#")[2]: row for name, row in got.rows.items()}
+
+    def reasons(got: Any) -> list[tuple[int, str]]:
+        return sorted((reject.position, reject.reason) for reject in got.rejects)
+
+    assert rows(found) == rows(expected)
+    assert reasons(found) == reasons(expected)
+    assert "damaged" not in str(reasons(found))
+    assert len(rows(found)) + len(found.rejects) == 4
+
+
+class _Cut(OpenedSource):
+    """The source, of which a file has been cut since it was opened first."""
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        content = super().read(path, start, stop)
+        if start == 0 and stop is None:
+            first = path not in self.__dict__
+            self.__dict__[path] = True
+            return content if first else content[: len(content) // 2]
+        return content
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+@pytest.mark.parametrize("label", ["kind", None])
+def test_a_file_that_cannot_be_opened_again_has_changed(
+    reading: Any, name: str, label: str | None
+) -> None:
+    make, write = FORMATS[name]
+    with zipfile.ZipFile(reading.folder / "a.zip", "w") as archive:
+        archive.writestr(name, write(TABLE))
+    source = make(f"zip://*::{reading.folder}/a.zip", label=label)
+    opened = open_source(source.url, ".")
+    cut = _Cut(**opened.__getstate__())
+    with pytest.raises(SourceChangedError, match=rf"{name} changed while the build read it"):
+        source.infer(source.select(opened.list()).files, cut)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
-from ....schemas.errors import Reject, SchemaError
+from ....schemas.errors import Reject, SchemaError, SourceChangedError
 from ....schemas.features import Feature, Features, Struct, is_encoded, tensor_form
 from ....schemas.limits import FREE_BYTES, Limits
 from ....schemas.manifest import MAX_LABELS
@@ -304,11 +304,22 @@ class ArrowSource(abc.ABC):
             )
         return schemas
 
+    def _open_again(self, opened: OpenSource, file: SourceFile) -> ArrowFile:
+        """Opens a file that could be opened before.
+
+        Raises:
+            SourceChangedError: if it cannot be opened: other bytes are there now.
+        """
+        try:
+            return self._format.open(opened, file.path)
+        except DAMAGE:
+            raise SourceChangedError.of(file.path) from None
+
     def _missing(self, file: SourceFile, opened: OpenSource, *, scan: bool) -> set[str]:
         """Names of the leaves with missing values. Without a scan, includes unknown ones."""
 
         def look() -> list[str]:
-            arrow = self._format.open(opened, file.path)
+            arrow = self._open_again(opened, file)
             schema = self._chosen(arrow.schema, file.path)
             leaves = leaves_of(schema, path=file.path)
             try:
@@ -333,7 +344,7 @@ class ArrowSource(abc.ABC):
         """The distinct texts of the label in all rows; None if too many for a class."""
 
         def look() -> list[str] | None:
-            arrow = self._format.open(opened, file.path)
+            arrow = self._open_again(opened, file)
             leaves = leaves_of(arrow.schema, path=file.path)
             if label not in leaves and self.columns == UNION:
                 return []

@@ -33,9 +33,12 @@ from ...storage.decompress import grows_beyond
 from ...storage.read_files import is_at_hand, open_for_arrow
 from ..table_files import select_files
 from .files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowSource, Unit, offset_between
-from .types import leaves_of
+from .types import leaves_of, plain_type
 
+_MAGIC = b"PAR1"
 _TAIL_BYTES = 8
+_ARROW_TYPES = b"\x0cARROW:schema"
+"""Key of the metadata in which Arrow stores its types, after its length."""
 _MAX_DEPTH = 32
 
 # Types in the compact protocol.
@@ -94,12 +97,7 @@ def read_row_groups(source: Any) -> list[RowGroup]:
     Raises:
         ValueError: if it is damaged.
     """
-    num_bytes = source.size()
-    tail = source.read_at(_TAIL_BYTES, max(0, num_bytes - _TAIL_BYTES))
-    size = int.from_bytes(tail[:4], "little")
-    if size > num_bytes - _TAIL_BYTES:
-        raise ValueError("the footer is longer than the file")
-    return _row_groups(source.read_at(size, num_bytes - _TAIL_BYTES - size))
+    return _row_groups(_read_footer(source))
 
 
 @functools.lru_cache(maxsize=4)
@@ -110,6 +108,23 @@ def _row_groups(footer: bytes) -> list[RowGroup]:
         return [_row_group(group) for group in groups]
     except (IndexError, AttributeError, TypeError, UnicodeDecodeError) as error:
         raise ValueError(f"the footer is damaged: {error}") from None
+
+
+def _read_footer(source: Any) -> bytes:
+    num_bytes = source.size()
+    tail = source.read_at(_TAIL_BYTES, max(0, num_bytes - _TAIL_BYTES))
+    size = int.from_bytes(tail[:4], "little")
+    if size > num_bytes - _TAIL_BYTES:
+        raise ValueError("the footer is longer than the file")
+    return bytes(source.read_at(size, num_bytes - _TAIL_BYTES - size))
+
+
+def _plain_metadata(source: Any) -> pq.FileMetaData:
+    """The metadata of a file, without the types that Arrow stored beside those of Parquet."""
+    before, key, after = _read_footer(source).rpartition(_ARROW_TYPES)
+    footer = before + key.replace(b":", b"-") + after
+    size = len(footer).to_bytes(4, "little")
+    return pq.read_metadata(pa.BufferReader(_MAGIC + footer + size + _MAGIC))
 
 
 def _row_group(group: Mapping[int, Any]) -> RowGroup:
@@ -261,6 +276,14 @@ def _longest(source: Any, unit: int, path: str) -> int:
     return max((_longest_of(column) for column in batch.columns), default=0)
 
 
+def _has_vectors(type_: pa.DataType) -> bool:
+    """Whether a type has lists of fixed size anywhere."""
+    type_ = plain_type(type_)
+    if pa.types.is_fixed_size_list(type_):
+        return True
+    return any(_has_vectors(type_.field(index).type) for index in range(type_.num_fields))
+
+
 def _longest_of(array: Any) -> int:
     kind = array.type
     if pa.types.is_dictionary(kind):
@@ -315,6 +338,17 @@ class _ParquetFile:
         self._max_expansion = opened.limits.max_expansion
         self._groups = read_row_groups(source)
         self.schema: pa.Schema = self._file.schema_arrow
+        self._vectors = {field.name for field in self.schema if _has_vectors(field.type)}
+
+    @functools.cached_property
+    def _plain(self) -> pq.ParquetFile:
+        """The file with lists of any size: pyarrow 25 reads none of fixed size that may be null."""
+        return pq.ParquetFile(
+            self._source,
+            metadata=_plain_metadata(self._source),
+            pre_buffer=not is_at_hand(self._source),
+            page_checksum_verification=True,
+        )
 
     @functools.cached_property
     def units(self) -> Sequence[Unit]:
@@ -331,7 +365,10 @@ class _ParquetFile:
         check_lists(group, columns, num_bytes=self._num_bytes, max_expansion=self._max_expansion)
         row_bytes = max(1, group.num_bytes // max(1, group.num_rows))
         num_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
-        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
+        vectors = tuple(f"{name}." for name in self._vectors.intersection(columns))
+        lacks = any(num != 0 for n, num in group.null_counts.items() if n.startswith(vectors))
+        file = self._plain if lacks else self._file
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(
             batch_size=rows_at_once(self._source, unit, group, columns, num_rows=num_rows),
             row_groups=[unit],
             columns=list(columns),
@@ -339,7 +376,17 @@ class _ParquetFile:
         )
         for batch in batches:
             batch.validate()
-            yield batch
+            yield self._typed(batch) if lacks else batch
+
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of plain columns, with the types that Arrow stored."""
+        arrays = []
+        for name, array in zip(batch.schema.names, batch.columns, strict=True):
+            wanted = self.schema.field(name).type
+            if isinstance(wanted, pa.BaseExtensionType):
+                wanted = wanted.storage_type
+            arrays.append(array if array.type == wanted else array.cast(wanted))
+        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
     def offset_of(self, row: int) -> int:
         return offset_between(self.units, row, num_bytes=self._num_bytes)
