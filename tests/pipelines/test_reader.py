@@ -380,38 +380,40 @@ class TestDamage:
         self, damaged: tuple[types.ModuleType, Path], shuffle: bool, cut: int
     ) -> None:
         reader, shard = damaged
+        before = reader.dataset("train", 100, shuffle=shuffle)
         content = shard.read_bytes()
         record = len(content) // 30
         shard.write_bytes(content[: len(content) - record - cut])
-        if shuffle:  # positions are read, so sizes are compared first
-            with pytest.raises(ValueError, match=rf"{shard.name} has .* bytes, expected .* verify"):
-                reader.dataset("train", 100, shuffle=shuffle)
-            return
+        with pytest.raises(ValueError, match=rf"{shard.name} has .* bytes, expected .* verify"):
+            reader.dataset("train", 100, shuffle=shuffle)
         expected = tf.errors.DataLossError if cut else tf.errors.FailedPreconditionError
-        with pytest.raises(expected):
-            batches(reader.dataset("train", 100, shuffle=shuffle))
+        with pytest.raises(expected):  # damaged since it was checked
+            batches(before)
 
     @pytest.mark.parametrize("shuffle", [False, True])
     def test_a_shard_with_more_records_raises(
         self, damaged: tuple[types.ModuleType, Path], shuffle: bool
     ) -> None:
         reader, shard = damaged
+        before = reader.dataset("train", 8, shuffle=False)
         first = shard.with_name("train-00000-of-00002.tfrecord")
         shard.write_bytes(shard.read_bytes() + first.read_bytes())
-        if shuffle:
-            with pytest.raises(ValueError, match=rf"{shard.name} has .* bytes, expected .* verify"):
-                reader.dataset("train", 8, shuffle=shuffle)
-            return
+        with pytest.raises(ValueError, match=rf"{shard.name} has .* bytes, expected .* verify"):
+            reader.dataset("train", 8, shuffle=shuffle)
         with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 30"):
-            batches(reader.dataset("train", 8, shuffle=shuffle))
+            batches(before)
 
-    def test_a_missing_shard_raises(self, damaged: tuple[types.ModuleType, Path]) -> None:
+    @pytest.mark.parametrize("shuffle", [False, True])
+    def test_a_missing_shard_raises(
+        self, damaged: tuple[types.ModuleType, Path], shuffle: bool
+    ) -> None:
         reader, shard = damaged
+        before = reader.dataset("train", 8, shuffle=shuffle)
         shard.unlink()
         with pytest.raises(ValueError, match=rf"{shard.name} cannot be read .No such file"):
-            reader.dataset("train", 8)
+            reader.dataset("train", 8, shuffle=shuffle)
         with pytest.raises(tf.errors.NotFoundError, match=shard.name):
-            batches(reader.dataset("train", 8, shuffle=False))
+            batches(before)
 
 
 class TestArguments:

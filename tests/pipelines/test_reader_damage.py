@@ -228,6 +228,12 @@ def of_arrays(make: Callable[[Any, Path], Iterable[Any]]) -> Read:
 
 MODES: dict[str, Read] = {
     "seed": of_dataset({"seed": 1}),
+    "stored order": of_dataset({"shuffle": False}),
+    "stored order and cache": of_dataset({"shuffle": False, "cache": "memory"}),
+    "stored order of decoded": of_dataset({"shuffle": False, "cache": "decoded"}),
+    "stored order by a service": lambda reader, root: of_dataset(
+        {"shuffle": False, "service": service()[0]}
+    )(reader, root),
     "shard": of_workers(3, shuffle=False),
     "shard and seed": of_workers(2, seed=1),
     "start_step": of_dataset({"seed": 1, "start_step": 2}),
@@ -259,7 +265,8 @@ MODES: dict[str, Read] = {
 }
 
 
-WITHOUT_INDEX = {"start_step without shuffling", "cache of decoded", "service"}
+IN_ORDER = {name for name in MODES if name.startswith("stored order")}
+WITHOUT_INDEX = {"start_step without shuffling", "cache of decoded", "service", *IN_ORDER}
 """Modes that open no index."""
 
 

@@ -365,15 +365,12 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
     has_copies = options.local_copy is not None  # of shards that the root may have lost
     if not is_dealt(options):
         pieces = divided_pieces(options, shards)
-        # Balanced reading checks the shards that it opens. Stored order resumes without the
-        # finished shards: they may be gone.
-        is_in_order = not options.shuffles and options.part[1] == 1
-        if options.balance is None:
-            inner = [piece for piece in pieces if piece.skip or not is_in_order]
-            may_be_missing = has_copies or (is_in_order and bool(options.read_so_far))
-            found = locate(inner, shards, options.root_folder, may_be_missing=may_be_missing)
-            by_place = {piece.place: piece for piece in found}
-            pieces = [by_place.get(piece.place, piece) for piece in pieces]
+        if options.balance is None:  # which checks the shards that it opens
+            # Stored order resumes without the finished shards, and checks those that remain.
+            is_resumed = bool(options.read_so_far) and not options.shuffles and options.part[1] == 1
+            pieces = locate(
+                *(pieces, shards, options.root_folder), may_be_missing=has_copies or is_resumed
+            )
         return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
     order = deal_records(options, shards, delivered)
     order.pieces = locate(order.pieces, shards, options.root_folder, may_be_missing=has_copies)
