@@ -158,10 +158,14 @@ def gradient(height: int, width: int, channels: int = 3) -> Any:
     return ((y * 37 + x * 11 + c * 83 + y * x) % 256).astype(np.uint8)
 
 
-def encode(image: Any, form: str, **options: Any) -> bytes:
+def saved(image: PIL.Image.Image, form: str, **options: Any) -> bytes:
     stream = io.BytesIO()
-    PIL.Image.fromarray(image.squeeze()).save(stream, form, **options)
+    image.save(stream, form, **options)
     return stream.getvalue()
+
+
+def encode(image: Any, form: str, **options: Any) -> bytes:
+    return saved(PIL.Image.fromarray(image.squeeze()), form, **options)
 
 
 def shallow_pngs() -> list[bytes]:
@@ -169,12 +173,33 @@ def shallow_pngs() -> list[bytes]:
     made = [encode(gradient(16, 16, 1) > 99, "PNG")]
     for colours in (2, 4, 16):
         image = PIL.Image.fromarray(gradient(16, 16)).quantize(colours)
-        for options in ({}, {"transparency": 1}):
-            stream = io.BytesIO()
-            image.save(stream, "PNG", **options)
-            made.append(stream.getvalue())
+        made += [saved(image, "PNG", **options) for options in ({}, {"transparency": 1})]
     assert {content[24] for content in made} == {1, 2, 4}
     return made
+
+
+def deep_pngs() -> list[bytes]:
+    """PNGs of 16 bits: grey, with alpha, coloured, both, and grey with a clear colour."""
+    deep = np.random.default_rng(0).integers(0, 2**16, (16, 16, 4), np.uint16)
+    made = [bytes(tf.io.encode_png(deep[..., :channels]).numpy()) for channels in (1, 2, 3, 4)]
+    grey = PIL.Image.fromarray(deep[..., 0])
+    return [*made, saved(grey, "PNG", transparency=int(deep[3, 3, 0]))]
+
+
+def transparent_files() -> list[bytes]:
+    """Images of 8 bits with an alpha, or a clear colour, that are not RGBA of PNG or WebP."""
+    grey, colour = (PIL.Image.fromarray(gradient(16, 16, n).squeeze()) for n in (1, 3))
+    return [
+        bytes(tf.io.encode_png(gradient(16, 16, 2)).numpy()),
+        saved(grey, "PNG", transparency=grey.getpixel((3, 3))),
+        saved(colour, "PNG", transparency=colour.getpixel((3, 3))),
+        saved(colour.quantize(200), "PNG", transparency=5),
+        encode(gradient(16, 16, 4), "BMP"),
+    ]
+
+
+def transparent_gif() -> bytes:
+    return saved(PIL.Image.fromarray(gradient(16, 16)).quantize(200), "GIF", transparency=5)
 
 
 class TestRawImages:
@@ -301,13 +326,12 @@ class TestEncodedImages:
     def test_every_format_as_the_builder_decodes_it(
         self, tmp_path: Path, channels: int, write_snapshot: WriteSnapshot
     ) -> None:
+        """By the build, by TensorFlow in batches, and by Pillow without TensorFlow."""
         colour, grey = gradient(16, 16), gradient(16, 16, 1)
-        cmyk = io.BytesIO()
-        PIL.Image.fromarray(colour).convert("CMYK").save(cmyk, "JPEG")
         contents = [
             encode(colour, "JPEG"),
             encode(grey, "JPEG"),
-            cmyk.getvalue(),
+            saved(PIL.Image.fromarray(colour).convert("CMYK"), "JPEG"),
             encode(colour, "PNG"),
             encode(grey, "PNG"),
             encode(gradient(16, 16, 4), "PNG"),
@@ -318,6 +342,9 @@ class TestEncodedImages:
             encode(colour, "WEBP"),
             encode(gradient(16, 16, 4), "WEBP", lossless=True),
             *shallow_pngs(),
+            *deep_pngs(),
+            *transparent_files(),
+            *([] if channels == 4 else [transparent_gif()]),  # a build refuses its alpha
         ]
         features = {**self.FEATURES, "image": Image(channels=channels, storage="encoded")}
         records = [self.record(content) for content in contents]
@@ -327,8 +354,10 @@ class TestEncodedImages:
         dataset = reader.dataset("train", len(contents), shuffle=False, image_size=(16, 16))
         found = next(iter(dataset))["image"].numpy()
         assert found.shape == (len(contents), 16, 16, channels)
-        for content, pixels in zip(contents, found, strict=True):
-            assert (pixels == decode_pixels(tf.constant(content), channels).numpy()).all()
+        decode_image = part(reader, "arrays").decode_image
+        for number, (content, pixels) in enumerate(zip(contents, found, strict=True)):
+            assert (pixels == decode_pixels(tf.constant(content), channels).numpy()).all(), number
+            assert (pixels == decode_image(content, channels)).all(), number
 
     @pytest.mark.slow
     @pytest.mark.parametrize("size", [None, (10, 12)])

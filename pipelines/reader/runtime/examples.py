@@ -264,9 +264,18 @@ def decode_image(content: bytes, channels: int) -> npt.NDArray[np.uint8]:
     """Decodes an image file by Pillow: ``uint8[height, width, channels]``, upright as per EXIF."""
     from PIL import Image, ImageOps  # type: ignore[import-not-found, unused-ignore]
 
+    mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
     with Image.open(io.BytesIO(content)) as image:
-        mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
         if channels == 1:
             image.draft("L", None)  # use the luminance that a JPEG stores
-        pixels = np.array(ImageOps.exif_transpose(image).convert(mode), np.uint8)
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):  # 16 bits, which Pillow would clip: keep the upper 8
+            deep = np.array(upright)
+            alpha = np.uint8(255) * (deep != image.info.get("transparency", -1))
+            upright = Image.fromarray((deep >> 8).astype(np.uint8))
+            upright.putalpha(Image.fromarray(alpha))
+        if image.format == "GIF":  # its transparent pixels are black, as TensorFlow reads them
+            black = Image.new("RGBA", upright.size, "black")
+            upright = Image.alpha_composite(black, upright.convert("RGBA"))
+        pixels = np.array(upright.convert(mode), np.uint8)
     return pixels.reshape(*pixels.shape[:2], channels)
