@@ -151,7 +151,9 @@ class TestValues:
         assert found["s"]["in"]["sound/rate"] == records[1]["s.in.sound/rate"]
         assert set(reader.Records("train", columns=["s"])[0]) == {"s"}
         assert set(reader.Records("train", columns=["s.kind", "a.b"])[0]["s"]) == {"kind"}
-        with pytest.raises(ValueError, match=r"no 's\.kinds', only s, s\.in, a\.b, s\.in\.sound"):
+        with pytest.raises(
+            ValueError, match=r"\['s\.kinds'\] must be .* of a\.b, s\.in\.sound, .*, s, s\.in"
+        ):
             reader.Records("train", columns=["s.kinds"])
 
     def test_images_of_any_size(self, tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def feature_of(kind: str, values: list[Any]) -> tf.train.Feature:
 
 def parser_of(*names: str) -> Any:
     features = {name: {"kind": "tensor", "dtype": "string", "shape": [None]} for name in names}
-    return examples_module.Parser(features, sides={}, structs=[], columns=None, decode=None)
+    return examples_module.Parser(features, sides={}, decode=None)
 
 
 def varint(value: int) -> bytes:
@@ -293,8 +295,6 @@ class TestParser:
         parser = examples_module.Parser(
             describe(EVERY),
             sides=sides_of(EVERY, frozenset()),
-            structs=[],
-            columns=None,
             decode=None,
         )
         assert set(parser(every_example())) > set(EVERY)

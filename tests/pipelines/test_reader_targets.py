@@ -85,54 +85,133 @@ def shape_of(value: Any) -> Any:
     return {*value}
 
 
+EVERYTHING = ALL | ALSO
+WEIGHTED = ("image", "label", "age")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("asked", "inputs", "targets"),
+    ("asked", "sides"),
     [
-        (True, (ALL | ALSO) - {"label"}, None),
-        ("tags", (ALL | ALSO) - {"tags"}, None),
-        ("sound", (ALL | ALSO) - {"sound", "sound/rate"}, {"sound", "sound/rate"}),
-        ("at.x", ALL | ALSO, None),
-        (("image", "mask"), None, None),
-        (["image", "age"], None, None),
-        (("image", "image"), None, None),
-        (("image", ("label", "mask")), None, {"label", "mask"}),
-        ((("image", "age"), ("label", "mask")), {"image", "age"}, {"label", "mask"}),
-        ((["image", "age"], ["label"]), {"image", "age"}, {"label"}),
-        ((("image",), "label"), {"image"}, None),
-        (("rooms", "label"), {"rooms", "rooms_present"}, None),
-        (("at.x", "label"), None, None),
-        ((("at.x", "at.y"), "age"), {"at"}, None),
-        (("age", ("at.x", "at.y")), None, {"at"}),
+        # Nothing that was not asked for enters the inputs.
+        (True, [ALL - {"label"}, None]),
+        ("tags", [ALL - {"tags"}, None]),
+        ("sound", [ALL - {"sound"}, None]),
+        ("at.x", [ALL, None]),
+        (("image", "mask"), [None, None]),
+        (["image", "age"], [None, None]),
+        (("image", "image"), [None, None]),
+        (("image", ("label", "mask")), [None, {"label", "mask"}]),
+        ((("image", "age"), ("label", "mask")), [{"image", "age"}, {"label", "mask"}]),
+        ((["image", "age"], ["label"]), [{"image", "age"}, {"label"}]),
+        ((("image",), "label"), [{"image"}, None]),
+        (("rooms", "label"), [None, None]),
+        (("at.x", "label"), [None, None]),
+        ((("at.x", "at.y"), "age"), [{"at"}, None]),
+        (("age", ("at.x", "at.y")), [None, {"at"}]),
+        # What belongs to a feature is asked for by its name.
+        ((("rooms", "rooms_present"), "label"), [{"rooms", "rooms_present"}, None]),
+        ((("sound", "sound/rate"), "label"), [{"sound", "sound/rate"}, None]),
+        ((("words", "words_length"), "label"), [{"words", "words_length"}, None]),
+        (("words_length", "rooms_present"), [None, None]),
+        # Weights are a third.
+        (WEIGHTED, [None, None, None]),
+        ((("image", "rooms"), "label", "rooms_present"), [{"image", "rooms"}, None, None]),
+        (("image", ("label", "tags"), ("age", "at.x")), [None, {"label", "tags"}, {"age", "at"}]),
     ],
-    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
+    ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_what_comes_as_what(
-    reader: types.ModuleType, asked: Any, inputs: Any, targets: Any
-) -> None:
-    batches = reader.dataset("train", 7, shuffle=False, as_supervised=asked)
-    assert [shape_of(one) for one in batches.element_spec] == [inputs, targets]
+def test_what_comes_as_what(reader: types.ModuleType, asked: Any, sides: list[Any]) -> None:
+    batches = reader.dataset("train", 7, shuffle=False, as_supervised=asked, masks=False)
+    assert [shape_of(side) for side in batches.element_spec] == sides
     plain = reader.dataset("train", 7, shuffle=False)
+    assert shape_of(plain.element_spec) == EVERYTHING
+    records = reader.arrays.Records("train", as_supervised=asked, masks=False)
+    assert [shape_of(side) for side in records[0]] == sides
 
     def flat(value: Any, name: str, of: dict[str, Any]) -> None:
         for key, one in value.items() if isinstance(value, dict) else [(name, value)]:
             if isinstance(one, dict):
                 assert {*one} <= {*of[key]}
                 for field, leaf in one.items():
-                    assert leaf.numpy().tolist() == of[key][field].numpy().tolist()
+                    assert listed(leaf) == listed(of[key][field])
             else:
                 first, _, field = key.partition(".")
                 wanted = of[first][field] if field else of[key]
-                found, wanted = (
-                    x.to_list() if isinstance(x, tf.RaggedTensor) else x.numpy().tolist()
-                    for x in (one, wanted)
-                )
-                assert found == wanted, key
+                assert listed(one) == listed(wanted), key
 
-    for (x, y), whole in zip(batches, plain, strict=True):
-        names = asked if isinstance(asked, list | tuple) else ("", asked)
-        flat(x, names[0], whole)
-        flat(y, "label" if names[1] is True else names[1], whole)
+    names = asked if isinstance(asked, list | tuple) else ("", asked)
+    names = ["label" if name is True else name for name in names]
+    for number, (batch, whole) in enumerate(zip(batches, plain, strict=True)):
+        whole["words_length"] = whole["words"].row_lengths()
+        for side, name in zip(batch, names, strict=True):
+            flat(side, name, whole)
+        first = tf.nest.map_structure(lambda value: value[0], (batch, whole))
+        for side, name in zip(records[7 * number], names, strict=True):
+            flat(side, name, first[1])
+
+
+def listed(value: Any) -> Any:
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_list()
+    return np.asarray(value).tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, EVERYTHING),
+        ({"masks": False}, EVERYTHING - {"rooms_present"}),
+        ({"columns": ["rooms", "sound"], "masks": False}, {"rooms", "sound"}),
+        ({"columns": ["rooms", "sound"], "masks": True}, {"rooms", "rooms_present", "sound"}),
+        ({"columns": ["at", "sound/rate"]}, {"at", "sound/rate"}),
+        ({"columns": ["at.x", "words_length"]}, {"at", "words_length"}),
+        ({"as_supervised": True, "masks": True}, (ALL | {"rooms_present"}) - {"label"}),
+        ({"as_supervised": ("rooms", "label"), "masks": True}, {"rooms", "rooms_present"}),
+        ({"columns": ["rooms"], "as_supervised": True, "masks": False}, None),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_masks_come_on_request(
+    reader: types.ModuleType, options: dict[str, Any], names: set[str] | None
+) -> None:
+    spec = reader.dataset("train", 7, **options).element_spec
+    assert shape_of(spec[0] if "as_supervised" in options else spec) == names
+    assert "rooms" not in (names or ()) or len(spec) > 0
+    for kind in (reader.arrays.Records, reader.arrays.Stream):
+        record = next(iter(kind("train", **options)))
+        assert shape_of(record[0] if "as_supervised" in options else record) == names
+
+
+@pytest.mark.parametrize("options", [{"columns": ["rooms"]}, {"as_supervised": True}], ids=str)
+def test_a_missing_value_without_its_mask_is_said(
+    reader: types.ModuleType, options: dict[str, Any]
+) -> None:
+    for read in (lambda **asked: reader.dataset("train", 7, **asked), reader.arrays.Records):
+        arguments = {} if read is not reader.arrays.Records else {"split": "train"}
+        with pytest.warns(UserWarning, match="8 examples have no 'rooms' and give 0. masks=True"):
+            read(**arguments, **options)
+        for masks in (True, False):  # raises if there is a warning
+            read(**arguments, **options, masks=masks)
+
+
+def test_scalars_are_columns_on_request(reader: types.ModuleType) -> None:
+    options: dict[str, Any] = {"expand_scalars": True, "masks": True}
+    spec = reader.dataset("train", 7, **options).element_spec
+    assert {spec[name].shape.as_list()[1] for name in ("age", "rooms", "rooms_present")} == {1}
+    assert spec["at"]["x"].shape.as_list() == [None, 1]
+    assert (spec["tags"].shape.as_list(), spec["words"].shape.as_list()) == (
+        [None, 3],
+        [None, None],
+    )
+    inputs = ("age", "words_length")
+    x, y, weight = reader.dataset(
+        "train", 7, as_supervised=(inputs, "label", "age"), **options
+    ).element_spec
+    assert [x[name].shape.as_list() for name in inputs] == [[None, 1], [None, 1]]
+    assert [y.shape.as_list(), weight.shape.as_list()] == [[None], [None]]
+    (one,) = reader.dataset("train[:1]", None, columns=["age"], expand_scalars=True)
+    assert one["age"].shape == (1,)
 
 
 def test_columns_are_the_other_inputs(reader: types.ModuleType) -> None:
@@ -162,7 +241,7 @@ def test_a_target_that_no_example_lacks_has_no_mask(
         reader.dataset("train", 4, as_supervised=True)
 
 
-SEVERAL = (("image", "age", "words"), ("tags", "codes"))
+SEVERAL = (("image", "age", "words"), ("tags", "codes"), "words_length")
 
 
 @pytest.mark.slow
@@ -186,12 +265,13 @@ SEVERAL = (("image", "age", "words"), ("tags", "codes"))
 )
 def test_it_goes_with_every_option(reader: types.ModuleType, options: dict[str, Any]) -> None:
     num = 0
-    for x, y in reader.dataset("train", 4, as_supervised=SEVERAL, **options):
+    for x, y, weights in reader.dataset("train", 4, as_supervised=SEVERAL, **options):
         assert {*x} == {"image", "age", "words"}
         assert {*y} == {"tags", "codes"}
         ages = x["age"].numpy()
         assert y["tags"].numpy().tolist() == [[n, n + 1, n + 2] for n in ages]
         assert y["codes"].to_list() == [list(range(int(n) % 4 + 2)) for n in ages]
+        assert weights.numpy().tolist() == [int(n) % 4 + 2 for n in ages]
         num += len(ages)
     assert num >= NUM // 2
     assert reader.steps("train", 4, as_supervised=SEVERAL, **options) == reader.steps(
@@ -201,7 +281,8 @@ def test_it_goes_with_every_option(reader: types.ModuleType, options: dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "asked", [True, "codes", ("words", "codes"), ("age", "codes"), ("words", ("codes", "age"))]
+    "asked",
+    [True, "codes", ("words", "codes"), ("age", "codes"), ("words", ("codes", "age"), "age")],
 )
 def test_lists_are_padded_on_both_sides(reader: types.ModuleType, asked: Any) -> None:
     columns = None if isinstance(asked, tuple) else ["words", "codes"]
@@ -254,3 +335,17 @@ def test_keras_fits_several_targets(reader: types.ModuleType) -> None:
     model.compile(loss=loss)
     asked = (("image", "age"), ("label", "tags"))
     model.fit(reader.dataset("train", 8, as_supervised=asked), shuffle=False, verbose=0)
+
+
+@pytest.mark.slow
+def test_keras_weighs_examples(reader: types.ModuleType) -> None:
+    """By a feature, or by a mask: where there is no value, the loss is 0."""
+    import keras
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(loss="mse")
+    for weight in ("age", "rooms_present"):
+        batches = reader.dataset("train", NUM, as_supervised=("rooms", "age", weight), masks=False)
+        ((x, y, weights),) = batches
+        errors = (x.numpy() - y.numpy()) ** 2 * weights.numpy()
+        assert model.evaluate(batches, verbose=0) == pytest.approx(errors.mean(), rel=1e-5)

@@ -483,7 +483,7 @@ class TestMasks:
         [
             {},
             {"seed": 3},
-            {"as_supervised": True},
+            {"as_supervised": True, "masks": True},
             {"pad": True},
             {"bucket": "steps", "pad": True},
             {"bucket": "bits", "seed": 1},
@@ -510,20 +510,23 @@ class TestMasks:
     @pytest.mark.slow
     def test_they_come_with_their_features(self, reader: types.ModuleType) -> None:
         for column in ("rooms", "steps", "bits"):
-            batches = reader.dataset("train", 5, columns=["id", column])
+            batches = reader.dataset("train", 5, columns=["id", column], masks=True)
             assert set(batches.element_spec) == {"id", column, f"{column}_present"}
             assert self.check(batches, names={f"{column}_present"}) == 48
         assert set(reader.dataset("train", 5, columns=["id"]).element_spec) == {"id"}
         features, _ = reader.dataset("train", 5, columns=["id"], as_supervised=True).element_spec
         assert isinstance(features, tf.TensorSpec)
-        features, _ = reader.dataset("train", 5, columns=["rooms"], as_supervised=True).element_spec
+        options = {"columns": ["rooms"], "as_supervised": True, "masks": True}
+        features, _ = reader.dataset("train", 5, **options).element_spec
         assert set(features) == {"rooms", "rooms_present"}
-        with pytest.raises(ValueError, match="must be a list of some of"):
-            reader.dataset("train", 5, columns=["rooms_present"])
+        batches = reader.dataset("train", 5, columns=["id", "steps_present"])
+        assert set(batches.element_spec) == {"id", "steps_present"}
+        assert self.check(batches, names={"steps_present"}) == 48
 
     @pytest.mark.slow
     def test_windows_and_packed_rows(self, reader: types.ModuleType) -> None:
-        batches = reader.dataset("train", 5, columns=["id", "rooms", "steps"], windows=(2, 1))
+        columns = ["id", "rooms", "steps"]
+        batches = reader.dataset("train", 5, columns=columns, windows=(2, 1), masks=True)
         names = {"rooms_present", "steps_present"}
         assert self.check(batches, names=names) > 0
         assert all(batch["steps_present"].numpy().all() for batch in batches)

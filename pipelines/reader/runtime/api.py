@@ -30,6 +30,8 @@ def dataset(
     deterministic: bool | None = None,
     columns: Sequence[str] | None = None,
     as_supervised: Supervised = False,
+    masks: bool | None = None,
+    expand_scalars: bool = False,
     with_id: bool = False,
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
@@ -71,12 +73,19 @@ def dataset(
         epochs: How many times to read the split; None repeats forever.
         drop_remainder: Drop the short batch at the end of each epoch, for static shapes.
         deterministic: Whether the order is fixed; None: with a seed, or without shuffling.
-        columns: Features to parse and yield; None is all of them.
+        columns: What to parse and yield: features, structs, and of a feature its mask
+            (``<name>_present``), its rate (``<name>/rate``), or the length of a list
+            (``<name>_length``). None is all features, masks and rates.
         as_supervised: Yield (inputs, targets), as Keras expects them. True: the target is the
             label, the inputs are all other features; a name: the target is that feature. Inputs
-            are then a dict, or a tensor if there is only one. (inputs, targets) names both: a name
-            yields a tensor, a tuple of names a dict, as in (("image", "age"), "label"). A feature
-            comes with its mask as an input, in a dict, but not as a target.
+            are then a dict, or a tensor if there is only one. (inputs, targets) names both, and
+            (inputs, targets, weights) the weight of each example: a name, as in ``columns``,
+            yields a tensor, a tuple of names a dict, as in (("image", "age"), "label"). Nothing
+            else enters the inputs.
+        masks: True adds the masks of missing values for all features that may lack one; of inputs,
+            not of targets. False leaves them out, None too unless all features are read as a dict.
+        expand_scalars: Yield scalars as [batch, 1], which ``adapt`` of Keras's layers needs;
+            those of inputs, not of targets and weights.
         with_id: Add the id of each record, a string: as "record_id" to the dict, or as the last of
             (inputs, targets, id). Needs pyarrow and the snapshot's index.
         image_size: (height, width) to resize images to, antialiased, and masks, by nearest

@@ -38,6 +38,7 @@ from .frames import (
     read_manifest,
 )
 from .splits import Section, Split, select
+from .targets import Supervised, ask, warn_of_fills
 
 __all__ = ["DamagedShardError", "Records", "Stream", "decode_image", "process_shard"]
 
@@ -105,13 +106,10 @@ class _Split:
         root = os.path.dirname(os.path.dirname(__file__)) if root is None else os.fspath(root)
         options |= {"shard": shard, "root": root if "://" in root else os.path.abspath(root)}
         self._split, self._options = split if isinstance(split, str) else [*split], options
-        self._parse = Parser(
-            facts.FEATURES,
-            sides=facts.SIDES,
-            structs=facts.STRUCTS,
-            columns=options["columns"],
-            decode=options["decode"],
-        )
+        self._asked = ask(options["columns"], options["as_supervised"], options["masks"])
+        self._lengths = self._asked.lengths
+        warn_of_fills(self._asked, options["masks"])
+        self._parse = Parser(self._asked.features, sides=facts.SIDES, decode=options["decode"])
         self._shards = _list_shards(split, options["root"])
         self._ends = [*itertools.accumulate(shard.num_examples for shard in self._shards)]
 
@@ -123,6 +121,9 @@ class _Split:
         """Equal for equal data: Grain compares it when it restores a checkpoint."""
         columns, shard = self._options["columns"], self._options["shard"]
         part = "" if shard[1] == 1 else f", {shard=}"
+        for option, default in (("as_supervised", False), ("masks", None)):
+            value = self._options[option]
+            part += "" if value is default else f", {option}={value!r}"
         name = type(self).__name__
         return f"{name}({facts.NAME!r}, {facts.FINGERPRINT}, {self._split!r}, {columns=}{part})"
 
@@ -158,9 +159,12 @@ class _Split:
             read = files[shard.path] = shard.open(any_order=self._reads_any_order)
         return shard.read(read, start, stop, self._options["check"])
 
-    def _values(self, record: _Record) -> dict[str, Any]:
+    def _values(self, record: _Record) -> Any:
         try:
-            return self._parse(record.serialized)
+            values = self._parse(record.serialized)
+            for length, name in self._lengths.items():
+                values[length] = np.int64(len(values[name]))
+            return self._asked.arrange(values)
         except (ValueError, IndexError) as error:
             raise record.shard.damaged(f"is not a valid example: {error}", record.number) from error
 
@@ -182,7 +186,8 @@ class Records(_Split):
     bytes for strings). Sounds are float32 in [-1, 1]; where rates differ, ``<name>/rate`` gives
     the rate in Hz. bfloat16, which NumPy lacks, becomes float32. A missing value is the default in
     ``FEATURES``, or has length zero; for a feature with a mask, ``<name>_present`` says whether
-    there is a value. The fields of a struct are in a nested dict. The caller may modify the arrays.
+    there is a value. The fields of a struct are in a nested dict. With ``as_supervised`` it is
+    (inputs, targets[, weights]) instead. The caller may modify the arrays.
     """
 
     _reads_any_order = True
@@ -195,6 +200,8 @@ class Records(_Split):
         root: str | os.PathLike[str] | None = None,
         check: bool = True,
         columns: Sequence[str] | None = None,
+        as_supervised: Supervised = False,
+        masks: bool | None = None,
         decode: Callable[[bytes, int], Any] | None = None,
     ) -> None:
         """Reads the manifest, but no shard yet.
@@ -206,7 +213,9 @@ class Records(_Split):
             root: Local folder of the snapshot; None is the folder that contains this package.
             check: Verify each record's checksum (CRC32C): about 1 microsecond for 12 kB with
                 google-crc32c installed, 40 without.
-            columns: Names of the features, or structs, to parse; None is all.
+            columns: As in ``dataset``: names of features, structs, masks, rates and lengths.
+            as_supervised: As in ``dataset``: (inputs, targets[, weights]) instead of a dict.
+            masks: As in ``dataset``.
             decode: Called with an encoded image's content and its number of channels. Pass
                 ``decode_image``, which uses Pillow, or your own function (defined in a module, if
                 processes are spawned). None leaves the content as it is.
@@ -214,7 +223,15 @@ class Records(_Split):
         Raises:
             ValueError: if an argument is invalid, or the snapshot under ``root`` cannot be read.
         """
-        super().__init__(split, shard, root=root, check=check, columns=columns, decode=decode)
+        super().__init__(
+            *(split, shard),
+            root=root,
+            check=check,
+            columns=columns,
+            as_supervised=as_supervised,
+            masks=masks,
+            decode=decode,
+        )
         self._first, self._end = _cuts(self._total, shard)
         self._files: dict[str, _Read] = {}
 
@@ -222,7 +239,7 @@ class Records(_Split):
         """The number of records."""
         return self._end - self._first
 
-    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+    def __getitem__(self, index: SupportsIndex) -> Any:
         """The record with this number; negative numbers count from the end.
 
         Raises:
@@ -236,7 +253,7 @@ class Records(_Split):
         (content,) = self._read_shard(shard, number, number + 1, self._files)
         return self._values(_Record(shard, number, content))
 
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         """The records with these numbers, in this order; torch's DataLoader calls it for a batch.
 
         They are read in stored order, adjacent records of a shard in one read.
@@ -250,7 +267,7 @@ class Records(_Split):
             self._position(indices[odd[0]])  # raises
         positions = self._first + numbers % max(1, len(self))
         order = np.argsort(positions, kind="stable")
-        found: list[dict[str, Any]] = [{}] * len(positions)
+        found: list[Any] = [{}] * len(positions)
         for at, record in zip(
             order.tolist(), self._read(positions[order], self._files), strict=True
         ):
@@ -288,6 +305,8 @@ class Stream(_Split):
         root: str | os.PathLike[str] | None = None,
         check: bool = True,
         columns: Sequence[str] | None = None,
+        as_supervised: Supervised = False,
+        masks: bool | None = None,
         decode: Callable[[bytes, int], Any] | None = None,
     ) -> None:
         """Reads the manifest, but no shard yet. For ``root`` and later arguments see ``Records``.
@@ -309,7 +328,9 @@ class Stream(_Split):
                 every step.
             root: Local folder of the snapshot.
             check: Verify checksums.
-            columns: Features to parse.
+            columns: As in ``dataset``.
+            as_supervised: As in ``dataset``.
+            masks: As in ``dataset``.
             decode: Function that decodes encoded images.
 
         Raises:
@@ -335,6 +356,7 @@ class Stream(_Split):
             "epoch": operator.index(epoch),
         }
         options |= {"equal_steps": equal_steps, "root": root, "check": check, "columns": columns}
+        options |= {"as_supervised": as_supervised, "masks": masks}
         super().__init__(split, (0, 1) if shard is None else shard, decode=decode, **options)
         self._pass: _Pass | None = None
         """The latest pass."""
@@ -403,7 +425,7 @@ class Stream(_Split):
         self._options["epoch"] = state["epoch"]
         self._pass, self._resumed = None, dict(state)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         """One pass; in a worker of a torch DataLoader, over that worker's share.
 
         Raises:
@@ -425,7 +447,7 @@ class Stream(_Split):
         self._pass = _Pass(part, f"{seed} {epoch} {part[0]} {part[1]}", seed, given)
         return self._iterate(self._pass)
 
-    def _iterate(self, current: _Pass) -> Iterator[dict[str, Any]]:
+    def _iterate(self, current: _Pass) -> Iterator[Any]:
         end = sys.maxsize
         if self._options["equal_steps"]:
             end = self._total // current.part[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,20 +33,9 @@ class Parser:
         features: dict[str, dict[str, Any]],
         *,
         sides: dict[str, list[str]],
-        structs: list[str],
-        columns: Sequence[str] | None,
         decode: Callable[[bytes, int], Any] | None,
     ) -> None:
-        for column in columns or ():
-            if column not in (*features, *structs):
-                known = ", ".join((*structs, *features))
-                raise ValueError(f"columns: there is no {column!r}, only {known}.")
-        self._features = {
-            name: feature
-            for name, feature in features.items()
-            if columns is None or any(f"{name}.".startswith(f"{column}.") for column in columns)
-        }
-        self._sides, self._structs, self._decode = sides, structs, decode
+        self._features, self._sides, self._decode = features, sides, decode
         names = [
             name
             for feature in self._features
@@ -56,7 +45,7 @@ class Parser:
         self.layouts: dict[int, tuple[dict[str, _Spans], list[tuple[int, int, bytes]]]] = {}
 
     def __call__(self, serialized: bytes) -> dict[str, Any]:
-        """The values of one record.
+        """The values of one record by name, with masks and rates.
 
         Raises:
             ValueError: if they do not match ``FEATURES``.
@@ -78,9 +67,6 @@ class Parser:
                 values[feature["present"]] = np.bool_(name in lists)
             if f"{name}/rate" in self._sides.get(name, ()):
                 values[f"{name}/rate"] = _one(f"{name}/rate", lists)
-        for name in reversed(self._structs):  # inner ones first
-            if fields := [key for key in values if key.startswith(f"{name}.")]:
-                values[name] = {key[len(name) + 1 :]: values.pop(key) for key in fields}
         return values
 
     def lists_of(self, serialized: bytes) -> dict[str, Any]:

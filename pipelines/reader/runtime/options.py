@@ -15,7 +15,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .splits import Selection, Split, select
-from .targets import Supervised, targets_of
+from .targets import Asked, Supervised, ask
 
 BUFFER_BYTES = 16 << 20
 """Memory of the default shuffle buffer. A larger one does not fit into the processor's cache."""
@@ -42,6 +42,8 @@ class Options:
     # What a batch contains: changes parse_batch.
     columns: Sequence[str] | None = None
     as_supervised: Supervised = False
+    masks: bool | None = None
+    expand_scalars: bool = False
     image_size: tuple[int, int] | None = None
     dtype: str | None = None
     scale: float | None = None
@@ -84,7 +86,7 @@ class Options:
             _check_integer("epochs", self.epochs, least=1, end=2**31)
         if self.seed is not None:
             _check_integer("seed", self.seed, least=-(2**63), end=2**63)
-        for name in ("drop_remainder", "equal_steps", "with_id"):
+        for name in ("drop_remainder", "equal_steps", "expand_scalars", "with_id"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
         for name, least in (("parallelism", 1), ("prefetch", 0)):
@@ -92,7 +94,7 @@ class Options:
                 _check_integer(name, getattr(self, name), least=least, end=2**31)
         if self.scale is not None and not (_is_number(self.scale) and math.isfinite(self.scale)):
             raise ValueError(f"scale={self.scale!r} must be a number such as 1 / 255.")
-        targets_of(self.as_supervised)
+        assert self.asked  # raises if a name does not exist
         _check_padding(self.pad)
         _check_buffer(self.shuffle)
         _check_parts(self)
@@ -105,6 +107,11 @@ class Options:
     def selection(self) -> Selection:
         """The records that ``split`` names."""
         return select(self.split)
+
+    @functools.cached_property
+    def asked(self) -> Asked:
+        """What a batch has, by name."""
+        return ask(self.columns, self.as_supervised, self.masks)
 
     @property
     def read_so_far(self) -> ReadSoFar:

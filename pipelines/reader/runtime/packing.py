@@ -84,7 +84,7 @@ def packed_lists(options: Options) -> list[str]:
     """
     assert options.pack is not None
     length, features = int(options.pack), facts.FEATURES
-    wanted = [*features] if options.columns is None else [*options.columns]
+    wanted = [*(features if options.columns is None else options.asked.names)]
     lists = [name for name in wanted if _is_packable(name)]
     packable = [name for name in features if _is_packable(name)]
     if not packable:
@@ -107,7 +107,7 @@ def packed_lists(options: Options) -> list[str]:
 
 def _is_packable(name: str) -> bool:
     """Whether a feature is a list of numbers."""
-    feature = facts.FEATURES[name]
+    feature = facts.FEATURES.get(name, {})  # none is a mask, or the like
     return feature.get("shape") == [None] and feature["dtype"] != "string"
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from . import facts
 from .images import image_batch
 from .kinds import PIXELS, has_pixels, is_clip
-from .targets import Supervised, Targets, targets_of
+from .targets import Asked, Supervised, ask
 
 Values = dict[str, Any]
 
@@ -21,6 +21,8 @@ def parse(
     *,
     columns: Sequence[str] | None = None,
     as_supervised: Supervised = False,
+    masks: bool | None = None,
+    expand_scalars: bool = False,
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
@@ -33,6 +35,8 @@ def parse(
         serialized: string[batch].
         columns: As in ``dataset``.
         as_supervised: As in ``dataset``.
+        masks: As in ``dataset``.
+        expand_scalars: As in ``dataset``.
         image_size: As in ``dataset``.
         dtype: As in ``dataset``.
         scale: As in ``dataset``.
@@ -44,8 +48,8 @@ def parse(
         ValueError: if an option is invalid.
     """
     return make_parser(
-        columns=columns,
-        as_supervised=as_supervised,
+        ask(columns, as_supervised, masks),
+        expand_scalars=expand_scalars,
         image_size=image_size,
         dtype=dtype,
         scale=scale,
@@ -53,9 +57,9 @@ def parse(
 
 
 def make_parser(
+    asked: Asked,
     *,
-    columns: Sequence[str] | None = None,
-    as_supervised: Supervised = False,
+    expand_scalars: bool = False,
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
@@ -67,14 +71,15 @@ def make_parser(
     ``needs_size`` is False if nothing will be parsed: ``image_size`` may then be missing. With
     ``decodes=False``, the frames of clips stay bytes, for ``clip_decoder``.
     """
-    targets = targets_of(as_supervised)
-    features = _wanted(columns, targets)
+    features = asked.features
     sizes = _image_sizes(features, image_size, needs_size)
     convert = _conversion(features, image_size, dtype, scale)
 
     def parse_batch(serialized: Any) -> Any:
         values = (
-            _by_layout(serialized, features) if facts.LAYOUT else _by_proto(serialized, features)
+            _by_layout(serialized, features)
+            if facts.LAYOUT
+            else _by_proto(serialized, features, asked.names)
         )
         for name, feature in features.items():
             if feature["kind"] == "audio" and feature["dtype"] == "int16":
@@ -88,19 +93,27 @@ def make_parser(
             images = image_batch(name, parts, size)
             # A mask has classes, which have no scale.
             values[name] = convert(images) if features[name]["kind"] == "image" else images
-        values = {name: values.pop(name) for name in features} | values
-        if targets is None:
-            return _nested(values)
-        inputs, labels = targets.split(values)
-        return tuple(_nested(one) if isinstance(one, dict) else one for one in (inputs, labels))
+        for length, name in asked.lengths.items():
+            values[length] = values[name].row_lengths()
+        batch = asked.arrange(values)
+        if not expand_scalars:
+            return batch
+        if asked.sides is None:
+            return tf.nest.map_structure(_expanded, batch)
+        return tf.nest.map_structure(_expanded, batch[0]), *batch[1:]
 
     return parse_batch
 
 
+def _expanded(value: Any) -> Any:
+    """A batch of scalars as [batch, 1]; any other as it is."""
+    is_scalar = isinstance(value, tf.Tensor) and value.shape.rank == 1
+    return value[:, tf.newaxis] if is_scalar else value
+
+
 def clip_decoder(
+    asked: Asked,
     *,
-    columns: Sequence[str] | None,
-    as_supervised: Supervised,
     image_size: tuple[int, int] | None,
     dtype: str | None,
     scale: float | None,
@@ -110,7 +123,7 @@ def clip_decoder(
     It maps ``string[batch, frames]``, dense or ragged, to images with one more ``[height, width,
     channels]``, if the feature of this name is a clip, and returns others as they are.
     """
-    features = _wanted(columns, targets_of(as_supervised))
+    features = asked.features
     sizes = _image_sizes(features, image_size, needs_size=True)
     convert = _conversion(features, image_size, dtype, scale)
 
@@ -187,27 +200,6 @@ def _conversion(
     return convert
 
 
-def _wanted(columns: Sequence[str] | None, targets: Targets | None) -> dict[str, dict[str, Any]]:
-    """The features to parse.
-
-    Raises:
-        ValueError: if a feature does not exist, or a target is missing.
-    """
-    are_names = isinstance(columns, Collection) and not isinstance(columns, str)
-    if columns is not None and not (
-        are_names and len(columns) and all(one in facts.FEATURES for one in map(str, columns))
-    ):
-        raise ValueError(
-            f"columns={columns!r} must be a list of some of {', '.join(facts.FEATURES)}."
-        )
-    if targets is None:
-        wanted = {*facts.FEATURES} if columns is None else {*columns}
-    else:
-        targets.check_values()
-        wanted = targets.wanted(columns)
-    return {name: feature for name, feature in facts.FEATURES.items() if name in wanted}
-
-
 def _image_sizes(
     features: dict[str, dict[str, Any]], image_size: tuple[int, int] | None, needs_size: bool
 ) -> dict[str, tuple[int, int]]:
@@ -231,16 +223,9 @@ def _image_sizes(
     return sizes
 
 
-def _nested(values: Values) -> Values:
-    """The features by name, with the fields of each struct in a nested dict."""
-    for name in reversed(facts.STRUCTS):  # inner ones first
-        fields = [key for key in values if key.startswith(f"{name}.")]
-        if fields:
-            values[name] = {key[len(name) + 1 :]: values.pop(key) for key in fields}
-    return values
-
-
-def _by_proto(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
+def _by_proto(
+    serialized: Any, features: dict[str, dict[str, Any]], names: Collection[str]
+) -> Values:
     """Parses a batch with ``tf.io.parse_example``; images stay bytes."""
     columns: dict[str, Any] = {}
     fills: dict[str, tuple[str, Any]] = {}
@@ -268,14 +253,14 @@ def _by_proto(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
             fills[feature["present"]] = (name, _default(feature))
         if shape.count(None) > 1:
             columns[f"{name}/shape"] = tf.io.FixedLenFeature([len(shape)], tf.int64)
-        for side in facts.SIDES.get(name, ()):
+        for side in facts.SIDES.get(name, ()):  # what pixels need, or the rate of a sound
             columns[side] = tf.io.FixedLenFeature([], tf.int64)
     values: Values = tf.io.parse_example(serialized, columns)
     for mask, (name, fill) in fills.items():
         values[mask] = tf.ensure_shape(values[name].row_lengths() > 0, serialized.shape)
         values[name] = values[name].to_tensor(fill, shape=[serialized.shape[0], 1])[:, 0]
     lists = {str(one.get("present", "")): name for name, one in features.items()}
-    lists = {mask: name for mask, name in lists.items() if mask and mask not in fills}
+    lists = {mask: name for mask, name in lists.items() if mask in names and mask not in fills}
     values |= _lists_present(serialized, lists) if lists else {}
     for name, feature in features.items():
         if feature["kind"] not in PIXELS:

@@ -17,6 +17,7 @@ from .order import num_batches, plan_order
 from .parsing import make_parser
 from .pipeline import Plan, read_epoch, read_epochs
 from .shards import list_shards, open_records
+from .targets import warn_of_fills
 
 
 def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
@@ -30,6 +31,8 @@ def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
         ValueError: if the snapshot cannot be read with these options.
     """
     warn_of_workers(options)
+    if options.pack is None:  # which leaves out records without a value
+        warn_of_fills(options.asked, options.masks)
     plan = plain_plan(options)
     if options.local_copy is not None:
         from .local_copy import read_copies
@@ -159,8 +162,8 @@ def parser_of(
         ValueError: if a column does not exist, or an image option is invalid.
     """
     return make_parser(
-        columns=options.columns,
-        as_supervised=options.as_supervised,
+        options.asked,
+        expand_scalars=options.expand_scalars,
         image_size=options.image_size,
         dtype=options.dtype,
         scale=options.scale,

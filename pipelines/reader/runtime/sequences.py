@@ -14,7 +14,7 @@ from .cache import as_is
 from .options import Options
 from .parsing import make_parser
 from .pipeline import Plan
-from .targets import targets_of
+from .targets import ask
 
 POOL = 32
 """Number of batches that are sorted by length together, or whose records are packed together."""
@@ -64,7 +64,7 @@ def lengths_of(bucket: bool | str) -> Callable[[Any], Any]:
         raise ValueError(f"bucket=True needs one list: name one of {', '.join(varying)}.")
     if name not in varying:
         raise ValueError(f"bucket={bucket!r} must be one of {', '.join(varying)}.")
-    parse = make_parser(columns=[str(name)], needs_size=False, decodes=False)
+    parse = make_parser(ask([str(name)]), needs_size=False, decodes=False)
 
     def lengths(serialized: Any) -> Any:
         return dict(named(parse(serialized)))[name].row_lengths()
@@ -104,29 +104,9 @@ def pad_lists(plan: Plan) -> Plan:
         )
 
     def padded(*batch: Any) -> Any:
-        return map_features(dense, parse(*batch), options)
+        return options.asked.change(dense, parse(*batch))
 
     return dataclasses.replace(plan, parse_batch=padded)
-
-
-def map_features(change: Callable[[Any, str], Any], batch: Any, options: Options) -> Any:
-    """Applies ``change(tensor, name)`` to the features of a batch."""
-    targets = targets_of(options.as_supervised)
-
-    def changed(value: Any, name: str) -> Any:
-        if not isinstance(value, dict):
-            return change(value, name)
-        dot = f"{name}." if name else ""
-        return {key: changed(one, f"{dot}{key}") for key, one in value.items()}
-
-    if targets is None:
-        return changed(batch, "")
-    names = targets.tensor_names(options.columns)
-    pair = (
-        changed(value, "" if isinstance(value, dict) else name)
-        for value, name in zip(batch[:2], names, strict=True)
-    )
-    return *pair, *batch[2:]
 
 
 def paddings(options: Options) -> dict[str, float]:
@@ -148,10 +128,7 @@ def paddings(options: Options) -> dict[str, float]:
     elif isinstance(pad, bool):
         return {}
     else:
-        targets = targets_of(options.as_supervised)
-        wanted = {*features} if options.columns is None else {*options.columns}
-        wanted = wanted if targets is None else targets.wanted(options.columns)
-        values = {name: pad for name in lists if name in wanted}
+        values = {name: pad for name in lists if name in options.asked.features}
     for name, value in values.items():
         kind = tf.float32 if features[name]["kind"] == "audio" else features[name]["dtype"]
         kind = tf.as_dtype(kind)

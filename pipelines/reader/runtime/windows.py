@@ -15,8 +15,7 @@ from .kinds import is_clip
 from .options import Options
 from .parsing import clip_decoder
 from .pipeline import Plan
-from .sequences import all_records, fail_if_empty, finished, map_features
-from .targets import targets_of
+from .sequences import all_records, fail_if_empty, finished
 
 
 def cut_windows(plan: Plan) -> Plan:
@@ -33,8 +32,7 @@ def cut_windows(plan: Plan) -> Plan:
     length, step = options.windows
     has_clips = any(map(is_clip, facts.FEATURES.values()))
     decode = clip_decoder(
-        columns=options.columns,
-        as_supervised=options.as_supervised,
+        options.asked,
         image_size=options.image_size,
         dtype=options.dtype,
         scale=options.scale,
@@ -66,7 +64,7 @@ def cut_windows(plan: Plan) -> Plan:
 
     def decoded(*batch: Any) -> Any:
         found = batch[0] if len(batch) == 1 else batch
-        return map_features(decode, found, options)
+        return options.asked.change(decode, found)
 
     def read(plan: Plan, seed: Any) -> tf.data.Dataset:
         def parsed(number: Any, serialized: Any) -> Any:
@@ -94,10 +92,7 @@ def cut_windows(plan: Plan) -> Plan:
 
 def check_windows(options: Options) -> None:
     """Raises ValueError if there are no lists to cut, or their values differ in shape."""
-    targets = targets_of(options.as_supervised)
-    wanted = {*(facts.FEATURES if options.columns is None else options.columns)}
-    wanted = wanted if targets is None else targets.wanted(options.columns)
-    shapes = [facts.FEATURES[name].get("shape", []) for name in wanted]
+    shapes = [feature.get("shape", []) for feature in options.asked.features.values()]
     varying = [shape for shape in shapes if None in shape]
     if not varying or any(None in shape[1:] for shape in varying):
         raise ValueError("windows= needs lists, each of whose values has one shape.")
