@@ -258,7 +258,9 @@ class TestPipeline:
             tmp_path, self.FEATURES, shards, write_snapshot=write_snapshot, label="class"
         )
         batches = []
-        for features, label in reader.dataset("train", 5, seed=3, as_supervised=True):
+        inputs = [name for name in reader.dataset("train", 5).element_spec if name != "class"]
+        assert {"texts_present", "stereo/rate"} < {*inputs}
+        for features, label in reader.dataset("train", 5, seed=3, as_supervised=(inputs, "class")):
             assert "class" not in features
             batches.append({**features, "class": label})
         order = [key for batch in batches for key in plain(batch["int64 one"])]

@@ -493,7 +493,7 @@ class TestStream:
             ({"shard": "01"}, r"shard='01' must be \(index, count\)"),
             ({"shuffle": 0.5}, "shuffle=0.5 must be True, False or a number"),
             ({"seed": "1"}, "seed='1' must be an integer or None"),
-            ({"columns": ["m"]}, "there is no 'm', only n, x"),
+            ({"columns": ["m"]}, r"columns=\['m'\] must be a list of some of n, x"),
         ],
     )
     def test_wrong_arguments(self, plain: types.ModuleType, options: Any, message: str) -> None:

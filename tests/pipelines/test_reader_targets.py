@@ -338,6 +338,23 @@ def test_keras_fits_several_targets(reader: types.ModuleType) -> None:
 
 
 @pytest.mark.slow
+def test_keras_gives_each_input_what_has_its_name(reader: types.ModuleType) -> None:
+    """A functional model takes a dict's values by sorted name: a mask would move the tags."""
+    import keras
+
+    inputs = {"rooms": keras.Input((1,), name="rooms"), "tags": keras.Input((3,), name="tags")}
+    model = keras.Model(inputs, keras.layers.Identity()(inputs["tags"]))
+    options = {"columns": ["rooms", "tags"], "masks": False, "shuffle": False}
+    plain = reader.dataset("train", 8, **options)
+    expected = np.concatenate([batch["tags"] for batch in plain])
+    supervised = reader.dataset(
+        "train", 8, **options | {"columns": ["label", *options["columns"]]}, as_supervised=True
+    )
+    for batches in (plain, supervised):
+        assert np.array_equal(model.predict(batches, verbose=0), expected)
+
+
+@pytest.mark.slow
 def test_keras_weighs_examples(reader: types.ModuleType) -> None:
     """By a feature, or by a mask: where there is no value, the loss is 0."""
     import keras

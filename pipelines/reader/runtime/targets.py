@@ -66,10 +66,14 @@ class Asked:
 
 
 def warn_of_fills(asked: Asked, masks: bool | None) -> None:
-    """Warns if missing values will look like real ones, because nobody asked for their masks."""
+    """Warns if missing values will look like real ones, because nobody asked for their masks.
+
+    A missing class is -1, a missing time NaT.
+    """
     for name in asked.names if masks is None else ():
         num, feature = facts.NUM_MISSING.get(name), facts.FEATURES.get(name, {})
-        if num and feature.get("present", name) not in asked.names:
+        is_told = feature.get("kind") in ("class_label", "timestamp")
+        if num and not is_told and feature.get("present", name) not in asked.names:
             fill = repr(feature["default"]) if "default" in feature else "an empty list"
             text = (
                 f"{num:,} examples have no {name!r} and give {fill}. masks=True adds "
