@@ -445,7 +445,7 @@ def test_packed(kinds: dict[str, Kind]) -> None:
     for batch in kind.dataset(pack=64, columns=["tokens"], seed=1):
         assert batch["tokens"].shape[1] == 64
         for row, segments in zip(
-            batch["tokens"].numpy(), batch["tokens_segment_ids"].numpy(), strict=True
+            batch["tokens"].numpy(), batch["tokens_segments"].numpy(), strict=True
         ):
             found += [row[segments == n].tolist() for n in range(1, segments.max() + 1)]
     assert sorted(found) == wanted

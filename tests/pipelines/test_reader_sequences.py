@@ -21,6 +21,7 @@ from snapshard.schemas.features import (
     Text,
     flatten,
 )
+from snapshard.transforms.prepare.engine.rows import encode_example
 
 WriteSnapshot = Callable[..., types.ModuleType]
 
@@ -304,6 +305,53 @@ class TestPad:
         with pytest.raises(ValueError, match="batch_size=None and pad= cannot be combined"):
             reader.dataset("train", None, pad=0)
 
+    def test_another_padding_is_proposed_where_zero_is_a_value(
+        self,
+        tmp_path: Path,
+        write_snapshot: WriteSnapshot,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        declared = {
+            "audio": Audio(rate=8000, channels=1, samples=None),
+            "bytes": Sequence(Scalar(dtype="uint8")),
+            "classes": Sequence(ClassLabel(names=("noun", "verb"))),
+            "mel": Tensor("float32", (None, 2)),
+            "steps": Sequence(Scalar(dtype="int16")),
+            "tokens": Sequence(Scalar(dtype="int64")),
+        }
+        values = {
+            "audio": np.float32([0, 0.5]),
+            "bytes": np.uint8([0, 3]),
+            "classes": [0, 1],
+            "mel": np.float32([[-13.8155, 2], [-4, 3]]),
+            "steps": np.int16([-7, 7]),
+            "tokens": [1, 2],
+        }
+        features, _ = flatten(declared)
+        records = [encode_example(values, declared)]
+        reader = write_snapshot(tmp_path, features, {"train": [records]}, label=None)
+        proposed = {
+            "bytes": "(0 to 3): ask for bytes_length.",
+            "classes": "(0 to 1): pad it with -1, pad={'classes': -1}, or ask for classes_length.",
+            "mel": "(-13.8155 to 3): pad it with -13.8155, pad={'mel': -13.8155}, or ask for",
+            "steps": "(-7 to 7): pad it with -8, pad={'steps': -8}, or ask for steps_length.",
+        }
+
+        def told(**options: Any) -> dict[str, str]:
+            caplog.clear()
+            reader.dataset("train", 1, **options)
+            return {text.split(" is padded")[0]: text for text in caplog.messages}
+
+        found = told(pad=True)
+        assert found.keys() == proposed.keys()
+        assert all(proposed[name] in text for name, text in found.items())
+        assert not told(pad={"bytes": 9, "classes": -1, "mel": -13.8155, "steps": -8})
+        assert not told(pad=9)
+        columns = [part for name in declared for part in (name, f"{name}_length")]
+        assert not told(pad=True, columns=columns)
+        (batch,) = reader.dataset("train", 1, pad=True, columns=columns)
+        assert {batch[f"{name}_length"].numpy().tolist()[0] for name in declared} == {2}
+
     @pytest.mark.parametrize("bucket", [False, "x"])
     def test_what_is_empty_keeps_its_dimensions(
         self, tmp_path: Path, write_snapshot: WriteSnapshot, bucket: bool | str
@@ -455,7 +503,7 @@ def segments(batches: list[Any], name: str = "words") -> list[list[list[int]]]:
     """The lists in each row, cut out by their segments; all else of it is checked to be padding."""
     rows = []
     for batch in batches:
-        columns = [batch[key].numpy() for key in (name, f"{name}_segment_ids", f"{name}_positions")]
+        columns = [batch[key].numpy() for key in (name, f"{name}_segments", f"{name}_positions")]
         for values, numbers, positions in zip(*columns, strict=True):
             count = int(numbers.max())
             found = [values[numbers == number].tolist() for number in range(1, count + 1)]
@@ -484,7 +532,7 @@ class TestPack:
         dataset = reader.dataset("train", BATCH, pack=64, **self.ALONE | options)
         assert int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY
         assert dataset.element_spec["words"].shape.as_list() == [None, 64]
-        assert dataset.element_spec["words_segment_ids"].dtype == tf.int32
+        assert dataset.element_spec["words_segments"].dtype == tf.int32
         batches = [*dataset]
         rows = segments(batches)
         assert sorted(flat(rows)) == self.LISTS, "no list is cut, mixed or lost"
@@ -550,9 +598,9 @@ class TestPack:
         for batch in batches:
             for row in range(len(batch["inputs"])):
                 columns = {key: value[row].numpy() for key, value in batch.items()}
-                count = max(columns[f"{name}_segment_ids"].max() for name in names)
+                count = max(columns[f"{name}_segments"].max() for name in names)
                 for number in range(1, count + 1):
-                    parts = [columns[n][columns[f"{n}_segment_ids"] == number] for n in names]
+                    parts = [columns[n][columns[f"{n}_segments"] == number] for n in names]
                     assert len({float(value) for part in parts for value in part}) == 1
                     found.append([part.tolist() for part in parts])
         wanted = [[*one.values()] for one in records if any(one.values())]
@@ -579,7 +627,7 @@ class TestPack:
         assert sorted(flat(segments(batches, "s.tokens"))) == [[*range(i)] for i in range(1, 9)]
         for batch in batches:
             assert batch["sound"].dtype == tf.float32
-            same = batch["sound_segment_ids"] == batch["s.tokens_segment_ids"]
+            same = batch["sound_segments"] == batch["s.tokens_segments"]
             assert tf.reduce_all(same)
 
     @pytest.mark.parametrize(

@@ -531,7 +531,7 @@ class TestMasks:
         assert self.check(batches, names=names) > 0
         assert all(batch["steps_present"].numpy().all() for batch in batches)
         packed = reader.dataset("train", 2, columns=["steps"], pack=8)
-        assert set(packed.element_spec) == {"steps", "steps_segment_ids", "steps_positions"}
+        assert set(packed.element_spec) == {"steps", "steps_segments", "steps_positions"}
 
     def test_all_of_a_batch_is_missing(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
         features: Features = {"steps": MASKED["steps"]}

@@ -114,7 +114,7 @@ def dataset(
             sorting 32 batches at a time; with ``pad``, pad to the next of ``LENGTHS``.
         windows: (length, step): cut lists into windows, each an example; a shorter list gives none,
             and no window at all is an error. The number of batches is unknown.
-        pack: Fill rows of this length with several lists, and add <name>_segment_ids (from 1) and
+        pack: Fill rows of this length with several lists, and add <name>_segments (from 1) and
             <name>_positions; longer lists are split. The number of batches is unknown.
         augment: ``augment(example, seed)`` is mapped over the examples, after the cache, on all
             cores; ``seed`` is int64[2], different for each record and epoch, for

@@ -27,7 +27,7 @@ def pack_lists(plan: Plan) -> Plan:
 
     The records of a pool of batches are packed together: longest first, each into the first row
     that has room for it. Within a row, records keep their order. For each list, also yields
-    ``<name>_segment_ids``, int32, 1 for a row's first record and 0 for padding, and
+    ``<name>_segments``, int32, 1 for a row's first record and 0 for padding, and
     ``<name>_positions``, int32, the position within the record. Records without a value are
     dropped.
     """
@@ -56,7 +56,7 @@ def pack_lists(plan: Plan) -> Plan:
             totals = tf.math.unsorted_segment_sum(each, rows, num)
             columns = {
                 name: tf.gather(one, order).flat_values,
-                f"{name}_segment_ids": tf.cast(tf.repeat(segments, each), tf.int32),
+                f"{name}_segments": tf.cast(tf.repeat(segments, each), tf.int32),
                 f"{name}_positions": tf.cast(tf.ragged.range(each).flat_values, tf.int32),
             }
             for key, flat in columns.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ from .parsing import make_parser
 from .pipeline import Plan
 from .targets import ask
 
+_SAMPLE = 128
+"""Number of records that show which values a list has."""
 POOL = 32
 """Number of batches that are sorted by length together, or whose records are packed together."""
 
@@ -87,6 +90,7 @@ def pad_lists(plan: Plan) -> Plan:
     """
     parse, options = plan.parse_batch, plan.options
     values, ends = paddings(options), facts.LENGTHS if options.bucket else {}
+    _propose_paddings(plan, values)
 
     def dense(value: Any, name: str) -> Any:
         if not isinstance(value, tf.RaggedTensor):
@@ -107,6 +111,41 @@ def pad_lists(plan: Plan) -> Plan:
         return options.asked.change(dense, parse(*batch))
 
     return dataclasses.replace(plan, parse_batch=padded)
+
+
+def _propose_paddings(plan: Plan, values: Mapping[str, float]) -> None:
+    """Logs another number for lists that would be padded with 0, if 0 is among their values.
+
+    A sample of records shows that. Whoever asks for the lengths can tell them apart.
+    """
+    asked = plan.options.asked
+    names = [
+        name
+        for name, feature in asked.features.items()
+        if _is_numeric_list(name) and feature["kind"] != "audio"  # in which 0 is silence
+        if name not in values and f"{name}_length" not in asked.names
+    ]
+    if not (names and plan.shards):
+        return
+    kind = "GZIP" if facts.COMPRESSION == "gzip" else ""
+    with tf.init_scope():
+        try:
+            records = tf.data.TFRecordDataset(plan.shards[0].path, kind).take(_SAMPLE)
+            sample = make_parser(ask(names))(records.batch(_SAMPLE).get_single_element())
+        except tf.errors.OpError:  # reading it is not this function's task
+            return
+    for name, value in named(sample):
+        held = value.flat_values.numpy()
+        if not held.size or not held.min() <= 0 <= held.max():
+            continue
+        least, is_integer = held.min().item(), value.dtype.is_integer
+        other = -1 if least >= 0 else least - 1 if is_integer else round(least, 4)
+        fits = value.dtype.min <= other <= value.dtype.max
+        pad = f"pad it with {other:g}, pad={{{name!r}: {other:g}}}, or " if fits else ""
+        logging.getLogger(facts.NAME).warning(
+            "%s is padded with 0, which is among its values (%g to %g): %sask for %s_length.",
+            *(name, least, held.max().item(), pad, name),
+        )
 
 
 def paddings(options: Options) -> dict[str, float]:
