@@ -1,6 +1,7 @@
 """The snapshot's reader: which records it gives, in which order, how often, and what it refuses."""
 
 import collections
+import importlib
 import io
 import json
 import math
@@ -19,6 +20,7 @@ import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from snapshard.pipelines.reader import latest_reader
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar
 
 from .conftest import part
@@ -353,6 +355,39 @@ class TestRoot:
         )
         order = json.loads(done.stdout.splitlines()[-1])
         assert order == flat(reader.dataset("train", 32, seed=5)), "one order in every process"
+
+
+@pytest.mark.parametrize("is_latest", [False, True])
+def test_a_second_import_says_that_it_is_the_first(
+    tmp_path: Path, write_snapshot: WriteSnapshot, monkeypatch: pytest.MonkeyPatch, is_latest: bool
+) -> None:
+    """Python keeps the module ``reader`` that it imported first, whatever sys.path is now."""
+    for name in ("one", "other"):
+        write_snapshot(tmp_path / name / FINGERPRINT, NUMBERED, {"train": numbered([8])})
+        shutil.copy(latest_reader.__file__, tmp_path / name / "reader.py")
+        text = json.dumps({"fingerprint": FINGERPRINT})
+        (tmp_path / name / "latest.json").write_text(text)
+    places = [tmp_path / name / ("" if is_latest else FINGERPRINT) for name in ("one", "other")]
+    monkeypatch.syspath_prepend(places[0])
+    try:
+        first = importlib.import_module("reader")
+        reads = [
+            lambda: first.dataset("train", 8),
+            lambda: first.steps("train", 8),
+            lambda: first.arrays.Records("train"),
+        ]
+        for read in reads:
+            read()
+        monkeypatch.syspath_prepend(places[1])
+        assert importlib.import_module("reader") is first
+        for read in reads:
+            with pytest.warns(UserWarning, match=r"was the snapshot in .*/one/.* ss.load\(FOLDER"):
+                read()
+        first.dataset("train", 8, root=tmp_path / "other" / FINGERPRINT)
+    finally:
+        for name in [*sys.modules]:
+            if name.partition(".")[0] == "reader":
+                del sys.modules[name]
 
 
 class TestDamage:

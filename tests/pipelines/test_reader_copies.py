@@ -682,6 +682,12 @@ class TestUrls:
             found = ids(reader.dataset("train", 32, shuffle=False, **options))
             assert found == [*range(TOTAL)]
             assert reader.steps("train", 32, **options) == TOTAL // 32
+            del options["local_copy"]
+            for more in ({}, {"shuffle": False}, {"balance": "uniform"}, {"cache": "memory"}):
+                with pytest.raises(
+                    ValueError, match=r"cannot read memory://bucket/.* Pass local_copy=FOLDER"
+                ):
+                    reader.dataset("train", 32, **options, **more)
         finally:
             memory.rm("/bucket", recursive=True)
 

@@ -35,6 +35,7 @@ from .frames import (
     fault_of,
     fault_of_shard,
     how_to_verify,
+    own_folder,
     read_manifest,
 )
 from .splits import Section, Split, select
@@ -103,7 +104,7 @@ class _Split:
         if not 0 <= index < count:
             raise ValueError(f"shard={shard} must be (index, count) with 0 <= index < count.")
         root = options["root"]
-        root = os.path.dirname(os.path.dirname(__file__)) if root is None else os.fspath(root)
+        root = own_folder() if root is None else os.fspath(root)
         options |= {"shard": shard, "root": root if "://" in root else os.path.abspath(root)}
         self._split, self._options = split if isinstance(split, str) else [*split], options
         self._asked = ask(options["columns"], options["as_supervised"], options["masks"])

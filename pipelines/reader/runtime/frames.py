@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
+import importlib.machinery
 import json
 import os
 import shlex
 import struct
+import warnings
 import weakref
 import zlib
 from collections.abc import Callable
@@ -117,6 +119,29 @@ def read_manifest(content: str, path: str) -> dict[str, Any]:
             "snapshot, or pass another root=."
         )
     return manifest
+
+
+def own_folder() -> str:
+    """The folder of the snapshot that contains this package.
+
+    Warns if Python would find another package of this name now: a second ``import reader`` returns
+    the first one, whatever ``sys.path`` has become since.
+    """
+    package = os.path.dirname(os.path.abspath(__file__))
+    folder, name = os.path.dirname(package), __name__.rpartition(".")[0]
+    spec = None if "." in name else importlib.machinery.PathFinder.find_spec(name)
+    if spec is not None and spec.origin:
+        first = os.path.dirname(os.path.abspath(spec.origin))  # of a package, or of reader.py
+        if os.path.realpath(first) not in map(
+            os.path.realpath, (package, folder, os.path.dirname(folder))
+        ):
+            text = (
+                f"`import {name}` was the snapshot in {folder}, and stays it until this process "
+                f"ends, though sys.path now finds {first} first. For several snapshots use "
+                "ss.load(FOLDER).reader(), or copies of their readers under other names with root=."
+            )
+            warnings.warn(text, UserWarning, stacklevel=5)
+    return folder
 
 
 def how_to_verify(root: str) -> str:

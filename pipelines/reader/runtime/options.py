@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
+from .frames import own_folder
 from .splits import Selection, Split, select
 from .targets import Asked, Supervised, ask
 
@@ -177,7 +178,7 @@ class Options:
         """Folder or URL of the snapshot; by default the folder that contains this package."""
         if self.root is not None:
             return os.fspath(self.root).rstrip("/")
-        return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        return own_folder()
 
 
 _INTEGERS = (

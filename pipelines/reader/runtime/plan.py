@@ -18,6 +18,7 @@ from .parsing import make_parser
 from .pipeline import Plan, read_epoch, read_epochs
 from .shards import list_shards, open_records
 from .targets import warn_of_fills
+from .urls import check_protocol
 
 
 def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
@@ -130,6 +131,8 @@ def warn_of_workers(options: Options) -> None:
 
 def plain_plan(options: Options) -> Plan:
     """The plan before any option replaces a stage."""
+    if options.local_copy is None:
+        check_protocol(options.root_folder)
     shards = list_shards(options.split, options.root_folder)
     order = plan_order(options, shards)
     whole = {(shard.path, shard.num_stored) for shard in shards}

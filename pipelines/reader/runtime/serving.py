@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
+from .frames import own_folder
 
 
 def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict[str, Any]]:
@@ -34,8 +35,7 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict
             f"{facts.NAME} has no preprocess(): some step cannot be exported. `snapshard inspect` "
             "names it."
         )
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    folder = here if root is None else os.fspath(root).rstrip("/")
+    folder = own_folder() if root is None else os.fspath(root).rstrip("/")
     try:
         signature = tf.saved_model.load(f"{folder}/serving").signatures["serving_default"]
     except (RuntimeError, OSError, tf.errors.OpError) as error:  # missing op, or missing folder

@@ -269,8 +269,6 @@ def check_shard(shard: Shard, offsets: Mapping[int, int]) -> None:
                 raise _damaged(shard, fault)
             for record, offset in {} if is_remote else offsets.items():
                 _check_head(shard, record, offset, read(offset, 12))
-    except tf.errors.UnimplementedError:  # TensorFlow does not support this protocol
-        return
     except (OSError, tf.errors.OpError) as error:
         reason = error.message if isinstance(error, tf.errors.OpError) else error.strerror
         raise _damaged(shard, f"cannot be read ({reason})") from None

@@ -22,6 +22,25 @@ class UnreadableError(Exception):
     """A URL cannot be read, and retrying would not help."""
 
 
+def check_protocol(root: str) -> None:
+    """Raises ValueError if TensorFlow cannot read the shards of a snapshot at a URL."""
+    if not _is_supported(root):
+        raise ValueError(
+            f"TensorFlow cannot read {root}: it supports "
+            f"{', '.join(f'{one}://' for one in tf.io.gfile.get_registered_schemes() if one)}. "
+            "Pass local_copy=FOLDER, which copies the shards there while they are read, or the "
+            "folder of a copy as root=."
+        )
+
+
+def _is_supported(url: str) -> bool:
+    return _scheme(url) in tf.io.gfile.get_registered_schemes()
+
+
+def _scheme(url: str) -> str:
+    return url.split("://", 1)[0] if re.match("[a-z][a-z0-9+.-]*://", url) else ""
+
+
 def read_bytes(url: str) -> bytes:
     """The content of a file at a path or URL, of any protocol that TensorFlow or fsspec supports.
 
@@ -41,16 +60,15 @@ def read_bytes(url: str) -> bytes:
 
 def open_url(url: str) -> Any:
     """Opens a file with TensorFlow if it supports the protocol, else with fsspec."""
-    scheme = url.split("://", 1)[0] if re.match("[a-z][a-z0-9+.-]*://", url) else ""
-    if scheme in tf.io.gfile.get_registered_schemes():
+    if _is_supported(url):
         return tf.io.gfile.GFile(url, "rb")
     try:
         return importlib.import_module("fsspec").open(url, "rb").open()
     except ImportError as error:
         raise UnreadableError(
-            f"{url} cannot be read: TensorFlow does not support {scheme}://, and fsspec cannot be "
-            f"used ({one_line(error)}). To install: pip install fsspec "
-            f"{_PACKAGES.get(scheme, '')}".rstrip()
+            f"{url} cannot be read: TensorFlow does not support {_scheme(url)}://, and fsspec "
+            f"cannot be used ({one_line(error)}). To install: pip install fsspec "
+            f"{_PACKAGES.get(_scheme(url), '')}".rstrip()
         ) from None
     except ValueError as error:
         raise UnreadableError(f"{url} cannot be read: {one_line(error)}.") from None
