@@ -19,8 +19,11 @@ from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tens
 from snapshard.transforms.prepare.engine.rows import encode_example
 from snapshard.transforms.prepare.images import decode_pixels
 
+from ..integration import documented
 from .conftest import part
+from .made_snapshots import put_index
 
+ROOT = Path(__file__).resolve().parents[2]
 WriteSnapshot = Callable[..., types.ModuleType]
 Serialize = Callable[[Features, Mapping[str, Any]], bytes]
 
@@ -396,6 +399,40 @@ class TestEncodedImages:
                 assert wanted.shape == (4, 6, 3)
                 resized = np.round(tf.image.resize(wanted, (6, 4), antialias=True))
                 assert (pixels == resized).all(), turn
+
+    @pytest.mark.parametrize("cache", [None, "decoded"])
+    def test_files_are_cropped_before_they_are_resized(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot, cache: str | None
+    ) -> None:
+        """Images of any size, as files; the same crops with the same seed, others in each epoch."""
+        contents = [encode(gradient(20 + i, 30 - i), "JPEG", quality=95) for i in range(8)]
+        records = [self.record(content, 1 + i) for i, content in enumerate(contents)]
+        reader = write_snapshot(
+            tmp_path, self.FEATURES, {"train": [records]}, rotated=frozenset({"image"})
+        )
+        options: dict[str, Any] = {"decode": False, "as_supervised": ("image", "image/orientation")}
+        options |= {"cache": cache, "seed": 1}
+        ((files, turns),) = reader.dataset("train", 8, **options)
+        assert [contents[turn - 1] for turn in turns] == files.numpy().tolist()
+        put_index(tmp_path, "none", [1] * 8)
+        rows = reader.arrays.Records("train", as_supervised=options["as_supervised"])
+        assert [*rows] == [(content, 1 + i) for i, content in enumerate(contents)]
+        example = documented.examples(ROOT / "docs" / "reading.md", "Random crops")
+        names: dict[str, Any] = {
+            "tf": tf,
+            "reader": types.SimpleNamespace(dataset=lambda *a, **k: 0),
+        }
+        exec(example, names)
+        found = [
+            [*reader.dataset("train", 8, epochs=2, augment=names["crop"], **options)]
+            for _ in range(2)
+        ]
+        for (images, labels), (again, _) in zip(*found, strict=True):
+            assert images.shape == (8, 32, 32, 3)
+            assert sorted(labels.numpy()) == [*range(1, 9)]
+            assert (images.numpy() == again.numpy()).all()
+        (first, _), (second, _) = found[0]
+        assert not (np.sort(first, axis=0) == np.sort(second, axis=0)).all()
 
     def test_an_image_that_does_not_decode_raises(
         self, tmp_path: Path, write_snapshot: WriteSnapshot

@@ -36,6 +36,7 @@ def dataset(
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
+    decode: bool = True,
     root: str | os.PathLike[str] | None = None,
     shard: tuple[int, int] | None = None,
     input_context: tf.distribute.InputContext | None = None,
@@ -93,6 +94,9 @@ def dataset(
         dtype: Dtype of the images, cast after batching, which must hold all their values; default
             as stored, or float32 with ``scale``. Masks stay uint8.
         scale: Factor to multiply image values by, but not those of masks.
+        decode: False yields encoded images, masks and the frames of clips as the content of their
+            files, for an ``augment`` that crops before it resizes. ``<name>/orientation``, if some
+            image has one, is the EXIF orientation.
         root: Folder or URL (``gs://…``) of the snapshot; None is the folder that contains this
             package.
         shard: (index, count): read only part ``index`` of ``count`` parts, one for each worker.

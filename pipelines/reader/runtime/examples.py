@@ -45,7 +45,7 @@ class Parser:
         self.layouts: dict[int, tuple[dict[str, _Spans], list[tuple[int, int, bytes]]]] = {}
 
     def __call__(self, serialized: bytes) -> dict[str, Any]:
-        """The values of one record by name, with masks and rates.
+        """The values of one record by name, with masks, rates and orientations.
 
         Raises:
             ValueError: if they do not match ``FEATURES``.
@@ -54,6 +54,9 @@ class Parser:
         lists = self.lists_of(serialized)
         values: dict[str, Any] = {}
         for name, feature in self._features.items():
+            for part in (f"{name}/rate", f"{name}/orientation"):
+                if part in self._sides.get(name, ()):
+                    values[part] = _one(part, lists)
             if feature["kind"] in PIXELS:
                 values[name] = self._image(name, feature, lists)
                 continue
@@ -65,8 +68,6 @@ class Parser:
                 values[name] = [self._decode(one, feature["channels"]) for one in values[name]]
             if "present" in feature:
                 values[feature["present"]] = np.bool_(name in lists)
-            if f"{name}/rate" in self._sides.get(name, ()):
-                values[f"{name}/rate"] = _one(f"{name}/rate", lists)
         return values
 
     def lists_of(self, serialized: bytes) -> dict[str, Any]:

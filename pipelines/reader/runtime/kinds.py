@@ -13,6 +13,11 @@ def is_clip(feature: dict[str, Any]) -> bool:
     return feature.get("of") == "image"
 
 
+def is_encoded(feature: dict[str, Any]) -> bool:
+    """Whether a feature is stored as the content of image files."""
+    return feature.get("storage") == "encoded" or is_clip(feature)
+
+
 def has_pixels(feature: dict[str, Any]) -> bool:
     """Whether a feature is an image, a mask or a clip."""
     return feature["kind"] in PIXELS or is_clip(feature)

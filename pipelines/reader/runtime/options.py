@@ -48,6 +48,7 @@ class Options:
     image_size: tuple[int, int] | None = None
     dtype: str | None = None
     scale: float | None = None
+    decode: bool = True
     pad: Padding = False
     with_id: bool = False
     # Which records come when: changes interleave_records, shuffle_records and batch_records.
@@ -87,7 +88,7 @@ class Options:
             _check_integer("epochs", self.epochs, least=1, end=2**31)
         if self.seed is not None:
             _check_integer("seed", self.seed, least=-(2**63), end=2**63)
-        for name in ("drop_remainder", "equal_steps", "expand_scalars", "with_id"):
+        for name in ("decode", "drop_remainder", "equal_steps", "expand_scalars", "with_id"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
         for name, least in (("parallelism", 1), ("prefetch", 0)):
@@ -298,6 +299,7 @@ _EXCLUDE: dict[tuple[str, str], str] = {
     ("shard", "input_context"): "both divide the work",
     ("pack", "windows"): "windows fill rows without packing",
     ("pack", "as_supervised"): "labels cannot be packed",
+    **{("decode", name): "images come as files" for name in ("image_size", "dtype", "scale")},
     ("pack", "with_id"): "a row holds several records",
     ("service", "with_id"): "its workers do not report which records they read",
     **{("service", name): "the service divides the work" for name in ("shard", "input_context")},
@@ -329,6 +331,7 @@ def _check_together(options: Options) -> None:
         or (field.name == "seed" and value is not None)
         or (field.name == "pad" and value is not False)
     }
+    given ^= {"decode"}  # given if False
     exclude = dict(_EXCLUDE)
     if options.cache == "decoded":
         why = "decoded examples are shuffled as a whole"

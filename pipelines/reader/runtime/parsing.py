@@ -10,7 +10,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .images import image_batch
-from .kinds import PIXELS, has_pixels, is_clip
+from .kinds import PIXELS, has_pixels, is_clip, is_encoded
 from .targets import Asked, Supervised, ask
 
 Values = dict[str, Any]
@@ -26,6 +26,7 @@ def parse(
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
+    decode: bool = True,
 ) -> Any:
     """Parses a batch of serialized examples, for a custom pipeline.
 
@@ -40,6 +41,7 @@ def parse(
         image_size: As in ``dataset``.
         dtype: As in ``dataset``.
         scale: As in ``dataset``.
+        decode: As in ``dataset``.
 
     Returns:
         A batch as ``dataset`` yields it.
@@ -53,6 +55,7 @@ def parse(
         image_size=image_size,
         dtype=dtype,
         scale=scale,
+        decode=decode,
     )(serialized)
 
 
@@ -63,6 +66,7 @@ def make_parser(
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
+    decode: bool = True,
     needs_size: bool = True,
     decodes: bool = True,
 ) -> Callable[[Any], Any]:
@@ -72,7 +76,8 @@ def make_parser(
     ``decodes=False``, the frames of clips stay bytes, for ``clip_decoder``.
     """
     features = asked.features
-    sizes = _image_sizes(features, image_size, needs_size)
+    pixels = {name: one for name, one in features.items() if decode or not is_encoded(one)}
+    sizes = _image_sizes(pixels, image_size, needs_size)
     convert = _conversion(features, image_size, dtype, scale)
 
     def parse_batch(serialized: Any) -> Any:
@@ -86,10 +91,10 @@ def make_parser(
                 values[name] = tf.cast(values[name], tf.float32) / 32_768
         for name, size in sizes.items():
             if is_clip(features[name]):
-                decode = _decode_clips if decodes else _undecoded
-                values[name] = decode(name, values[name], size, convert)
+                if decodes:
+                    values[name] = _decode_clips(name, values[name], size, convert)
                 continue
-            parts = [values.pop(part) for part in (name, *facts.SIDES.get(name, ()))]
+            parts = [values[part] for part in (name, *facts.SIDES.get(name, ()))]
             images = image_batch(name, parts, size)
             # A mask has classes, which have no scale.
             values[name] = convert(images) if features[name]["kind"] == "image" else images
@@ -144,11 +149,6 @@ def _decode_clips(
     images = convert(image_batch(name, [tf.reshape(clips, [-1])], size))
     outer = [-1 if dim is None else dim for dim in clips.shape]
     return tf.reshape(images, [*outer, *images.shape[1:]])
-
-
-def _undecoded(name: str, clips: Any, size: Any, convert: Any) -> Any:
-    del name, size, convert
-    return clips
 
 
 def _conversion(
@@ -219,7 +219,10 @@ def _image_sizes(
     }
     for name, size in sizes.items():
         if needs_size and None in size:
-            raise ValueError(f"The images of {name!r} differ in size: pass image_size=(h, w).")
+            raise ValueError(
+                f"The images of {name!r} differ in size: pass image_size=(h, w), or decode=False "
+                "for an augment= that crops them."
+            )
     return sizes
 
 

@@ -170,6 +170,7 @@ def parser_of(
         image_size=options.image_size,
         dtype=options.dtype,
         scale=options.scale,
+        decode=options.decode,
         needs_size=needs_size,
         decodes=decodes,
     )

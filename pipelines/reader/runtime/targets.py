@@ -89,8 +89,9 @@ def owners() -> dict[str, str]:
     for name, feature in facts.FEATURES.items():
         if "present" in feature:
             parts[feature["present"]] = name
-        if f"{name}/rate" in facts.SIDES.get(name, ()):
-            parts[f"{name}/rate"] = name
+        for part in ("rate", "orientation"):
+            if f"{name}/{part}" in facts.SIDES.get(name, ()):
+                parts[f"{name}/{part}"] = name
         if feature.get("shape", [])[:1] == [None]:
             parts[f"{name}_length"] = name
     features = {name: name for name in facts.FEATURES}

@@ -30,7 +30,7 @@ def cut_windows(plan: Plan) -> Plan:
     check_windows(options)
     assert options.windows is not None
     length, step = options.windows
-    has_clips = any(map(is_clip, facts.FEATURES.values()))
+    has_clips = options.decode and any(map(is_clip, facts.FEATURES.values()))
     decode = clip_decoder(
         options.asked,
         image_size=options.image_size,
