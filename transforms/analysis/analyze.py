@@ -101,7 +101,6 @@ def analyze(
         RecipeError: if the function fails, or returns something that cannot be stored.
         DataError: if there are no records to analyse.
     """
-    refuse_other_case()
     traced = trace(preprocessing_fn, prepared)
     # An analysis that reads no column still needs an input: any column, with no records.
     columns = traced.analyzed or [wire_columns(prepared)[0].name]
@@ -133,6 +132,7 @@ def analyze(
         if isinstance(error, SnapshardError | OSError | MemoryError):
             raise
         raise analysis_error(error) from None
+    refuse_other_case()  # at the end: operations that run before change names in the graph
     shutil.rmtree(_TEMP)
     return finish_graph(folder, prepared, traced)
 
