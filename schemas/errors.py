@@ -129,3 +129,5 @@ class Reject:
     """Kind of payload: ``bytes`` as in the source, or ``values`` as JSON."""
     place: PayloadPlace | None = None
     """Where to find the payload, if it is not kept."""
+    num_records: int = 1
+    """How many records are lost with it: budgets count all of them."""

@@ -260,7 +260,7 @@ class Dropped:
     folder: str | None = None
     """Folder for rejects beyond what memory should hold."""
     num_rejects: Counter[str] = dataclasses.field(default_factory=Counter)
-    """Number of all rejects, by stage."""
+    """Number of all records that are lost, by stage."""
     _parts: list[str] = dataclasses.field(default_factory=list)
     _held_bytes: int = 0
 
@@ -268,7 +268,7 @@ class Dropped:
         """Adds rejects."""
         for reject in rejects:
             self.rejects.append(reject)
-            self.num_rejects[reject.stage] += 1
+            self.num_rejects[reject.stage] += reject.num_records
             self._held_bytes += _num_bytes(reject)
         if self.folder is not None and self._held_bytes > HELD_BYTES:
             path = os.path.join(self.folder, f"rejects-{len(self._parts)}.parquet")

@@ -41,7 +41,6 @@ from .user_code import (
     called_imports,
     code_json,
     empty_cache,
-    environment_used,
     free_names,
     global_names,
     hides_state,
@@ -90,11 +89,6 @@ _COMPUTED_IMPORT = (
 _UNSEEN = (
     "{name} reads {attribute}, which is not part of the hash of its code: a change to it would go "
     "unnoticed. Put what it reads into a variable of the module, and use that."
-)
-_ENVIRONMENT = (
-    "{name} reads {what}, the environment of the process: a change to it would go unnoticed, and "
-    'workers have another. Read it when the module is loaded: KEY = os.environ["KEY"], whose value '
-    "then counts."
 )
 _RANDOM = (
     "{name} draws from {generator}, which gives other numbers each time, but the result for a "
@@ -315,7 +309,7 @@ class CodeWalk:
             if {"__import__", "import_module"} & {*code.co_names, *names}:
                 raise RecipeError(_COMPUTED_IMPORT.format(name=name))
         else:
-            _refuse_unhashed(node, function.__globals__, name)
+            _refuse_random(node, function.__globals__, name)
             record["code"] = normalised(node)
             record["imports"] = self._imports_in(node, function)
             if called := self._called_imports(node, function.__globals__, name):
@@ -490,7 +484,7 @@ class CodeWalk:
             "meta": self._refer(type(cls), cls.__qualname__),
         }
         for node in nodes:
-            _refuse_unhashed(node, scope, cls.__qualname__)
+            _refuse_random(node, scope, cls.__qualname__)
         if nodes:
             record["code"] = [normalised(node) for node in nodes]
             called = [i for n in nodes for i in self._called_imports(n, scope, cls.__qualname__)]
@@ -568,12 +562,10 @@ class CodeWalk:
         return self._finish(number, record)
 
 
-def _refuse_unhashed(node: ast.AST, scope: Mapping[str, Any], name: str) -> None:
-    """Refuses code whose result depends on more than what it refers to."""
+def _refuse_random(node: ast.AST, scope: Mapping[str, Any], name: str) -> None:
+    """Refuses code that draws from a random generator of the process."""
     if generator := shared_generator_used(node, scope):
         raise RecipeError(_RANDOM.format(name=name, generator=generator))
-    if what := environment_used(node, scope):
-        raise RecipeError(_ENVIRONMENT.format(name=name, what=what))
 
 
 def _wraps_named(function: FunctionType) -> bool:

@@ -64,7 +64,6 @@ _OF_CLASS = frozenset(
 """Attributes that Python itself gives to classes."""
 _UNSEEN = frozenset({"__globals__", "__doc__", "__annotations__"})
 """Attributes that lead to what a hash of code leaves out."""
-_ENVIRONMENT = (os.environ, os.environb, os.getenv, os.getenvb)
 
 _MADE_BY_PYTHON = 1 << 9
 """The flag of classes defined in Python code (Py_TPFLAGS_HEAPTYPE)."""
@@ -628,17 +627,26 @@ def shared_generator_used(node: ast.AST, scope: Mapping[str, Any]) -> str | None
 
     Generators that the code makes itself, such as ``random.Random(0)``, are not shared.
     """
-
-    def is_shared(value: Any) -> bool:
-        owner = getattr(value, "__self__", None)
-        return any(hasattr(owner, mark) for mark in _GENERATOR)
-
-    return _first_used(node, scope, is_shared)
-
-
-def environment_used(node: ast.AST, scope: Mapping[str, Any]) -> str | None:
-    """How some code reads the environment of the process, as ``os.environ``, if it does."""
-    return _first_used(node, scope, lambda value: any(value is way for way in _ENVIRONMENT))
+    bound = dict(scope)
+    for statement in ast.walk(node):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                top = alias.name.partition(".")[0]
+                bound[alias.asname or top] = _loaded_module(alias.name if alias.asname else top)
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            module = _loaded_module(statement.module or "")
+            for alias in statement.names:
+                bound[alias.asname or alias.name] = _loaded(module, alias.name)
+    names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    for name in sorted(names.intersection(bound)):
+        for chain in sorted(attribute_chains(node, name)):
+            value = bound[name]
+            for attribute in chain:
+                value = _loaded(value, attribute)
+            owner = getattr(value, "__self__", None)
+            if any(hasattr(owner, mark) for mark in _GENERATOR):
+                return ".".join([name, *chain])
+    return None
 
 
 def unseen_read(code: ast.AST | CodeType) -> str | None:
@@ -654,35 +662,17 @@ def unseen_read(code: ast.AST | CodeType) -> str | None:
     return min(_UNSEEN & (names | texts_in(code)), default=None)
 
 
-def _first_used(
-    node: ast.AST, scope: Mapping[str, Any], wanted: Callable[[Any], bool]
-) -> str | None:
-    """The first name in some code, with its attributes, whose value is wanted."""
-    bound = dict(scope)
-    for statement in ast.walk(node):
-        if isinstance(statement, ast.Import):
-            for alias in statement.names:
-                top = alias.name.partition(".")[0]
-                bound[alias.asname or top] = sys.modules.get(alias.name if alias.asname else top)
-        elif isinstance(statement, ast.ImportFrom) and not statement.level:
-            module = sys.modules.get(statement.module or "")
-            for alias in statement.names:
-                bound[alias.asname or alias.name] = _loaded(module, alias.name)
-    names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-    for name in sorted(names.intersection(bound)):
-        for chain in sorted(attribute_chains(node, name)):
-            value = bound[name]
-            for depth in range(len(chain) + 1):
-                if wanted(value):
-                    return ".".join([name, *chain[:depth]])
-                value = _loaded(value, chain[depth]) if depth < len(chain) else None
-    return None
+def _loaded_module(name: str) -> Any:
+    top, *rest = name.split(".")
+    return functools.reduce(_loaded, rest, sys.modules.get(top))
 
 
 def _loaded(owner: Any, name: str) -> Any:
     """An attribute of a module or class; of a module without loading it, if it loads lazily."""
     if isinstance(owner, ModuleType):
-        return vars(owner).get(name, sys.modules.get(f"{owner.__name__}.{name}"))
+        held = vars(owner).get(name, sys.modules.get(f"{owner.__name__}.{name}"))
+        # Of those that load on first use, NumPy's generators must be known.
+        return getattr(owner, name, None) if held is None and name == "random" else held
     return vars(owner).get(name) if isinstance(owner, type) else None
 
 

@@ -50,7 +50,9 @@ _NO_EFFECT: tuple[type, ...] = (
     logging.Logger,
     type(threading.Lock()),
     type(threading.RLock()),
+    type(os.environ),
 )
+_HELD_ALREADY = (types.SimpleNamespace, threading.local, type(os.environ))
 _OF_ENUM = frozenset({"_value_", "_name_", "_sort_order_", "_inverted_", "__objclass__"})
 _OF_LOGGER = frozenset(vars(logging.Logger("")))
 _OF_MEMMAP = frozenset({"filename", "offset", "mode"})
@@ -246,7 +248,7 @@ def _added(value: Any) -> list[tuple[str, Any]]:
     """Attributes that were set on a plain value in addition to its initial ones, sorted."""
     kind = type(value)
     held = getattr(value, "__dict__", None)
-    if not held or isinstance(value, type) or kind in (types.SimpleNamespace, threading.local):
+    if not held or isinstance(value, type) or kind in _HELD_ALREADY:
         return []
     if isinstance(value, enum.Enum):
         names = held.keys() - _OF_ENUM

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature, Scalar, Sequence
+from snapshard.transforms.rejects import Dropped
 from snapshard.transforms.sources.arrow.ipc import Arrow
 from snapshard.transforms.sources.arrow.parquet import Parquet
 
@@ -166,6 +167,10 @@ def test_a_damaged_row_group_loses_its_own_rows_alone(reading: Any) -> None:
     assert reject.record_id == "t#1000"
     assert "t row 1000: row group 1 is damaged" in reject.message
     assert "1,000 rows are lost" in reject.message
+    assert reject.num_records == 1000
+    dropped = Dropped()
+    dropped.add(got.rejects)
+    assert dropped.num_rejects == {"read": 1000}, "budgets count what is lost"
 
 
 def test_a_damaged_batch_of_a_stream_keeps_those_before(reading: Any) -> None:

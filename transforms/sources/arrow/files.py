@@ -372,10 +372,11 @@ class ArrowSource(abc.ABC):
         )
 
     def _damaged(self, part: FileRange, index: int, row: int, unit: Unit, found: str) -> Reject:
-        lost = "all rows that follow"
+        lost, num_rows = "all rows that follow", 1
         if unit.num_rows is not None:
-            lost = f"{unit.first_row + unit.num_rows - row:,} rows"
-        return reject_at(
+            num_rows = unit.first_row + unit.num_rows - row
+            lost = f"{num_rows:,} rows"
+        reject = reject_at(
             part.path,
             row,
             stage="read",
@@ -384,6 +385,7 @@ class ArrowSource(abc.ABC):
             f"({found}): {lost} are lost. Copy or create the file again, or raise max_rejects to "
             "do without them.",
         )
+        return dataclasses.replace(reject, num_records=max(1, num_rows))
 
 
 def _first_line(text: str) -> str:
