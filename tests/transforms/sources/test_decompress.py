@@ -147,6 +147,7 @@ BROTLI = bytes.fromhex("0b0280612c620a03")
         ("t.txt", CODECS["zstd"](CODECS["xz"](TEXT)), "xz data is compressed twice"),
         ("t.csv.gz", gzip.compress(b"\x04\x22\x4d\x18@@"), "lz4 data is compressed twice"),
     ],
+    ids=["brotli", "gzip", "xz", "lz4"],  # the contents hold the time
 )
 def test_what_is_no_text_when_it_is_decompressed_is_named(
     name: str, content: bytes, said: str
