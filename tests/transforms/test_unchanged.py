@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import types
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -41,6 +42,12 @@ def listed(file: Path) -> tuple[OpenedSource, FileRange]:
     return opened, FileRange(
         path=found.path, sha256=digest, start=0, stop=found.num_bytes, stamp=found.stamp
     )
+
+
+def write_zip(path: Path, members: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
 
 
 def read(opened: OpenedSource, part: FileRange | SourceFile) -> bytes:
@@ -137,6 +144,34 @@ def test_without_a_stamp_the_content_is_hashed_before_and_after(file: Path) -> N
     assert proving.proof is not None
     with pytest.raises(SourceChangedError):
         proving.proof.check()
+
+
+def test_a_replaced_archive_is_an_error_though_its_members_look_the_same(tmp_path: Path) -> None:
+    """Members are read and looked at through the archive that was opened."""
+    path, other = tmp_path / "z.zip", tmp_path / "other.zip"
+    write_zip(path, {"a.csv": b"a\n1\n", "b.csv": b"a\n2\n"})
+    opened = open_source(f"zip://::{path}", ".")
+    early, late = (opened.proving(opened.list()) for _ in range(2))
+    assert late.read("a.csv") == b"a\n1\n"
+    late.check()
+    write_zip(other, {"a.csv": b"a\n1\n", "b.csv": b"a\n3\n"})
+    other.replace(path)
+    with pytest.raises(SourceChangedError, match=r"b\.csv of .*z\.zip changed"):
+        early.read("b.csv")
+    assert late.read("b.csv") == b"a\n2\n"
+    with pytest.raises(SourceChangedError, match=r"a\.csv of .*z\.zip changed"):
+        late.check()
+
+
+def test_a_failed_read_of_an_overwritten_archive_is_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "z.zip"
+    write_zip(path, {"a.csv": b"a\n1\n", "b.csv": bytes(1 << 20)})  # more than is buffered
+    opened = open_source(f"zip://::{path}", ".")
+    proving = opened.proving(opened.list())
+    proving.read("a.csv")
+    path.write_bytes(b"none of it")
+    with pytest.raises(SourceChangedError, match=r"b\.csv of .*z\.zip changed"):
+        proving.read("b.csv")
 
 
 def test_an_error_that_a_source_took_for_bad_data_is_not_lost(file: Path) -> None:
