@@ -93,6 +93,12 @@ class Snapshot:
         where = storage.redact(join(folder, MANIFEST))
         return cls(folder, Manifest.from_bytes(manifest_bytes(folder), where=where))
 
+    @property
+    def main_split(self) -> str:
+        """The split that tools read by default: "train" if it has examples, else the largest."""
+        sizes = {name: split.num_examples for name, split in self.manifest.splits.items()}
+        return "train" if sizes.get("train") else max(sizes, key=sizes.__getitem__)
+
     def reader(self) -> types.ModuleType:
         """Imports the snapshot's reader, as a module of its own each time.
 

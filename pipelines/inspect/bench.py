@@ -98,7 +98,7 @@ def bench(
 
     Args:
         snapshot: The snapshot; TensorFlow reads one in a store directly from there.
-        split: The split to read; by default "train", or the largest.
+        split: The split to read; by default the snapshot's :attr:`~Snapshot.main_split`.
         batch_size: Examples per batch.
         seconds: Duration of each measurement.
         options: Other options of the reader's ``dataset``.
@@ -112,7 +112,7 @@ def bench(
 
     manifest = snapshot.manifest
     sizes = {name: entry.num_examples for name, entry in manifest.splits.items()}
-    name = split or ("train" if sizes.get("train") else max(sizes, key=lambda name: sizes[name]))
+    name = split or snapshot.main_split
     if not sizes.get(name):
         known = ", ".join(name for name, num in sizes.items() if num)
         raise RecipeError(f"Invalid split {name!r}: expected one with examples, such as {known}.")

@@ -25,7 +25,8 @@ def show_records(snapshot: Snapshot, split: str | None, num: int) -> list[dict[s
 
     Args:
         snapshot: The snapshot.
-        split: A split or a part of one, such as "train[-10:]"; by default the largest split.
+        split: A split or a part of one, such as "train[-10:]"; by default the snapshot's
+            :attr:`~Snapshot.main_split`.
         num: Number of records.
 
     Raises:
@@ -78,8 +79,7 @@ def write_sheet(snapshot: Snapshot, split: str | None, num: int, path: str) -> t
 def _first_batch(snapshot: Snapshot, split: str | None, num: int) -> dict[str, Any]:
     """The first records of a split, by dotted feature name; images of varying sizes resized."""
     manifest = snapshot.manifest
-    sizes = {name: entry.num_examples for name, entry in manifest.splits.items()}
-    name = split or max(sizes, key=lambda name: sizes[name])
+    name = split or snapshot.main_split
     pixels = [
         image
         for feature in manifest.features.values()

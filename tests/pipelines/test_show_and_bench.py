@@ -65,6 +65,27 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+@pytest.mark.parametrize(
+    ("sizes", "read"),
+    [
+        ({"test": 3, "train": 2}, "train"),
+        ({"a": 1, "b": 3, "train": 0}, "b"),
+        ({"validation": 1, "test": 2}, "test"),
+    ],
+)
+def test_what_is_read_by_default(
+    run: Run, tmp_path: Path, write_snapshot: Any, sizes: dict[str, int], read: str
+) -> None:
+    ids = dict(zip(sizes, (100, 200, 300), strict=False))
+    splits = {
+        name: [[{"id": ids[name], "label": 0}] * num] if num else [] for name, num in sizes.items()
+    }
+    write_snapshot(tmp_path, NUMBERS, splits)
+    _, shown, _ = run("show", str(tmp_path), "--records", "1", "--json")
+    assert shown["records"][0]["id"] == str(ids[read])
+    assert bench.bench(Snapshot.open(tmp_path), seconds=0.01, batch_size=1).split == read
+
+
 class TestShow:
     def test_records(self, run: Run, numbers: Path) -> None:
         code, printed, _ = run("show", str(numbers), "--records", "2", "--split", "test")
