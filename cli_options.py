@@ -108,8 +108,8 @@ SnapshotPath = Annotated[
 Split = Annotated[
     str | None,
     typer.Option(
-        help="A split, or for show a part of one, such as 'train[-10:]'; by default 'train', or the "
-        "largest if 'train' has no examples.",
+        help="A split, or for show a part of one, such as 'train[-10:]'; by default 'train', or "
+        "the largest if 'train' has no examples.",
         metavar="SPLIT",
         show_default=False,
     ),

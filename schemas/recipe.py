@@ -101,8 +101,11 @@ class Source(Protocol):
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Separates files with records from files to skip. Pure."""
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Ascending byte offsets at which a large file may be cut into blocks; () for none."""
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
+        """Ascending byte offsets at which a file may be cut, about ``every`` bytes apart.
+
+        They may be farther apart, or none, and closer where the format has its own units.
+        """
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """Infers the features of the records as read, from names and contents."""

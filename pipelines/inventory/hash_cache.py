@@ -74,6 +74,7 @@ class HashCache:
         cuts_by: str,
         content: Mapping[str, Any],
         num_kept: int = _NUM_SOURCES,
+        min_cut_bytes: int = MIN_CUT_BYTES,
     ) -> None:
         """See :func:`read_hash_cache`; ``content`` is that of the file."""
         self._url = url
@@ -88,7 +89,7 @@ class HashCache:
                 num_bytes=size, stamp=stamp, sha256=sha256, cuts=tuple(cuts), parts=tuple(parts)
             )
             for path, (size, stamp, sha256, cuts, parts) in kept.get("files", {}).items()
-            if kept["cuts_by"] == cuts_by or size <= MIN_CUT_BYTES
+            if kept["cuts_by"] == cuts_by or size <= min_cut_bytes
         }
 
     def find(self, file: SourceFile) -> Known | None:
@@ -134,7 +135,14 @@ class HashCache:
         )
 
 
-def read_hash_cache(url: str, *, source: str, cuts_by: str, num_kept: int = 1) -> HashCache:
+def read_hash_cache(
+    url: str,
+    *,
+    source: str,
+    cuts_by: str,
+    num_kept: int = 1,
+    min_cut_bytes: int = MIN_CUT_BYTES,
+) -> HashCache:
     """Reads the hash cache of a workspace; a missing or damaged one is empty.
 
     Args:
@@ -142,6 +150,7 @@ def read_hash_cache(url: str, *, source: str, cuts_by: str, num_kept: int = 1) -
         source: URL of the source; only its hash is stored, since it may contain credentials.
         cuts_by: How files are cut; cuts that were made differently are not used.
         num_kept: The number of sources of the recipe: the cache keeps four times as many.
+        min_cut_bytes: Files up to this size are not cut.
     """
     key = hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return HashCache(
@@ -150,4 +159,5 @@ def read_hash_cache(url: str, *, source: str, cuts_by: str, num_kept: int = 1) -
         cuts_by=cuts_by,
         content=read_sources(url, what=_WHAT),
         num_kept=_NUM_SOURCES * num_kept,
+        min_cut_bytes=min_cut_bytes,
     )

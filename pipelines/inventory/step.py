@@ -26,7 +26,7 @@ from ...schemas.progress import Progress
 from ...schemas.recipe import CountsRows, CutsApart, HasRows, Source
 from ...transforms import storage
 from ...transforms.activity import reading, working_on
-from ...transforms.sources.blocks import MIN_CUT_BYTES, group_blocks
+from ...transforms.sources.blocks import MIN_CUT_BYTES, cut_spacing, group_blocks
 from ...transforms.sources.combined import (
     SourcePart,
     part_of,
@@ -47,8 +47,6 @@ from .exclusions import IdList, exclude_records, without_excluded
 from .hash_cache import HashCache, Known, read_hash_cache
 from .sample import lowest_files
 
-CHUNK_BYTES = 4 * 2**20
-"""Files are hashed in chunks of this size: memory is bounded by this times the threads."""
 _HELD_BYTES = 64 << 20
 """Maximum size of a file of a store that is kept in memory while it is hashed and cut."""
 _holding = threading.BoundedSemaphore(4)
@@ -59,10 +57,34 @@ EXCLUDED = "excluded by the recipe"
 """The reason why a file that is one excluded record is skipped."""
 
 _BATCH_BYTES = 16 * 2**20
-_BATCH_FILES = 256
 _DESCRIPTORS = "blocks-2"
-_DESCRIPTOR_BLOCKS = 1_000
-_DESCRIPTOR_RANGES = 50_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How the work on a source is divided.
+
+    Attributes:
+        block_bytes: Of a block; by default it follows from the source's size.
+        min_cut_bytes: Files up to this size are not cut.
+        chunk_bytes: Files are hashed in chunks of this size: memory is bounded by this times the
+            threads.
+        batch_files: At most this many files are hashed between two reports of progress.
+    """
+
+    block_bytes: int | None = None
+    min_cut_bytes: int = MIN_CUT_BYTES
+    chunk_bytes: int = 4 << 20
+    batch_files: int = 256
+
+    def cut_spacing(self, num_bytes: int) -> int:
+        """See :func:`.blocks.cut_spacing`."""
+        return cut_spacing(
+            num_bytes, block_bytes=self.block_bytes, min_cut_bytes=self.min_cut_bytes
+        )
+
+
+DEFAULT_SIZES = Sizes()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +122,7 @@ def take_inventory(
     limit: int | None = None,
     seed: int = 0,
     excluded: IdList | None = None,
+    sizes: Sizes = DEFAULT_SIZES,
 ) -> Inventory:
     """Lists a source's files, hashes their contents and groups them into blocks.
 
@@ -112,6 +135,7 @@ def take_inventory(
         limit: Takes this many files, those with the lowest keys, and reads no others.
         seed: The recipe's, which the keys depend on.
         excluded: Ids of the records that are left out.
+        sizes: How the work is divided.
 
     Raises:
         DataError: if no file holds records.
@@ -136,6 +160,7 @@ def take_inventory(
             source=part.opened.url,
             cuts_by=_cuts_by(part.source, part.opened),
             num_kept=len(parts),
+            min_cut_bytes=sizes.min_cut_bytes,
         )
         own = without_prefix(wanted, part.prefix)
         known = {f.path: found for f in listing.files if (found := _find(cache, f)) is not None}
@@ -143,7 +168,7 @@ def take_inventory(
         hashed_ns = _settle(unknown)
         num_done += len(own) - len(unknown)
         num_hashed += len(unknown)
-        with contextlib.closing(_learn(part.source, part.opened, unknown)) as batches:
+        with contextlib.closing(_learn(part.source, part.opened, unknown, sizes=sizes)) as batches:
             for batch in batches:
                 known.update(batch)
                 num_done += len(batch)
@@ -157,6 +182,7 @@ def take_inventory(
             [_provable(file, hashed_ns=hashed_ns) for file in taken],
             {path: found.cuts for path, found in contents.items()},
             parts={path: found.parts for path, found in contents.items() if found.parts},
+            block_bytes=sizes.block_bytes,
         )
         if listing.excluded is not None and part.source.numbered:
             grouped = exclude_records(grouped, listing.excluded, part.source)
@@ -310,20 +336,32 @@ def with_rows(
     return dataclasses.replace(inventory, blocks=tuple(blocks))
 
 
-def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:
+def write_descriptors(
+    blocks: Sequence[WorkUnit],
+    workspace: Workspace,
+    *,
+    max_blocks: int = 1_000,
+    max_ranges: int = 50_000,
+) -> list[str]:
     """Writes blocks to descriptor files, JSON Lines, unless they exist.
 
     They are named by their blocks, and so by the content of the source's files. Their stamps are
     those of the last build.
 
+    Args:
+        blocks: The blocks.
+        workspace: Where the files are written.
+        max_blocks: Of a file.
+        max_ranges: A file ends after the block that reaches this number of ranges.
+
     Returns:
-        The files' URLs, in the order of the blocks: about 1,000 blocks each.
+        The files' URLs, in the order of the blocks.
 
     Raises:
         StorageError: if one cannot be written.
     """
     urls = []
-    for group in _descriptor_groups(blocks):
+    for group in _descriptor_groups(blocks, max_blocks, max_ranges):
         ids = "\n".join(block.block_id for block in group)
         url = workspace.blocks(hashlib.sha256(ids.encode()).hexdigest()[:32])
         content = b"".join(block.to_line() + b"\n" for block in group)
@@ -350,13 +388,15 @@ def read_descriptors(url: str) -> list[bytes]:
     return content.splitlines()
 
 
-def _descriptor_groups(blocks: Sequence[WorkUnit]) -> Iterator[list[WorkUnit]]:
+def _descriptor_groups(
+    blocks: Sequence[WorkUnit], max_blocks: int, max_ranges: int
+) -> Iterator[list[WorkUnit]]:
     group: list[WorkUnit] = []
     num_ranges = 0
     for block in blocks:
         group.append(block)
         num_ranges += len(block.ranges) if isinstance(block, Block) else 1
-        if len(group) == _DESCRIPTOR_BLOCKS or num_ranges >= _DESCRIPTOR_RANGES:
+        if len(group) == max_blocks or num_ranges >= max_ranges:
             yield group
             group, num_ranges = [], 0
     if group:
@@ -364,7 +404,7 @@ def _descriptor_groups(blocks: Sequence[WorkUnit]) -> Iterator[list[WorkUnit]]:
 
 
 def _learn(
-    source: Source, opened: OpenedSource, files: Sequence[SourceFile]
+    source: Source, opened: OpenedSource, files: Sequence[SourceFile], *, sizes: Sizes
 ) -> Generator[dict[str, Known | str]]:
     """Reads files on several threads; yields the content of each, or its problem, by path."""
     if not files:
@@ -377,14 +417,14 @@ def _learn(
     def learn(batch: list[SourceFile]) -> dict[str, Known | str]:
         with working_on(f"hashing {len(batch):,} files from {batch[0].path} on"):
             return {
-                file.path: _learn_small_file(opened, file)
-                or _learn_file(source, opened, file, stopped=stopped)
+                file.path: _learn_small_file(opened, file, max_bytes=sizes.min_cut_bytes)
+                or _learn_file(source, opened, file, sizes=sizes, stopped=stopped)
                 for file in batch
             }
 
     with concurrent.futures.ThreadPoolExecutor(num_threads, "inventory") as pool:
         try:
-            pending = [pool.submit(learn, batch) for batch in _batches(files)]
+            pending = [pool.submit(learn, batch) for batch in _batches(files, sizes.batch_files)]
             for future in concurrent.futures.as_completed(pending):
                 yield future.result()
         finally:
@@ -411,22 +451,22 @@ def _provable(file: SourceFile, *, hashed_ns: int) -> SourceFile:
     return file if settled_ns(file.stamp) <= hashed_ns else dataclasses.replace(file, stamp="")
 
 
-def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+def _batches(files: Sequence[SourceFile], num_files: int) -> Iterator[list[SourceFile]]:
     batch: list[SourceFile] = []
     num_bytes = 0
     for file in files:
         batch.append(file)
         num_bytes += file.num_bytes
-        if len(batch) == _BATCH_FILES or num_bytes >= _BATCH_BYTES:
+        if len(batch) == num_files or num_bytes >= _BATCH_BYTES:
             yield batch
             batch, num_bytes = [], 0
     if batch:
         yield batch
 
 
-def _learn_small_file(opened: OpenedSource, file: SourceFile) -> Known | None:
+def _learn_small_file(opened: OpenedSource, file: SourceFile, *, max_bytes: int) -> Known | None:
     """The content of a small local file; None if it is not as it was listed, or large."""
-    if not opened.local or file.num_bytes > MIN_CUT_BYTES:
+    if not opened.local or file.num_bytes > max_bytes:
         return None
     reading(file.path)
     content = storage.read_expected(opened.full_path(file.path), file.num_bytes, file.stamp)
@@ -437,21 +477,27 @@ def _learn_small_file(opened: OpenedSource, file: SourceFile) -> Known | None:
 
 
 def _learn_file(
-    source: Source, opened: OpenedSource, file: SourceFile, *, stopped: threading.Event
+    source: Source,
+    opened: OpenedSource,
+    file: SourceFile,
+    *,
+    sizes: Sizes,
+    stopped: threading.Event,
 ) -> Known | str:
     if not opened.archived:  # an archive is compared once, by the reader of a block of its members
         opened = opened.proving([dataclasses.replace(file, sha256="")])
     # Where to cut it, and what is in the parts, is found by reading it two more times.
-    holds = not opened.local and MIN_CUT_BYTES < file.num_bytes <= _HELD_BYTES
+    large = file.num_bytes > sizes.min_cut_bytes
+    holds = large and not opened.local and file.num_bytes <= _HELD_BYTES
     with _holding if holds else contextlib.nullcontext():
         digest, held = hashlib.sha256(), bytearray()
         num_bytes = 0
         try:
-            if file.num_bytes <= CHUNK_BYTES:
+            if file.num_bytes <= sizes.chunk_bytes:
                 # In one request.
                 chunks: Iterable[bytes] = [opened.read(file.path)]
             else:
-                chunks = opened.chunks(file.path, chunk_bytes=CHUNK_BYTES)
+                chunks = opened.chunks(file.path, chunk_bytes=sizes.chunk_bytes)
             for chunk in chunks:
                 if stopped.is_set():
                     return "not read"
@@ -478,12 +524,16 @@ def _learn_file(
                 f"bytes, and reading it gave {num_bytes:,}. Copy the file, and read the copy."
             )
         content = _HeldFile(**opened.__getstate__(), content=held) if holds else opened
-        cuts = source.cuts(file, content) if file.num_bytes > MIN_CUT_BYTES else ()
+        every = sizes.cut_spacing(file.num_bytes)
+        cuts = source.cuts(file, content, every=every) if large else ()
         parts: tuple[str, ...] = ()
         if cuts and isinstance(source, CutsApart):
             head = content.read(file.path, 0, source.head_bytes(file, content))
             ends = itertools.pairwise([0, *cuts, file.num_bytes])
-            parts = tuple(_hash_part(content, file.path, *span, head=head) for span in ends)
+            parts = tuple(
+                _hash_part(content, file.path, *span, head=head, chunk_bytes=sizes.chunk_bytes)
+                for span in ends
+            )
         opened.check()
     return Known(
         num_bytes=file.num_bytes,
@@ -506,11 +556,13 @@ class _HeldFile(OpenedSource):
         return bytes(self.content[start:stop])
 
 
-def _hash_part(opened: OpenedSource, path: str, start: int, stop: int, *, head: bytes) -> str:
+def _hash_part(
+    opened: OpenedSource, path: str, start: int, stop: int, *, head: bytes, chunk_bytes: int
+) -> str:
     """Hash of a range of a file, and of the head that its records depend on."""
     digest = hashlib.sha256(hashlib.sha256(head).digest())
-    for place in range(start, stop, CHUNK_BYTES):
-        digest.update(opened.read(path, place, min(stop, place + CHUNK_BYTES)))
+    for place in range(start, stop, chunk_bytes):
+        digest.update(opened.read(path, place, min(stop, place + chunk_bytes)))
     return digest.hexdigest()
 
 

@@ -22,6 +22,7 @@ from ...schemas.errors import RecipeError, SchemaError, SnapshardError
 from ...schemas.features import Dtype, Features, Scalar, written
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import Source
+from ...transforms.sources.blocks import cut_spacing
 from ...transforms.sources.csv.cells import to_timestamps, unfit_texts
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.csv.types import are_wide
@@ -285,7 +286,7 @@ def _first_ranges(
     for file in readable:
         stop = file.num_bytes
         if stop > left and not ranges:
-            stop = next(iter(source.cuts(file, opened)), stop)
+            stop = next(iter(source.cuts(file, opened, every=cut_spacing(stop))), stop)
         elif stop > left:
             return ranges, False
         ranges.append(FileRange(path=file.path, sha256=file.sha256, start=0, stop=stop))

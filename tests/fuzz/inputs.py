@@ -40,6 +40,7 @@ from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.prepare.engine import program
 from snapshard.transforms.runs.files import wire_schema
+from snapshard.transforms.sources.blocks import MIN_CUT_BYTES
 from snapshard.transforms.storage.opened_source import open_source
 
 Count = Callable[[bytes], int | None]
@@ -95,7 +96,8 @@ def read_source(source: Any, folder: Path, features: Mapping[str, Any]) -> Read:
     schema = wire_schema(features)
     got = Read({}, [], sum(inventory.num_skipped.values()))
     for file in inventory.files:
-        ends = [0, *(source.cuts(file, opened) if file.num_bytes else ()), file.num_bytes]
+        cuts = source.cuts(file, opened, every=MIN_CUT_BYTES) if file.num_bytes else ()
+        ends = [0, *cuts, file.num_bytes]
         for start, stop in itertools.pairwise(ends):
             part = FileRange(
                 path=file.path, sha256=file.sha256, start=start, stop=stop, problem=file.problem

@@ -15,24 +15,18 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.diff import diff
-from snapshard.pipelines.inventory import hash_cache
-from snapshard.pipelines.inventory import step as inventory
+from snapshard.pipelines.inventory.step import Sizes, take_inventory
 from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.survey import survey
 from snapshard.pipelines.survey.survey import Survey
 from snapshard.schemas.blocks import Block
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.examples.tfrecord import write_tfrecord
 from snapshard.transforms.runs.files import PARTITION
-from snapshard.transforms.sources import text as text_files
-from snapshard.transforms.sources.blocks import group_blocks
-from snapshard.transforms.sources.csv import source as csv_source
-from snapshard.transforms.sources.json import source as json_lines
-from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 
 from ..pipelines.read_records import num_to_prepare, read_blocks, survey_of
 
 BLOCK_BYTES = 16_000
-CUT_BYTES = 8_000
 NEAR = 8
 """So many of the files below are a block of the largest size."""
 
@@ -46,13 +40,11 @@ recipe = ss.Recipe(name="made", source={source}, {rest})
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with large files, in little: blocks of 16 kB, places to cut every 8 kB."""
-    for module in (inventory, hash_cache):
-        monkeypatch.setattr(module, "MIN_CUT_BYTES", BLOCK_BYTES)
-    monkeypatch.setattr(inventory, "CHUNK_BYTES", CUT_BYTES // 2)
-    for module in (csv_source, json_lines, text_files, tfrecord_files):
-        monkeypatch.setattr(module, "cut_spacing", lambda _: CUT_BYTES)
-    grouping = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
-    monkeypatch.setattr(inventory, "group_blocks", grouping)
+    sizes = Sizes(
+        block_bytes=BLOCK_BYTES, min_cut_bytes=BLOCK_BYTES // 2, chunk_bytes=BLOCK_BYTES // 4
+    )
+    take = functools.partial(take_inventory, sizes=sizes)
+    monkeypatch.setattr(survey, "take_inventory", take)
 
 
 def paths(blocks: set[Block]) -> set[str]:

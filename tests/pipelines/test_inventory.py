@@ -18,10 +18,10 @@ from collections.abc import Sequence
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inventory import step as inventory_module
 from snapshard.pipelines.inventory.hash_cache import Known, read_hash_cache
 from snapshard.pipelines.inventory.step import (
     Inventory,
+    Sizes,
     read_descriptors,
     take_inventory,
     write_descriptors,
@@ -56,7 +56,7 @@ class Everything:
         skipped = len(files) - len(kept)
         return Selection(files=kept, num_skipped={"not wanted": skipped} if skipped else {})
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         self.asked.append(file.path)
         assert opened.read(file.path, 0, 1)
         return (
@@ -453,8 +453,7 @@ def test_a_damaged_member_of_an_archive_is_a_problem(place: Place) -> None:
     assert [file.problem for file in found.files] == ["damaged or encrypted in its archive", ""]
 
 
-def test_progress_is_told_to_the_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventory_module, "_BATCH_FILES", 1)
+def test_progress_is_told_to_the_end(place: Place) -> None:
     (place.raw / "dangling.jpg").symlink_to("nowhere")
     progress = Recorded()
     take_inventory(
@@ -462,6 +461,7 @@ def test_progress_is_told_to_the_end(place: Place, monkeypatch: pytest.MonkeyPat
         open_source("raw", str(place.folder)),
         workspace=Workspace(f"{place.folder}/work"),
         progress=progress,
+        sizes=Sizes(batch_files=1),
     )
     assert progress.told == [
         ("start", "inventory", 4, "files"),
@@ -474,9 +474,6 @@ def test_progress_is_told_to_the_end(place: Place, monkeypatch: pytest.MonkeyPat
 def test_descriptors_hold_all_blocks(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, root: str
 ) -> None:
-    monkeypatch.setattr(inventory_module, "_DESCRIPTOR_BLOCKS", 3)
-    monkeypatch.setattr(inventory_module, "_DESCRIPTOR_RANGES", 20)
-
     def make(number: int, num_ranges: int) -> Block:
         return Block(
             tuple(
@@ -488,12 +485,12 @@ def test_descriptors_hold_all_blocks(
     blocks = [make(number, 25 if number == 4 else 1) for number in range(8)]
     url = str(tmp_path) if root == "local" else f"memory://test_descriptors/{tmp_path.name}"
     workspace = Workspace(url)
-    urls = write_descriptors(blocks, workspace)
+    urls = write_descriptors(blocks, workspace, max_blocks=3, max_ranges=20)
     groups = [[Block.from_line(line) for line in read_descriptors(url)] for url in urls]
     assert [block for group in groups for block in group] == blocks
     assert [len(group) for group in groups] == [3, 2, 3]
     monkeypatch.setattr(storage, "put_bytes", None)
-    assert write_descriptors(blocks, workspace) == urls
+    assert write_descriptors(blocks, workspace, max_blocks=3, max_ranges=20) == urls
     assert write_descriptors([], workspace) == []
 
 

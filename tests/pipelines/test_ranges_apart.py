@@ -17,21 +17,17 @@ import pytest
 from hypothesis import given, settings
 
 import snapshard as ss
-from snapshard.pipelines.inventory import step as inventory
+from snapshard.pipelines.inventory.step import Sizes, take_inventory
 from snapshard.schemas.blocks import Block
 from snapshard.schemas.features import flatten
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.schemas.recipe import CutsApart, OpenSource
 from snapshard.transforms.examples.tfrecord import write_tfrecord
-from snapshard.transforms.sources import text as text_files
-from snapshard.transforms.sources.blocks import group_blocks
-from snapshard.transforms.sources.csv import source as csv_source
-from snapshard.transforms.sources.json import source as json_lines
-from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 from snapshard.transforms.storage.opened_source import open_source
 
 CUT_BYTES = 32
+SMALL = Sizes(block_bytes=2 * CUT_BYTES, min_cut_bytes=CUT_BYTES, chunk_bytes=CUT_BYTES // 2)
 NUMBER = {"n": ss.Scalar("int64")}
 
 _PIECES = {
@@ -51,20 +47,15 @@ _SOURCES: dict[str, tuple[str, Callable[[str], Any], Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (csv_source, json_lines, text_files, tfrecord_files):
-        monkeypatch.setattr(module, "cut_spacing", lambda _: CUT_BYTES)
-    monkeypatch.setattr(inventory, "MIN_CUT_BYTES", CUT_BYTES)
-    monkeypatch.setattr(inventory, "CHUNK_BYTES", CUT_BYTES // 2)
-    grouping = functools.partial(group_blocks, block_bytes=2 * CUT_BYTES)
-    monkeypatch.setattr(inventory, "group_blocks", grouping)
-
-
 def blocks_and_source(folder: Path, source: Any) -> tuple[tuple[Block, ...], OpenSource]:
     opened = open_source(source.url, str(folder))
-    found = inventory.take_inventory(
-        source, opened, workspace=Workspace(str(folder / "work")), progress=Silent(), write=False
+    found = take_inventory(
+        source,
+        opened,
+        workspace=Workspace(str(folder / "work")),
+        progress=Silent(),
+        write=False,
+        sizes=SMALL,
     )
     return found.blocks, opened
 

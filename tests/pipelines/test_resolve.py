@@ -36,7 +36,7 @@ class Given:
     def select(self, files: Sequence[SourceFile]) -> Selection:
         raise AssertionError
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         raise AssertionError
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:

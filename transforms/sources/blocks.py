@@ -48,13 +48,15 @@ def block_size(num_bytes: int) -> int:
     return min(size, BLOCK_BYTES)
 
 
-def cut_spacing(num_bytes: int) -> int:
+def cut_spacing(
+    num_bytes: int, *, block_bytes: int | None = None, min_cut_bytes: int = MIN_CUT_BYTES
+) -> int:
     """Bytes between the places where a file of this size may be cut.
 
     >>> [cut_spacing(num_mib << 20) >> 20 for num_mib in (24, 500, 2_000, 10_000)]
     [4, 4, 8, 32]
     """
-    return max(MIN_CUT_BYTES, block_size(num_bytes) // 2)
+    return max(min_cut_bytes, (block_bytes or block_size(num_bytes)) // 2)
 
 
 def group_blocks(

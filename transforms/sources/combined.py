@@ -154,11 +154,11 @@ class Sources:
             skipped.update(found.num_skipped)
         return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Those of the file's source."""
         name, path = _divided(file.path)
         own = dataclasses.replace(file, path=path)
-        return self._source(name).cuts(own, _opened_part(opened, name))
+        return self._source(name).cuts(own, _opened_part(opened, name), every=every)
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of all sources; see :func:`join_features`.

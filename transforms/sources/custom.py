@@ -303,9 +303,9 @@ class Files:
             return Selection(files=tuple(files), num_skipped={})
         return select_where(files, lambda path: "hidden file" if is_hidden(path) else "")
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """None: only the function knows the layout of a file."""
-        del file, opened
+        del file, opened, every
         return ()
 
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> None:

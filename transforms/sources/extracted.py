@@ -118,9 +118,9 @@ class ExtractedTable:
         own = set(self.files)
         return Selection(files=tuple(f for f in files if f.path in own), num_skipped={})
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Offsets of record batches."""
-        return self._arrow().cuts(file, opened)
+        return self._arrow().cuts(file, opened, every=every)
 
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> None:
         """None: the location of a position is unknown."""
@@ -167,7 +167,7 @@ class ExtractedTable:
         if part.problem:
             raise ValueError(part.problem)
         file = SourceFile(path=part.path, num_bytes=1, stamp="")
-        offsets = (0, *self.cuts(file, opened))
+        offsets = (0, *self.cuts(file, opened, every=0))
         with _opened(opened, part.path) as reader:
             schema = _of_records(reader.schema)
             rows = MediaRowReader(schema, features, path=self.name, unit=self.unit)

@@ -23,7 +23,6 @@ from ..rejects import reject_at, with_bytes
 from ..runs.files import wire_schema
 from ..storage.decompress import SUFFIXES as COMPRESSED
 from ..storage.decompress import DamagedError
-from .blocks import cut_spacing
 from .table_files import read_ranges, select_files
 from .text_stream import Text as TextStream
 from .text_stream import codec_name, open_text
@@ -82,9 +81,8 @@ class TextFiles:
         """Selects text files, files with a glob's suffix, or a single file of any name."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .txt file")
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Offsets of records at which to cut a large file of plain UTF-8."""
-        every = cut_spacing(file.num_bytes)
         if file.problem or self.per == "file" or file.num_bytes <= every + every // 2:
             return ()
         text = self._open(opened, file.path, file.num_bytes)

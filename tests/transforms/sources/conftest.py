@@ -14,6 +14,7 @@ from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import Reject, StorageError
 from snapshard.schemas.features import Feature, flatten
 from snapshard.transforms.rejects import MAX_PAYLOAD_BYTES
+from snapshard.transforms.sources.blocks import MIN_CUT_BYTES
 from snapshard.transforms.storage.opened_source import open_source
 
 
@@ -48,15 +49,20 @@ class Reading:
         return str(path)
 
     def read(
-        self, source: Any, *, features: dict[str, Feature] | None = None, cut: bool = True
+        self,
+        source: Any,
+        *,
+        features: dict[str, Feature] | None = None,
+        cut: bool = True,
+        every: int = MIN_CUT_BYTES,
     ) -> Got:
-        """Reads all blocks of a source, each file cut wherever it can be."""
+        """Reads all blocks of a source, each file cut wherever it can be, ``every`` bytes apart."""
         opened = open_source(source.url, str(self.folder))
         files = source.select(opened.list()).files
         found = features or flatten(source.infer(files, opened))[0]
         got = Got(dict(found), {}, [])
         for file in files:
-            cuts = source.cuts(file, opened) if cut and file.num_bytes else ()
+            cuts = source.cuts(file, opened, every=every) if cut and file.num_bytes else ()
             ends = [0, *cuts, file.num_bytes]
             for start, stop in itertools.pairwise(ends):
                 sha256 = "" if file.problem else self._sha256(opened, file.path)

@@ -192,12 +192,11 @@ def test_a_file_cut_anywhere_gives_the_same_rows(
     assert parts.columns.equals(whole.columns)
 
 
-def test_large_files_are_cut_outside_of_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_source, "cut_spacing", lambda _: 100)
+def test_large_files_are_cut_outside_of_quotes() -> None:
     rows = [b'%d,"%s\n%s"\n' % (i, b"x" * (i % 30), b"y" * (i % 7)) for i in range(60)]
     data = b"n,text\n" + b"".join(rows)
     opened = in_memory(a_csv=data)
-    cuts = Csv("a.csv").cuts(opened.files()[0], opened)
+    cuts = Csv("a.csv").cuts(opened.files()[0], opened, every=100)
     starts = set(np.cumsum([7, *map(len, rows)]).tolist())
     assert len(cuts) > 3
     assert set(cuts) <= starts
@@ -208,7 +207,7 @@ def test_large_files_are_cut_outside_of_quotes(monkeypatch: pytest.MonkeyPatch) 
 
 def test_small_files_are_not_cut() -> None:
     opened = in_memory(a_csv=b"a\n" + b"1\n" * 1000)
-    assert Csv("a.csv").cuts(opened.files()[0], opened) == ()
+    assert Csv("a.csv").cuts(opened.files()[0], opened, every=1400) == ()
 
 
 # Cells

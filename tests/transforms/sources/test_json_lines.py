@@ -230,10 +230,9 @@ def test_windows_and_cuts_change_nothing(reading: Any, monkeypatch: pytest.Monke
     whole = reading.read(source)
     for window, cut in ((100, 700), (1000, 333), (64, 100_000)):
         monkeypatch.setattr(json_rows, "WINDOW_BYTES", window)
-        monkeypatch.setattr(json_lines, "cut_spacing", lambda _, cut=cut: cut)
         opened = open_source(source.url, ".")
-        assert len(source.cuts(opened.list()[0], opened)) > 5 or cut > 20_000
-        again = reading.read(source)
+        assert len(source.cuts(opened.list()[0], opened, every=cut)) > 5 or cut > 20_000
+        again = reading.read(source, every=cut)
         assert (again.features, again.rows) == (whole.features, whole.rows)
         assert again.rejected == whole.rejected
     assert len(whole.rejected) == 1

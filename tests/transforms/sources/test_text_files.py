@@ -59,16 +59,13 @@ def test_records_are_those_of_a_plain_reading(
 
 
 @pytest.mark.parametrize("per", ["line", "paragraph"])
-def test_cut_files_give_the_same_records(
-    reading: Any, monkeypatch: pytest.MonkeyPatch, per: Any
-) -> None:
+def test_cut_files_give_the_same_records(reading: Any, per: Any) -> None:
     content = b"".join(b"line %d\n%s" % (i, b"\n" * (i % 3 == 0)) for i in range(300))
-    monkeypatch.setattr(text_files, "cut_spacing", lambda _: 200)
     path = reading.write("a.txt", content)
     source = TextFiles(path, per=per)
     opened = open_source(source.url, "")
-    assert len(source.cuts(opened.list()[0], opened)) > 8
-    got = reading.read(source)
+    assert len(source.cuts(opened.list()[0], opened, every=200)) > 8
+    got = reading.read(source, every=200)
     assert {int(k[6:]): v["text"] for k, v in got.rows.items()} == _expected(content, per)
 
 

@@ -203,11 +203,10 @@ def test_a_label_of_text_is_a_class(reading: Any) -> None:
         reading.read(TFRecords(path, label="z"))
 
 
-def test_cut_files_give_the_same_records(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_files_give_the_same_records(reading: Any) -> None:
     path = reading.write("a.tfrecord", framed(RECORDS))
     whole = reading.read(TFRecords(path), cut=False)
-    monkeypatch.setattr(tfrecord_files, "cut_spacing", lambda _: 300)
-    assert reading.read(TFRecords(path)).rows == whole.rows
+    assert reading.read(TFRecords(path), every=300).rows == whole.rows
 
 
 def test_selection(reading: Any) -> None:

@@ -28,7 +28,8 @@ from snapshard.schemas.features import (
     Text,
 )
 from snapshard.schemas.recipe import Source
-from snapshard.transforms.sources.folders.web_dataset import WebDataset, sample_offsets
+from snapshard.transforms.sources.blocks import MIN_CUT_BYTES
+from snapshard.transforms.sources.folders.web_dataset import WebDataset
 from snapshard.transforms.storage.opened_source import open_source
 
 
@@ -57,14 +58,18 @@ def sample(number: int, **parts: bytes) -> list[tuple[str, bytes]]:
 
 
 def read(
-    source: WebDataset, folder: pathlib.Path, features: dict[str, Feature] | None = None
+    source: WebDataset,
+    folder: pathlib.Path,
+    features: dict[str, Feature] | None = None,
+    *,
+    every: int = MIN_CUT_BYTES,
 ) -> tuple[dict[str, Feature], list[dict[str, Any]], list[Any]]:
     opened = open_source(source.url, str(folder))
     files = source.select(opened.list()).files
     found = dict(source.infer(files, opened)) if features is None else features
     rows: list[dict[str, Any]] = []
     rejects: list[Any] = []
-    for batch in _batches(source, files, opened, found):
+    for batch in _batches(source, files, opened, found, every):
         rows += [
             {"id": name, **row}
             for name, row in zip(batch.ids, batch.columns.to_pylist(), strict=True)
@@ -73,10 +78,12 @@ def read(
     return found, rows, rejects
 
 
-def _batches(source: WebDataset, files: Any, opened: Any, features: Any) -> list[RawBatch]:
+def _batches(
+    source: WebDataset, files: Any, opened: Any, features: Any, every: int
+) -> list[RawBatch]:
     ranges = []
     for file in files:
-        ends = [0, *source.cuts(file, opened), file.num_bytes]
+        ends = [0, *source.cuts(file, opened, every=every), file.num_bytes]
         ranges += [
             FileRange(path=file.path, sha256="", start=a, stop=b, problem=file.problem)
             for a, b in itertools.pairwise(ends)
@@ -160,23 +167,22 @@ def test_compressed_tars(tmp_path: pathlib.Path, name: str) -> None:
     assert [row["label"] for row in rows] == [0, 1, 2] * 3
     assert rejects == []
     (file,) = open_source(WebDataset(name).url, str(tmp_path)).list()
-    assert WebDataset(name).cuts(file, open_source(WebDataset(name).url, str(tmp_path))) == ()
+    opened = open_source(WebDataset(name).url, str(tmp_path))
+    assert WebDataset(name).cuts(file, opened, every=1) == ()
 
 
 def test_ranges_of_a_tar_give_its_samples(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "snapshard.transforms.sources.folders.web_dataset"
     members = [part for number in range(40) for part in sample(number, txt=b"x" * 700)]
     write(tmp_path, members)
     _, whole, _ = read(WebDataset("a.tar"), tmp_path)
-    monkeypatch.setattr(f"{module}.cut_spacing", lambda _: 6000)
-    monkeypatch.setattr(f"{module}._PIECE_BYTES", 1500)
+    monkeypatch.setattr("snapshard.transforms.sources.folders.web_dataset._PIECE_BYTES", 1500)
     opened = open_source(WebDataset("a.tar").url, str(tmp_path))
     (file,) = opened.list()
-    offsets = list(sample_offsets(opened, file.path, file.num_bytes))
+    offsets = WebDataset("a.tar").cuts(file, opened, every=6000)
     assert len(offsets) > 10
-    _, parts, rejects = read(WebDataset("a.tar"), tmp_path)
+    _, parts, rejects = read(WebDataset("a.tar"), tmp_path, every=6000)
     assert parts == whole
     assert len(whole) == 40
     assert rejects == []
@@ -457,6 +463,7 @@ def test_a_file_that_could_not_be_read_is_a_reject() -> None:
         WebDataset("a.tar").cuts(
             SourceFile(path="a", num_bytes=0, stamp="", problem="x"),
             None,  # type: ignore[arg-type]
+            every=1,
         )
         == ()
     )

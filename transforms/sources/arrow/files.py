@@ -160,7 +160,7 @@ class ArrowSource(abc.ABC):
         columns = list(self.columns) if isinstance(self.columns, tuple) else self.columns
         return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Offsets of all units but the first, such as row groups; none for an unreadable file."""
         if file.problem or not file.num_bytes:
             return ()

@@ -134,12 +134,12 @@ class Csv:
             self.url, files, suffixes=SUFFIXES, what="a .csv or .tsv file", underscores=True
         )
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Offsets of rows at which to cut a large file, never in quotes.
 
         A compressed file, or one that is not UTF-8, cannot be cut.
         """
-        return tuple(CsvFiles(self._dialect(), opened).cuts(file))
+        return tuple(CsvFiles(self._dialect(), opened).cuts(file, every=every))
 
     def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
         """Size of the header: its names, and their order, determine every row."""
@@ -330,9 +330,8 @@ class CsvFiles:
             )
         return with_rows
 
-    def cuts(self, file: SourceFile) -> list[int]:
+    def cuts(self, file: SourceFile, *, every: int) -> list[int]:
         """Offsets of rows at which to cut; none if a file is small or cannot be cut."""
-        every = cut_spacing(file.num_bytes)
         if file.problem or file.num_bytes <= every + every // 2:
             return []
         text = self._dialect.open(self._opened, file.path, file.num_bytes)
@@ -451,7 +450,8 @@ class CsvFiles:
 
     def _known_cuts(self, file: SourceFile) -> list[int]:
         what = f"cuts {self._dialect.delimiter_of(file.path)}"
-        return remembered(self._opened, file.sha256, what, lambda: self.cuts(file))
+        every = cut_spacing(file.num_bytes)
+        return remembered(self._opened, file.sha256, what, lambda: self.cuts(file, every=every))
 
     def _class_texts(self, bundle: Sequence[FoundTable], name: str) -> list[str] | None:
         """The distinct texts of a column; None if there are too many for a class.

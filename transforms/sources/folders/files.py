@@ -109,7 +109,7 @@ class LabelledFolder(abc.ABC):
         del path
         return ""
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """None: no file has several records."""
         return ()
 

@@ -72,7 +72,6 @@ from ...storage.tar import (
     archive_scheme,
     content_of,
 )
-from ..blocks import cut_spacing
 from ..json.values import object_without_doubles
 from ..python_values import (
     Lists,
@@ -155,8 +154,8 @@ def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterat
         yield sample
 
 
-def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> tuple[int, ...]:
-    """Offsets of samples at which to cut; none if the tar is compressed, or has links.
+def sample_offsets(opened: OpenSource, path: str, *, num_bytes: int, every: int) -> tuple[int, ...]:
+    """Offsets of samples, ``every`` bytes apart; none if the tar is compressed, or has links.
 
     A link may lead anywhere, so what it leads to is found by reading the tar from its beginning.
 
@@ -175,7 +174,7 @@ def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> tuple[int, 
         if named is None or named[0] == key:
             continue
         key = named[0]
-        if member.offset - offsets[-1] >= cut_spacing(num_bytes):
+        if member.offset - offsets[-1] >= every:
             offsets.append(member.offset)
     return tuple(offsets[1:])
 
@@ -421,9 +420,11 @@ class WebDataset:
             )
         return selection
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Offsets of samples at which to cut a large tar."""
-        return () if file.problem else sample_offsets(opened, file.path, file.num_bytes)
+        if file.problem:
+            return ()
+        return sample_offsets(opened, file.path, num_bytes=file.num_bytes, every=every)
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the parts, from the first samples of up to 16 tars.

@@ -87,9 +87,8 @@ class JsonLines:
         """Selects JSON Lines files, files with a glob's suffix, or a single file of any name."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .jsonl file")
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Offsets of lines at which to cut; none if the file is small or compressed."""
-        every = cut_spacing(file.num_bytes)
         if file.problem or file.num_bytes <= every + every // 2:
             return ()
         text = _open(opened, file.path, file.num_bytes)
@@ -195,7 +194,7 @@ class JsonLines:
             yield from _lines(file, opened)
             return
         text = _open(opened, file.path, file.num_bytes)
-        starts = (0, *self.cuts(file, opened))
+        starts = (0, *self.cuts(file, opened, every=cut_spacing(file.num_bytes)))
         limit = _STREAM_WINDOWS if len(starts) == 1 else 1
         for start in starts[:: -(-len(starts) // MAX_SAMPLES)]:
             windows = undamaged(find_lines(text, start, text.stop))

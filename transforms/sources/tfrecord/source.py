@@ -29,7 +29,6 @@ from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ...storage.decompress import DamagedError, compression_of, decompressed
 from ..arrow.rows import RowReader
-from ..blocks import cut_spacing
 from ..bundles import remembered
 from ..table_files import (
     INFER_ALL_BYTES,
@@ -105,9 +104,8 @@ class TFRecords:
             self.url, files, suffixes=(*SUFFIXES, *set(shards)), what="a .tfrecord file"
         )
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+    def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Offsets of records at which to cut a large uncompressed file."""
-        every = cut_spacing(file.num_bytes)
         if file.problem or file.num_bytes <= every + every // 2:
             return ()
         try:
