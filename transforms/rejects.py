@@ -61,9 +61,6 @@ SCHEMA = pa.schema(
 )
 """The columns of ``rejects.parquet``; docs/rejects.md describes them."""
 
-HELD_BYTES = 16 << 20
-"""Bytes of rejects that a unit of work holds in memory before it spills them."""
-
 GROUP_BYTES = 4 << 20
 """Approximate size of a row group."""
 
@@ -259,6 +256,8 @@ class Dropped:
     """Records that the recipe excludes."""
     folder: str | None = None
     """Folder for rejects beyond what memory should hold."""
+    max_held_bytes: int = 16 << 20
+    """Bytes of rejects that are held in memory before they are spilled."""
     num_rejects: Counter[str] = dataclasses.field(default_factory=Counter)
     """Number of all records that are lost, by stage."""
     _parts: list[str] = dataclasses.field(default_factory=list)
@@ -270,7 +269,7 @@ class Dropped:
             self.rejects.append(reject)
             self.num_rejects[reject.stage] += reject.num_records
             self._held_bytes += _num_bytes(reject)
-        if self.folder is not None and self._held_bytes > HELD_BYTES:
+        if self.folder is not None and self._held_bytes > self.max_held_bytes:
             path = os.path.join(self.folder, f"rejects-{len(self._parts)}.parquet")
             # Many parts are merged at once, with a row group of each in memory.
             write_rejects(sorted(self.rejects, key=_order), path, group_bytes=_PART_GROUP_BYTES)

@@ -127,6 +127,7 @@ class KeyRowsReader:
     """Its partitions must be those of the records."""
     read_keys: ReadKeys
     stratified: bool
+    max_rows: int
 
     def batches(self, pairs: Iterable[tuple[int, int]]) -> Iterator[KeyRows]:
         """Reads the rows of (partition, bin) pairs; the rows of a pair are in one batch.
@@ -143,7 +144,7 @@ class KeyRowsReader:
         start = 0
         while start < len(cells):
             rows = before - before[start] + num_records
-            stop = max(start + 1, int(np.searchsorted(rows, MAX_ROWS, side="right")))
+            stop = max(start + 1, int(np.searchsorted(rows, self.max_rows, side="right")))
             some = slice(start, stop)
             yield self._read(wanted[some], cells[some], num_records[some], num_bytes[some])
             start = stop

@@ -33,7 +33,7 @@ from ...schemas.splits import KEY_SPACE, Splits
 from ...transforms.examples.tfrecord import FRAME_BYTES
 from ...transforms.runs.key_histogram import BIN_BITS, KeyHistogram
 from ..inventory.sample import Limit
-from .key_columns import Ints, KeyRows, KeyRowsReader, ReadKeys
+from .key_columns import MAX_ROWS, Ints, KeyRows, KeyRowsReader, ReadKeys
 from .sample import lowest_records
 from .splits import SplitContent, find_splits, fine_splits
 
@@ -51,6 +51,8 @@ def plan_splits(
     size_ratio: float,
     read_keys: ReadKeys,
     limit: Limit | None = None,
+    max_rows: int = MAX_ROWS,
+    max_fine_rows: int = _MANY_ROWS,
 ) -> tuple[SplitPlan, ...]:
     """Plans the splits and cuts them into shards.
 
@@ -73,8 +75,10 @@ def plan_splits(
         size_ratio: Stored bytes per encoded byte, for the number of shards: 1.0 except with GZIP
             or a ``preprocessing_fn``.
         read_keys: Returns the rows of the given (partition, bin) pairs. Called for the ends of the
-            splits, then for the cuts, each time for at most some 2 million rows.
+            splits, then for the cuts, each time for at most ``max_rows`` or one bin.
         limit: Restricts the plan to the records with the lowest keys.
+        max_rows: Number of rows read at a time.
+        max_fine_rows: Maximum number of rows of fine bins that are read in total.
 
     Returns:
         A plan per split, in the order of the splits; a split without records has no shards.
@@ -94,16 +98,16 @@ def plan_splits(
         if not splits.partitioned:
             nowhere = np.broadcast_to(np.int16(0), histogram.partition.shape)
             histogram = dataclasses.replace(histogram, partition=nowhere)
-        reader = KeyRowsReader(histogram, read_keys, stratified)
+        reader = KeyRowsReader(histogram, read_keys, stratified, max_rows)
     else:
-        reader = KeyRowsReader(histogram, read_keys, stratified)
+        reader = KeyRowsReader(histogram, read_keys, stratified, max_rows)
         contents = find_splits(histogram, splits=splits, reader=reader, stop=stop)
     planned: dict[str, tuple[ShardPlan, ...]] = {}
     cutters = []
     for content in contents:
         if not len(content.bins) or not content.num_records.any():
             continue
-        cutter = _Cutter.of(content, shards=shards, size_ratio=size_ratio)
+        cutter = _Cutter.of(content, shards=shards, size_ratio=size_ratio, max_rows=max_fine_rows)
         if cutter.wanted.any():
             cutters.append(cutter)
         else:
@@ -176,7 +180,9 @@ class _Cutter:
     parts: list[_Atoms]
 
     @classmethod
-    def of(cls, content: SplitContent, *, shards: Shards, size_ratio: float) -> _Cutter:
+    def of(
+        cls, content: SplitContent, *, shards: Shards, size_ratio: float, max_rows: int
+    ) -> _Cutter:
         """Computes the targets of a non-empty split, and finds the bins to read."""
         num_records = int(content.num_records.sum())
         written = int(content.num_bytes.sum()) + FRAME_BYTES * num_records
@@ -200,10 +206,10 @@ class _Cutter:
         if content.bits > BIN_BITS:
             # By number, all targets must be met; by size, bin edges are usually good enough.
             rows = int(content.num_records[wanted].sum())
-            if by_count and rows > _MANY_ROWS:
-                raise RecipeError(_say_too_many(content, rows, num_shards))
+            if by_count and rows > max_rows:
+                raise RecipeError(_say_too_many(content, rows, num_shards, max_rows=max_rows))
             at_edges = not by_count and (
-                rows > _MANY_ROWS or _level_at_edges(whole, bounds, num_shards)
+                rows > max_rows or _level_at_edges(whole, bounds, num_shards)
             )
         if at_edges:
             wanted[:] = False
@@ -318,11 +324,11 @@ def _level_at_edges(bins: _Atoms, bounds: Ints, num_shards: int) -> bool:
     return heaviest * 100 <= smallest or heaviest <= int(bins.max_bytes.max()) + FRAME_BYTES
 
 
-def _say_too_many(content: SplitContent, num_rows: int, num_shards: int) -> str:
+def _say_too_many(content: SplitContent, num_rows: int, num_shards: int, *, max_rows: int) -> str:
     return (
         f"Shards: num_examples puts {num_shards - 1:,} cuts of split {content.name!r} at exact "
         f"records, which needs the keys of {num_rows:,} of its {int(content.num_records.sum()):,} "
-        f"records from every run; at most {_MANY_ROWS:,} are read. Give num_shards or "
+        f"records from every run; at most {max_rows:,} are read. Give num_shards or "
         "target_bytes, which need no keys, or more examples per shard."
     )
 

@@ -43,10 +43,11 @@ def find_leaks(
     workspace: Workspace,
     suffix: str,
     stop: threading.Event | None = None,
+    max_records: int = _MEMORY_RECORDS,
 ) -> dict[str, int]:
     """The number of contents that occur in several splits, by their names: ``"train, test"``.
 
-    Memory is bounded: many records are first partitioned by their hash, on disk.
+    Memory is bounded: more than ``max_records`` are first partitioned by their hash, on disk.
 
     Raises:
         CancelledError: soon after ``stop`` is set.
@@ -56,7 +57,7 @@ def find_leaks(
     if len(used) < 2:
         return {}
     num_records = sum(entry.run.num_records for entry in entries)
-    num_parts = min(-(-num_records // _MEMORY_RECORDS), _MAX_PARTS)
+    num_parts = min(-(-num_records // max_records), _MAX_PARTS)
     rows = read_rows(entries, used, workspace=workspace, suffix=suffix, stop=stop)
     counts: Counter[tuple[int, ...]] = Counter()
     if num_parts <= 1:

@@ -74,7 +74,9 @@ def load_recipe_file(path: str | os.PathLike[str]) -> Recipe:
     return recipe
 
 
-def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
+def stage(
+    recipe: Recipe, workspace: Workspace, *, max_bytes: int = MAX_ARCHIVE_BYTES
+) -> StagedRecipe:
     """Makes a recipe available to workers.
 
     A recipe from :func:`load_recipe_file` is put into the workspace, as an archive named by its
@@ -88,13 +90,13 @@ def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
     if origin is None:
         return carry(recipe)
     archive = pack(origin.modules.sources())
-    if len(archive) > MAX_ARCHIVE_BYTES:
+    if len(archive) > max_bytes:
         sizes = {name: len(content) for name, content in origin.modules.sources().items()}
         largest = max(sizes, key=lambda name: sizes[name])
         raise RecipeError(
             f"{os.path.join(origin.folder, origin.main)} and the modules next to it that it "
             f"imports have {len(archive):,} bytes, the largest {largest} with {sizes[largest]:,}; "
-            f"{MAX_ARCHIVE_BYTES:,} are allowed. Keep data in a file that the recipe reads."
+            f"{max_bytes:,} are allowed. Keep data in a file that the recipe reads."
         )
     url, digest = _put(archive, workspace)
     names = sorted(recipe.contents)

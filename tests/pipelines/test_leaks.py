@@ -60,9 +60,9 @@ def test_a_search_is_stopped_between_batches(
 
     monkeypatch.setattr(leaks, "RunReader", Reader)
     entry: Any = SimpleNamespace(run=SimpleNamespace(num_records=10, run_id="a" * 32), keys=())
-    if divided:
-        monkeypatch.setattr(leaks, "_MEMORY_RECORDS", 1)
     options: dict[str, Any] = {"workspace": Workspace(str(tmp_path)), "suffix": "plain"}
+    if divided:
+        options["max_records"] = 1
     with pytest.raises(CancelledError):
         leaks.find_leaks([entry, entry], _splits(), **options, stop=stop)
     assert num_read == last
@@ -80,12 +80,11 @@ def test_a_search_is_stopped_between_parts(tmp_path: Path, monkeypatch: pytest.M
         return Counter()
 
     monkeypatch.setattr(leaks, "count_rows", count)
-    monkeypatch.setattr(leaks, "_MEMORY_RECORDS", 1)
     monkeypatch.setattr(leaks, "read_rows", lambda *_, **__: iter(()))
     entry: Any = SimpleNamespace(run=SimpleNamespace(num_records=10))
-    workspace = Workspace(str(tmp_path))
+    options: dict[str, Any] = {"workspace": Workspace(str(tmp_path)), "suffix": "plain"}
     with pytest.raises(CancelledError):
-        leaks.find_leaks([entry], _splits(), workspace=workspace, suffix="plain", stop=stop)
+        leaks.find_leaks([entry], _splits(), **options, max_records=1, stop=stop)
     assert counted == 1
 
 

@@ -18,8 +18,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from snapshard import Shards, Splits
-from snapshard.pipelines.plan import key_columns
-from snapshard.pipelines.plan import ranges as planning
 from snapshard.pipelines.plan.key_columns import key_columns_reader
 from snapshard.pipelines.plan.ranges import (
     plan_from_json,
@@ -75,13 +73,20 @@ class Records:
         strata = None if c.strata is None else c.strata.take(pa.array(rows))
         return KeyColumns(c.partitions[rows], c.keys[rows], c.num_bytes[rows], strata)
 
-    def plan(self, splits: Splits, shards: Shards | None = None, size_ratio: float = 1.0) -> Plan:
+    def plan(
+        self,
+        splits: Splits,
+        shards: Shards | None = None,
+        size_ratio: float = 1.0,
+        **sizes: int,
+    ) -> Plan:
         return plan_splits(
             self.histogram,
             splits=splits,
             shards=shards or Shards(),
             size_ratio=size_ratio,
             read_keys=self.read_keys,
+            **sizes,
         )
 
 
@@ -319,7 +324,7 @@ def test_no_records_are_splits_without_shards() -> None:
     assert [(split.name, split.shards) for split in plan] == [(name, ()) for name in THREE]
 
 
-def test_small_batches_of_rows_give_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_of_rows_give_the_same_plan() -> None:
     for splits, options in (
         (Splits(**THREE), {}),
         (Splits(**THREE, stratify_by="label"), {"num_strata": 7}),
@@ -328,10 +333,10 @@ def test_small_batches_of_rows_give_the_same_plan(monkeypatch: pytest.MonkeyPatc
         records = uniform_records(20_000, lambda rng, n: rng.integers(1, 9, n), **options)
         shards = Shards(num_shards=5)
         expected = records.plan(splits, shards)
-        assert len(records.asked) <= 2
-        with monkeypatch.context() as patch:
-            patch.setattr(key_columns, "MAX_ROWS", 100)
-            assert records.plan(splits, shards) == expected
+        num_asked = len(records.asked)
+        assert num_asked <= 2
+        assert records.plan(splits, shards, max_rows=10) == expected
+        assert len(records.asked) > 2 * num_asked
 
 
 def test_keys_are_read_of_the_cut_bins_alone() -> None:
@@ -580,18 +585,17 @@ def test_keys_of_fine_bins_are_read_where_they_are_too_coarse() -> None:
     assert max(counts) - min(counts) <= 5
 
 
-def test_more_keys_than_can_be_read_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_MANY_ROWS", 100)
+def test_more_keys_than_can_be_read_are_not() -> None:
     records = uniform_records(100_000, lambda rng, n: np.full(n, 2_000))
     records = dataclasses.replace(records, bins=KeyBins(13))
-    (split,) = records.plan(Splits(train=1.0), Shards(num_shards=200))
+    (split,) = records.plan(Splits(train=1.0), Shards(num_shards=200), max_fine_rows=100)
     assert_exact(records, (split,))
     assert records.asked == []
     heaviest = np.bincount(key_bins(records.columns.keys, 13)).max()
     counts = [shard.num_examples for shard in split.shards]
     assert max(counts) - min(counts) <= heaviest
     with pytest.raises(RecipeError, match="Give num_shards or target_bytes, which need no keys"):
-        records.plan(Splits(train=1.0), Shards(num_examples=500))
+        records.plan(Splits(train=1.0), Shards(num_examples=500), max_fine_rows=100)
 
 
 _numbers = st.integers(1, 100_000)

@@ -317,13 +317,10 @@ def test_the_driver_uses_the_live_object(tmp_path: Path, workspace: Workspace) -
     assert carry(recipe).load() is recipe
 
 
-def test_too_much_code_is_refused(
-    tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "MAX_ARCHIVE_BYTES", 2000)
+def test_too_much_code_is_refused(tmp_path: Path, workspace: Workspace) -> None:
     path = _write(tmp_path, recipe=_recipe_text(imports="import big"), big=f"X = {'1' * 3000!r}")
     with pytest.raises(RecipeError, match=r"the largest big\.py with 3,006.*2,000 are allowed"):
-        stage(load_recipe_file(path), workspace)
+        stage(load_recipe_file(path), workspace, max_bytes=2000)
 
 
 def test_a_damaged_archive_is_told(tmp_path: Path, workspace: Workspace) -> None:

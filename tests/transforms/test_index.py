@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshard.schemas.naming import ShardName
-from snapshard.transforms.examples import index
 from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.index import (
     class_codes,
@@ -119,16 +118,13 @@ def test_a_shard_without_records_has_a_table(tmp_path: Path) -> None:
     assert table.column_names == ["id", "source", "position"]
 
 
-def test_how_ids_are_cut_into_arrays_changes_no_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(index, "_ROW_GROUP_ROWS", 100)
+def test_how_ids_are_cut_into_arrays_changes_no_byte(tmp_path: Path) -> None:
     texts = [f"file-{n % 7}.csv#{n * 31}" for n in range(1_050)]
     contents = set()
     for cut in (1, 7, 99, 100, 101, 350, 2000):
         path = tmp_path / f"{cut}.parquet"
         parts = [ids(texts[start : start + cut]) for start in range(0, len(texts), cut)]
-        write_index_table(str(path), parts, numbered=True)
+        write_index_table(str(path), parts, numbered=True, group_rows=100)
         contents.add(path.read_bytes())
         assert pq.read_table(path).column("id").to_pylist() == texts
         groups = pq.ParquetFile(path).metadata

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshard.transforms.runs import key_histogram
 from snapshard.transforms.runs.key_histogram import KeyHistogram, key_bins, stratum_codes
 
 Row = tuple[int, int, int, bytes | None]
@@ -88,15 +87,14 @@ def test_bytes_keep_it(rows: list[Row], stratified: bool) -> None:
     assert KeyHistogram.merge([read, histogram]).num_records.sum() == 2 * len(rows)
 
 
-def test_a_merge_of_more_than_may_wait_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_of_more_than_may_wait_is_the_same() -> None:
     rng = np.random.default_rng(0)
     parts = [
         make([(0, int(key), 7, b"a") for key in rng.integers(0, 2**64, 50, np.uint64)])
         for _ in range(40)
     ]
     expected = KeyHistogram.merge(parts).to_bytes()
-    monkeypatch.setattr(key_histogram, "_PENDING", 60)
-    assert KeyHistogram.merge(iter(parts)).to_bytes() == expected
+    assert KeyHistogram.merge(iter(parts), max_pending=60).to_bytes() == expected
 
 
 def test_nothing_merged_is_empty() -> None:

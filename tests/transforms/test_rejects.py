@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,13 +93,10 @@ def test_names_that_are_not_text_are_kept_readable() -> None:
     assert found.source == "caf\\xe9.jpg"
 
 
-def test_what_is_spilled_is_merged_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "HELD_BYTES", 20_000)
+def test_what_is_spilled_is_merged_in_order(tmp_path: Path) -> None:
     rejects = [make(number, source=f"{number % 2}.csv") for number in range(500)]
     random.Random(0).shuffle(rejects)
-    dropped = Dropped(folder=str(tmp_path))
+    dropped = Dropped(folder=str(tmp_path), max_held_bytes=20_000)
     for start in range(0, 500, 7):
         dropped.add(rejects[start : start + 7])
     assert len(list(tmp_path.iterdir())) > 10

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.features import ClassLabel, Features, Scalar
-from snapshard.transforms.examples import shuffled
 from snapshard.transforms.examples.shards import number_shards, records_of
 from snapshard.transforms.examples.shuffled import ShardCutter, chunks_of, sort_chunks
 from snapshard.transforms.runs import files as runs
@@ -151,12 +150,12 @@ def test_what_does_not_fit_is_merged_from_local_files(tmp_path: Path, sort_bytes
     assert bool(list(tmp_path.iterdir())) == (sort_bytes < 10**9)
 
 
-def test_chunks_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_small() -> None:
     """A record larger than a chunk is one by itself; nothing but a slice's own bytes travels."""
-    monkeypatch.setattr(shuffled, "CHUNK_BYTES", 4000)
     batch = records([(0, key, 0) for key in range(100)], size=500)
-    chunks = list(chunks_of(batch))
+    chunks = list(chunks_of(batch, chunk_bytes=4000))
     assert len(chunks) >= 20
     assert max(map(len, chunks)) < 8000
-    large = list(chunks_of(records([(0, key, 0) for key in range(3)], size=9000)))
+    records_of_9_kb = records([(0, key, 0) for key in range(3)], size=9000)
+    large = list(chunks_of(records_of_9_kb, chunk_bytes=4000))
     assert len(large) == 3

@@ -1,5 +1,6 @@
 """TFRecord files: what is written reads back, and no damage stays unseen."""
 
+import functools
 import gzip
 import struct
 import zlib
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.shards import Compression
-from snapshard.transforms.examples import tfrecord
 from snapshard.transforms.examples.tfrecord import frame_trouble, scan_tfrecord, write_tfrecord
 
 RECORDS = [bytes([number]) * (number * 7 % 20) for number in range(6)]
@@ -183,10 +183,8 @@ def test_an_index_finds_the_records_between_damaged_ones(
     for number, place in damage.items():
         content[int(written.offsets[number]) + place if place >= 0 else ends[number] + place] ^= 4
     path.write_bytes(gzip.compress(content) if compression == "gzip" else content)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tfrecord, "_READ_BYTES", read_bytes)
-        found = scan_tfrecord(str(path), compression, known=(written.offsets, written.lengths))
-        without = scan_tfrecord(str(path), compression)
+    scanned = functools.partial(scan_tfrecord, str(path), compression, read_bytes=read_bytes)
+    found, without = scanned(known=(written.offsets, written.lengths)), scanned()
     assert [(one.number, one.offset) for one in found.broken] == [
         (number, int(written.offsets[number])) for number in sorted(damage)
     ]
@@ -204,29 +202,28 @@ def test_an_index_finds_the_records_between_damaged_ones(
     assert without.complete == (last == len(records))
 
 
-def test_broken_records_are_counted_beyond_those_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tfrecord, "MAX_BROKEN", 2)
+def test_broken_records_are_counted_beyond_those_listed(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     write_tfrecord(str(path), chunks([b"abcd"] * 5), compression="none")
     path.write_bytes(path.read_bytes().replace(b"abcd", b"abce"))
-    found = scan_tfrecord(str(path), "none")
+    found = scan_tfrecord(str(path), "none", max_broken=2)
     assert [one.number for one in found.broken] == [0, 1]
     assert (found.num_broken, found.num_intact, found.num_records) == (5, 0, 5)
 
 
-def test_little_is_read_beyond_the_end_that_the_index_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tfrecord, "MAX_BEYOND_BYTES", 200)
-    monkeypatch.setattr(tfrecord, "_READ_BYTES", 64)
+def test_little_is_read_beyond_the_end_that_the_index_gives(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     written = write_tfrecord(str(path), chunks(RECORDS), compression="none")
     content = path.read_bytes()
     for times, ending in ((2, None), (9, "far more follows than was written")):
         path.write_bytes(content * times)
-        found = scan_tfrecord(str(path), "none", known=(written.offsets, written.lengths))
+        found = scan_tfrecord(
+            str(path),
+            "none",
+            known=(written.offsets, written.lengths),
+            read_bytes=64,
+            max_beyond_bytes=200,
+        )
         assert (found.ending, found.complete) == (ending, ending is None)
         assert found.num_bytes <= len(content) + 300
     with pytest.raises(DamagedSnapshotError, match="far more follows than was written"):
@@ -268,16 +265,13 @@ def test_the_trouble_of_a_frame_is_told(tmp_path: Path, size: int) -> None:
     assert frame_trouble(frame + b"\0", len(frame) + 1) == stated
 
 
-def test_records_longer_than_a_read_are_scanned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_longer_than_a_read_are_scanned(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     records = [bytes(range(256)) * 3, b"", b"x", bytes(1000), b"y" * 77]
     for compression in COMPRESSIONS:
         written = write_tfrecord(str(path), chunks(records), compression=compression)
         for read_bytes in (1, 7, 64, 1000):
-            monkeypatch.setattr(tfrecord, "_READ_BYTES", read_bytes)
-            _, lengths = scan_tfrecord(str(path), compression).frames
+            _, lengths = scan_tfrecord(str(path), compression, read_bytes=read_bytes).frames
             assert lengths.tolist() == [len(record) + 16 for record in records]
             assert scan(path, compression) == written.num_examples
 

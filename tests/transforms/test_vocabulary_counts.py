@@ -8,16 +8,14 @@ import pytest
 from tensorflow_transform import analyzer_nodes
 from tensorflow_transform.beam import common
 
-from snapshard.transforms.analysis import analyze
 from snapshard.transforms.analysis.analyze import CountTokens, _CountTokensFn
 
 BATCHES = [[b"b", b"a", b"b"], [], [b"", b"b"], [b"c", b"a"]]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 100])
-def test_each_token_is_counted_once(monkeypatch: pytest.MonkeyPatch, max_tokens: int) -> None:
-    monkeypatch.setattr(analyze, "MAX_TOKENS", max_tokens)
-    counter = _CountTokensFn()
+def test_each_token_is_counted_once(max_tokens: int) -> None:
+    counter = _CountTokensFn(max_tokens)
     counter.start_bundle()
     pairs: list[tuple[Any, int]] = []
     for batch in BATCHES:

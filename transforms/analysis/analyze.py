@@ -414,13 +414,16 @@ class CountTokens(analyzer_impls._VocabularyAccumulateImpl):
 class _CountTokensFn(beam.DoFn):
     """Counts tokens in arrays; emits counts when a bundle ends or too many tokens are held."""
 
+    def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
+        self._max_tokens = max_tokens
+
     def start_bundle(self) -> None:
         self._counts: Counter[Any] = Counter()
 
     def process(self, batch: Any) -> Iterator[tuple[Any, int]]:
         (tokens,) = batch
         self._counts.update(tokens.tolist())
-        if len(self._counts) > MAX_TOKENS:
+        if len(self._counts) > self._max_tokens:
             yield from self._counts.items()
             self._counts.clear()
 

@@ -100,13 +100,20 @@ def index_sizes(name: ShardName, num_examples: int) -> dict[str, int]:
     }
 
 
-def write_index_table(path: str, ids: Iterable[pa.Array], *, numbered: bool) -> None:
+def write_index_table(
+    path: str,
+    ids: Iterable[pa.Array],
+    *,
+    numbered: bool,
+    group_rows: int = _ROW_GROUP_ROWS,
+) -> None:
     """Writes ``<shard>.parquet``; its bytes do not depend on how the ids are batched.
 
     Args:
         path: A local path; an existing file is overwritten.
         ids: The records' ids in the shard's order, strings.
         numbered: Whether ids are ``path#position``.
+        group_rows: Number of rows of a row group.
 
     Raises:
         ValueError: if an id should have a position and has none.
@@ -123,22 +130,22 @@ def write_index_table(path: str, ids: Iterable[pa.Array], *, numbered: bool) -> 
         write_statistics=True,
         store_schema=False,
     ) as writer:
-        for group in _groups(ids):
-            writer.write_table(_table(group, numbered=numbered), row_group_size=_ROW_GROUP_ROWS)
+        for group in _groups(ids, group_rows):
+            writer.write_table(_table(group, numbered=numbered), row_group_size=group_rows)
 
 
-def _groups(ids: Iterable[pa.Array]) -> Iterator[pa.Array]:
-    """Rebatches the ids to arrays of _ROW_GROUP_ROWS."""
+def _groups(ids: Iterable[pa.Array], num_rows: int) -> Iterator[pa.Array]:
+    """Rebatches the ids to arrays of ``num_rows``."""
     held: list[pa.Array] = []
     num_held = 0
     for array in ids:
         held.append(array.cast(pa.large_string()))
         num_held += len(array)
-        if num_held >= _ROW_GROUP_ROWS:
+        if num_held >= num_rows:
             whole = pa.concat_arrays(held)
-            for start in range(0, num_held - _ROW_GROUP_ROWS + 1, _ROW_GROUP_ROWS):
-                yield whole.slice(start, _ROW_GROUP_ROWS)
-            num_held %= _ROW_GROUP_ROWS
+            for start in range(0, num_held - num_rows + 1, num_rows):
+                yield whole.slice(start, num_rows)
+            num_held %= num_rows
             held = [whole.slice(len(whole) - num_held)]
     if num_held:
         yield pa.concat_arrays(held)

@@ -103,10 +103,10 @@ class ShardCutter:
                     yield number, kept
 
 
-def chunks_of(records: pa.RecordBatch) -> Iterator[bytes]:
-    """Serializes records as chunks of about CHUNK_BYTES, in order."""
+def chunks_of(records: pa.RecordBatch, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Serializes records as chunks of about ``chunk_bytes``, in order."""
     row_bytes = max(1, records.nbytes // records.num_rows)
-    rows = max(1, CHUNK_BYTES // row_bytes)
+    rows = max(1, chunk_bytes // row_bytes)
     for start in range(0, records.num_rows, rows):
         yield records.slice(start, rows).serialize().to_pybytes()
 

@@ -56,10 +56,6 @@ _GZIP_FOOT_BYTES = 8
 _WRITE_BYTES = 2 << 20
 _READ_BYTES = 4 << 20
 
-MAX_BROKEN = 1000
-"""At most this many broken records of a file are listed; the others are counted."""
-MAX_BEYOND_BYTES = 64 << 20
-"""At most this many uncompressed bytes are read beyond the end given by the index."""
 
 _FOOT = struct.Struct("<I")
 _BATCH_FRAMES = 1024
@@ -252,11 +248,11 @@ def filled(held: bytes, num_bytes: int, chunks: Iterator[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def stored_chunks(url: str) -> Iterator[bytes]:
+def stored_chunks(url: str, *, chunk_bytes: int = _READ_BYTES) -> Iterator[bytes]:
     """The bytes of a file as stored, compressed or not, in chunks of bounded size."""
     num_bytes = storage.num_bytes(url)
-    for start in range(0, num_bytes, _READ_BYTES):
-        yield storage.read_bytes(url, start, min(num_bytes, start + _READ_BYTES))
+    for start in range(0, num_bytes, chunk_bytes):
+        yield storage.read_bytes(url, start, min(num_bytes, start + chunk_bytes))
 
 
 def _hashed(chunks: Iterator[bytes], hasher: hashlib._Hash) -> Iterator[bytes]:
@@ -283,7 +279,9 @@ class Scan:
     num_intact: int = 0
     num_broken: int = 0
     broken: list[BrokenRecord] = dataclasses.field(default_factory=list)
-    """The first :data:`MAX_BROKEN` broken records, in order."""
+    """The first broken records, in order."""
+    max_broken: int = 1000
+    """At most this many broken records are listed; the others are counted."""
     complete: bool = True
     """Whether the file was read to its end, frame by frame."""
     num_bytes: int = 0
@@ -322,7 +320,7 @@ class Scan:
     def note(self, offset: int, length: int, what: str | None) -> None:
         """Records a frame, and what is wrong with it, if anything."""
         if what is not None:
-            if self.num_broken < MAX_BROKEN:
+            if self.num_broken < self.max_broken:
                 broken = BrokenRecord(number=self.num_records, offset=offset, what=what)
                 self.broken.append(broken)
             self.num_broken += 1
@@ -354,6 +352,9 @@ def scan_tfrecord(
     *,
     known: Frames | None = None,
     hasher: hashlib._Hash | None = None,
+    read_bytes: int = _READ_BYTES,
+    max_broken: int = 1000,
+    max_beyond_bytes: int = 64 << 20,
 ) -> Scan:
     """Reads a TFRecord file to its end without TensorFlow, and checks every checksum.
 
@@ -364,12 +365,16 @@ def scan_tfrecord(
         compression: ``"none"`` or ``"gzip"``.
         known: Offsets and lengths of the frames, from an intact index; None without one.
         hasher: Updated with the bytes of the file as they are read; with all of an intact one.
+        read_bytes: Bytes read and decompressed at a time.
+        max_broken: At most this many broken records are listed; the others are counted.
+        max_beyond_bytes: At most this many uncompressed bytes are read beyond the end that
+            ``known`` gives.
 
     Raises:
         StorageError: if the file cannot be read.
     """
-    scan = Scan()
-    stream = _Stream(url, compression, hasher)
+    scan = Scan(max_broken=max_broken)
+    stream = _Stream(url, compression, hasher, read_bytes=read_bytes)
     starts, lengths = known if known is not None else (np.empty(0, np.uint64),) * 2
     end = int(starts[-1] + lengths[-1]) if len(starts) else None
     trouble: str | None = None
@@ -384,7 +389,7 @@ def scan_tfrecord(
             scan.ending = stream.trouble
             scan.complete = stream.trouble is None
             return scan
-        if end is not None and offset > end + MAX_BEYOND_BYTES:
+        if end is not None and offset > end + max_beyond_bytes:
             scan.ending = "far more follows than was written"
             scan.complete = False
             return scan
@@ -438,9 +443,17 @@ class _Stream:
     """The uncompressed bytes of a file, as far as they can be read."""
 
     def __init__(
-        self, url: str, compression: Compression, hasher: hashlib._Hash | None = None
+        self,
+        url: str,
+        compression: Compression,
+        hasher: hashlib._Hash | None = None,
+        *,
+        read_bytes: int = _READ_BYTES,
     ) -> None:
-        chunks = stored_chunks(url) if hasher is None else _hashed(stored_chunks(url), hasher)
+        self._read_bytes = read_bytes
+        chunks = stored_chunks(url, chunk_bytes=read_bytes)
+        if hasher is not None:
+            chunks = _hashed(chunks, hasher)
         self.chunks = self._inflated(chunks) if compression == "gzip" else chunks
         self._held = b""
         self._at = 0
@@ -491,7 +504,7 @@ class _Stream:
                 while not stream.eof:
                     before = stream.copy()
                     try:
-                        plain = stream.decompress(rest, _READ_BYTES)
+                        plain = stream.decompress(rest, self._read_bytes)
                     except zlib.error as error:
                         # The error discards what was decompressed before the damage.
                         self.trouble = f"the GZIP stream is damaged: {error}"
@@ -500,7 +513,7 @@ class _Stream:
                     rest = stream.unconsumed_tail
                     if plain:
                         yield plain
-                    if not rest and len(plain) < _READ_BYTES:
+                    if not rest and len(plain) < self._read_bytes:
                         break
                 if stream.unused_data or (stream.eof and rest):
                     self.trouble = "bytes follow the end of the GZIP stream"

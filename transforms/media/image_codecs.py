@@ -484,12 +484,15 @@ def _small_sizes(data: Any) -> Any:
     return sizes.stack()
 
 
-def parts_by_pixels(batch: RawBatch, features: Features) -> Iterator[RawBatch]:
+def parts_by_pixels(
+    batch: RawBatch, features: Features, *, max_pixels: int = MAX_PART_PIXELS
+) -> Iterator[RawBatch]:
     """The batch, divided into parts with a bounded number of pixels if it has too many.
 
     Args:
         batch: With the wire columns of the features.
         features: The size of an encoded image is in its side columns.
+        max_pixels: Of a part, unless a single image has more.
     """
     names = [
         name
@@ -501,12 +504,12 @@ def parts_by_pixels(batch: RawBatch, features: Features) -> Iterator[RawBatch]:
         height, width = (batch.columns.column(f"{name}/{side}") for side in ("height", "width"))
         if height.null_count == width.null_count == 0:
             pixels += height.to_numpy() * width.to_numpy()
-    if pixels.sum() <= MAX_PART_PIXELS:
+    if pixels.sum() <= max_pixels:
         yield batch
         return
     start, held = 0, 0
     for row, weight in enumerate(pixels.tolist()):
-        if row > start and held + weight > MAX_PART_PIXELS:
+        if row > start and held + weight > max_pixels:
             yield _part(batch, start, row)
             start, held = row, 0
         held += weight

@@ -40,8 +40,8 @@ _SCHEMA = pa.schema(
     ]
 )
 _BITS = b"bits"
-# Maximum number of entries to collect before they are added up (about 40 B each).
 _PENDING = 1 << 20
+"""Maximum number of entries to collect before they are added up (about 40 B each)."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -167,7 +167,9 @@ class KeyHistogram:
         return _add_up(names, partitions, codes, bins, ones, sizes, sizes, bits=bits)
 
     @classmethod
-    def merge(cls, histograms: Iterable[KeyHistogram]) -> KeyHistogram:
+    def merge(
+        cls, histograms: Iterable[KeyHistogram], *, max_pending: int = _PENDING
+    ) -> KeyHistogram:
         """Adds histograms up. The sums are of integers, so the order does not matter."""
         merged = cls.empty()
         pending: list[KeyHistogram] = []
@@ -175,7 +177,7 @@ class KeyHistogram:
         for histogram in histograms:
             pending.append(histogram)
             num_pending += len(histogram.bin)
-            if num_pending > max(_PENDING, len(merged.bin)):
+            if num_pending > max(max_pending, len(merged.bin)):
                 merged, pending, num_pending = _concatenate([merged, *pending]), [], 0
         return _concatenate([merged, *pending]) if pending else merged
 

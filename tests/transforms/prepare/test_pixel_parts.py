@@ -6,7 +6,6 @@ import pytest
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import Reject
 from snapshard.schemas.features import Features, Image, Scalar
-from snapshard.transforms.media import image_codecs
 from snapshard.transforms.media.image_codecs import parts_by_pixels
 from snapshard.transforms.runs.files import wire_schema
 
@@ -39,10 +38,9 @@ def batch_of(sides: list[int]) -> RawBatch:
         ([7, 7, 7, 7], [2, 2]),
     ],
 )
-def test_parts(monkeypatch: pytest.MonkeyPatch, sides: list[int], lengths: list[int]) -> None:
-    monkeypatch.setattr(image_codecs, "MAX_PART_PIXELS", 100)
+def test_parts(sides: list[int], lengths: list[int]) -> None:
     batch = batch_of(sides)
-    parts = list(parts_by_pixels(batch, FEATURES))
+    parts = list(parts_by_pixels(batch, FEATURES, max_pixels=100))
     assert [len(part.ids) for part in parts] == lengths
     assert [name for part in parts for name in part.ids] == batch.ids
     assert pa.Table.from_batches([part.columns for part in parts]).to_pylist() == (

@@ -13,9 +13,12 @@ from snapshard.pipelines.prepare.block_worker import RejectPayloads
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import Reject, StorageError
 from snapshard.schemas.features import Feature, flatten
+from snapshard.schemas.limits import Limits
 from snapshard.transforms.rejects import MAX_PAYLOAD_BYTES
 from snapshard.transforms.sources.blocks import MIN_CUT_BYTES
 from snapshard.transforms.storage.opened_source import open_source
+
+DEFAULT_LIMITS = Limits()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +58,10 @@ class Reading:
         features: dict[str, Feature] | None = None,
         cut: bool = True,
         every: int = MIN_CUT_BYTES,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> Got:
         """Reads all blocks of a source, each file cut wherever it can be, ``every`` bytes apart."""
-        opened = open_source(source.url, str(self.folder))
+        opened = open_source(source.url, str(self.folder), limits)
         files = source.select(opened.list()).files
         found = features or flatten(source.infer(files, opened))[0]
         got = Got(dict(found), {}, [])

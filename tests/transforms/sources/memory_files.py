@@ -39,10 +39,9 @@ class PlainText:
     """Bytes as the text of a plain UTF-8 file."""
 
     plain = True
-    max_row_bytes = None
 
-    def __init__(self, data: bytes) -> None:
-        self.data, self.stop = data, len(data)
+    def __init__(self, data: bytes, *, max_row_bytes: int | None = None) -> None:
+        self.data, self.stop, self.max_row_bytes = data, len(data), max_row_bytes
 
     def read(self, start: int, stop: int) -> bytes:
         return self.data[start:stop]

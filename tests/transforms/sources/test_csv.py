@@ -15,7 +15,6 @@ from snapshard.schemas.blocks import Block, FileRange, RawBatch
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
 from snapshard.schemas.recipe import Source
-from snapshard.transforms.sources.csv import rows as csv_rows
 from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.csv.cells import MAX_BATCH_ROWS
 from snapshard.transforms.sources.csv.rows import Table, cut_offsets, find_rows
@@ -48,8 +47,11 @@ def infer(source: Csv, opened: Memory) -> dict[str, object]:
     return dict(source.infer(opened.files(), opened))
 
 
-def rows_of(data: bytes, **kwargs: object) -> list[tuple[int, bytes, str]]:
-    found = find_rows(PlainText(data), 0, len(data), delimiter=",", **kwargs)
+def rows_of(
+    data: bytes, *, max_row_bytes: int | None = None, **kwargs: object
+) -> list[tuple[int, bytes, str]]:
+    text = PlainText(data, max_row_bytes=max_row_bytes)
+    found = find_rows(text, 0, len(data), delimiter=",", **kwargs)
     return [
         (rows.offset + int(start), rows.text(i), rows.problem)
         for rows in found
@@ -88,10 +90,9 @@ def test_a_quote_that_never_closes_costs_one_line() -> None:
     ]
 
 
-def test_bad_rows_do_not_depend_on_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_rows, "MAX_ROW_BYTES", 20)
+def test_bad_rows_do_not_depend_on_the_window() -> None:
     data = b'a\n"' + b"x" * 30 + b'\ny"\nb\n' + b"z" * 50 + b"\r\nc\n"
-    expected = rows_of(data)
+    expected = rows_of(data, max_row_bytes=20)
     assert [problem for _, _, problem in expected] == [
         "",
         "quote not closed",
@@ -101,7 +102,7 @@ def test_bad_rows_do_not_depend_on_the_window(monkeypatch: pytest.MonkeyPatch) -
         "",
     ]
     for window_bytes in range(1, 60):
-        assert rows_of(data, window_bytes=window_bytes) == [
+        assert rows_of(data, window_bytes=window_bytes, max_row_bytes=20) == [
             (offset, text, problem) for offset, text, problem in expected
         ]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature, Scalar
+from snapshard.schemas.limits import Limits
 from snapshard.transforms.sources.json import rows as json_rows
 from snapshard.transforms.sources.json.source import JsonLines
 
@@ -129,10 +130,10 @@ def test_a_file_that_no_features_can_be_told_of(reading: Any, content: bytes, wo
 
 def test_a_line_without_end(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_rows, "WINDOW_BYTES", 64)
-    monkeypatch.setattr("snapshard.transforms.sources.json.rows.MAX_LINE_BYTES", 200)
     long = b'{"a": 1, "s": "' + b"x" * 1000 + b'"}\n'
     content = GOOD + long + GOOD + long + long.strip()
-    got = reading.read(JsonLines(reading.write("t.jsonl", content)), features=FEATURES)
+    source = JsonLines(reading.write("t.jsonl", content))
+    got = reading.read(source, features=FEATURES, limits=Limits(max_row_bytes=200))
     assert list(got.rows) == ["t.jsonl#0", f"t.jsonl#{len(GOOD) + len(long)}"]
     assert [reject.reason for reject in got.rejects] == ["line too long"] * 3
     assert got.rejects[1].position == 2 * len(GOOD) + len(long)

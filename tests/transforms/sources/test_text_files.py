@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import snapshard as ss
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import RecipeError, SchemaError
+from snapshard.schemas.limits import Limits
 from snapshard.transforms.sources import text as text_files
 from snapshard.transforms.sources.text import TextFiles
 from snapshard.transforms.storage.opened_source import open_source
@@ -147,10 +148,9 @@ def test_what_is_no_text_is_a_reject_and_loses_nothing_else(reading: Any, bad: b
 
 
 def test_a_line_that_is_too_long(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "MAX_RECORD_BYTES", 1000)
     monkeypatch.setattr(text_files, "_WINDOW_BYTES", 100)
     path = reading.write("a.txt", b"first\n" + b"x" * 5000 + b"\nlast\n")
-    got = reading.read(TextFiles(path))
+    got = reading.read(TextFiles(path), limits=Limits(max_row_bytes=1000))
     assert got.column("text") == [b"first", b"last"]
     assert list(got.rejected) == ["a.txt#6"]
 
