@@ -175,6 +175,9 @@ def test_the_image_must_have_the_size_that_its_boxes_are_for() -> None:
     for path, size in {"a.jpg": "0×100", "b.jpg": "50×0"}.items():
         with pytest.raises(UnlabelledError, match=f"height × width is {size}"):
             rows.find([path])
+    other = document(images=[image(9, "a.jpg"), image(20, "b.jpg"), image(30, "c.jpg", height=9)])
+    digests = [read(content).digest([["c.jpg"]]) for content in (document(), other)]
+    assert digests[0] != digests[1], "whether the image is rejected depends on the size"
 
 
 def test_two_images_of_one_name_are_rejected() -> None:

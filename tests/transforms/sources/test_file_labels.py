@@ -125,6 +125,9 @@ def test_class_folders_named_like_splits_are_refused_unless_they_are_meant() -> 
 def test_no_class_folders() -> None:
     with pytest.raises(DataError, match=r"none of the 1 files.*pattern="):
         infer(labels(), "1.jpg")
+    unread = [dataclasses.replace(file, problem="no permission") for file in files("a/1", "b/2")]
+    with pytest.raises(DataError, match=r"none of the 2 files can be read.*a/1: no permission"):
+        labels().infer(unread, Opened({}))
 
 
 def test_a_pattern_of_the_file_name() -> None:
@@ -301,6 +304,17 @@ def test_a_json_lines_table() -> None:
         "ok": None,
     }
     assert (b["tags"], b["ok"], b["camera.name"]) == (None, 1, None)
+
+
+def test_lines_of_a_table_that_are_no_rows_are_told() -> None:
+    made = labels(table="labels.jsonl")
+    for line in ([1], {}, 7):
+        table = jsonl({"file": "a.jpg", "label": "cat"}, line)
+        features = infer(made, "a.jpg", table=table)
+        assert features == {"label": ClassLabel(("cat",))}
+        (row,) = read(made, features, "b.jpg", table=table)
+        expected = f"labels.jsonl line 2: {line}, expected an object"
+        assert f"1 of its rows cannot be read: {expected}" in row["message"]
 
 
 def test_boxes() -> None:
