@@ -121,6 +121,7 @@ SUBJECTS = {
             "transforms/storage/decompress.py",
         ),
         tests=(
+            "tests/transforms/sources/test_decompress.py",
             "tests/transforms/test_storage.py",
             "tests/transforms/test_store_answers.py",
             "tests/transforms/test_unchanged.py",
