@@ -129,7 +129,7 @@ def with_row(reject: Reject, columns: pa.RecordBatch, row: int) -> Reject:
 def _with_json(reject: Reject, cells: dict[str, Any]) -> Reject:
     texts = {name: json.dumps(value, allow_nan=False) for name, value in cells.items()}
     total = sum(len(json.dumps(name)) + len(text) + 4 for name, text in texts.items())
-    for name in sorted(texts, key=lambda one: (-len(texts[one]), one)):
+    for name in sorted(texts, key=lambda key: (-len(texts[key]), key)):
         if total <= MAX_PAYLOAD_BYTES or len(texts[name]) <= 200:
             break
         total -= len(texts[name])
@@ -173,7 +173,10 @@ def _leaves(array: pa.Array) -> list[bytes]:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         array = array.cast(pa.large_binary())
     values = array.to_pylist()
-    return [one if isinstance(one, bytes) else str(one).encode(errors="replace") for one in values]
+    return [
+        value if isinstance(value, bytes) else str(value).encode(errors="replace")
+        for value in values
+    ]
 
 
 def _scalar(scalar: Any) -> Any:
@@ -186,9 +189,9 @@ def _scalar(scalar: Any) -> Any:
         # Text that is not UTF-8, or a time beyond Python's range; perhaps inside a list.
         pass
     if isinstance(scalar, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
-        return [_scalar(one) for one in scalar.values]
+        return [_scalar(item) for item in scalar.values]
     if isinstance(scalar, pa.StructScalar):
-        return {name: _scalar(one) for name, one in scalar.items()}
+        return {name: _scalar(item) for name, item in scalar.items()}
     if hasattr(scalar, "as_buffer"):
         return _plain_bytes(scalar.as_buffer().to_pybytes())
     number = getattr(scalar, "value", None)
@@ -216,11 +219,11 @@ def _plain(value: Any, depth: int) -> Any:
             return _cut(np.ascontiguousarray(value).tobytes())
         return _plain(value.tolist(), depth + 1)
     if isinstance(value, Mapping):
-        return {str(key): _plain(one, depth + 1) for key, one in value.items()}
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted((_plain(one, depth + 1) for one in value), key=json.dumps)
+        return sorted((_plain(item, depth + 1) for item in value), key=json.dumps)
     if isinstance(value, list | tuple):
-        return [_plain(one, depth + 1) for one in value]
+        return [_plain(item, depth + 1) for item in value]
     return {"python": type(value).__name__, "text": _shown(value)}
 
 

@@ -53,8 +53,8 @@ class IdList:
         if problem := _why_no_list(content):
             raise ValueError(problem)
         lines = content.removeprefix(_UTF8_MARK).split(b"\n")
-        found = {line.removesuffix(b"\r") for line in lines}
-        wanted = {line for line in found if line.strip() and not _is_comment(line)}
+        unique = {line.removesuffix(b"\r") for line in lines}
+        wanted = {line for line in unique if line.strip() and not _is_comment(line)}
         wanted |= {line.strip() for line in wanted}
         ids = {_plain(line) for line in wanted}
         return cls(tuple(line.decode("utf-8", "surrogateescape") for line in sorted(ids)))
@@ -65,7 +65,9 @@ class IdList:
 
         Neither comments nor the order of the lines change it.
         """
-        return hashlib.sha256(b"".join(path_bytes(one) + b"\n" for one in self.ids)).hexdigest()
+        return hashlib.sha256(
+            b"".join(path_bytes(record_id) + b"\n" for record_id in self.ids)
+        ).hexdigest()
 
     @functools.cached_property
     def _held(self) -> frozenset[str]:
@@ -158,8 +160,8 @@ def exclude_records(blocks: Sequence[Block], excluded: IdList, source: Source) -
             numbers: Iterable[int] = range(len(blocks))
         else:
             # Sources that read several splits from one file name the split before it.
-            found = parts.get(path) or parts.get(path.partition("/")[2]) or []
-            numbers = dict.fromkeys(_holding(found, position, by_offset=by_offset))
+            blocks_of_path = parts.get(path) or parts.get(path.partition("/")[2]) or []
+            numbers = dict.fromkeys(_holding(blocks_of_path, position, by_offset=by_offset))
         for number in numbers:
             left_out[number].append(record_id)
     return tuple(

@@ -163,7 +163,7 @@ def take_inventory(
             min_cut_bytes=sizes.min_cut_bytes,
         )
         own = without_prefix(wanted, part.prefix)
-        known = {f.path: found for f in listing.files if (found := _find(cache, f)) is not None}
+        known = {f.path: content for f in listing.files if (content := _find(cache, f)) is not None}
         unknown = [file for file in own if not file.problem and file.path not in known]
         hashed_ns = _settle(unknown)
         num_done += len(own) - len(unknown)
@@ -174,14 +174,14 @@ def take_inventory(
                 num_done += len(batch)
                 progress.advance(STEP, done=num_done)
         taken = [_complete(file, known.get(file.path)) for file in own]
-        contents = {path: found for path, found in known.items() if isinstance(found, Known)}
+        contents = {path: content for path, content in known.items() if isinstance(content, Known)}
         if write:
             cache.write(contents, listed_ns=listing.listed_ns)
         files += with_prefix(taken, part.prefix)
         grouped = group_blocks(
             [_provable(file, hashed_ns=hashed_ns) for file in taken],
-            {path: found.cuts for path, found in contents.items()},
-            parts={path: found.parts for path, found in contents.items() if found.parts},
+            {path: content.cuts for path, content in contents.items()},
+            parts={path: content.parts for path, content in contents.items() if content.parts},
             block_bytes=sizes.block_bytes,
         )
         if listing.excluded is not None and part.source.numbered:
@@ -270,8 +270,8 @@ def _select(source: Source, listed: Sequence[SourceFile]) -> Selection:
 
 def _joined(files: Iterable[tuple[SourcePart, Sequence[SourceFile]]]) -> tuple[SourceFile, ...]:
     """The files of all sources, as paths of the recipe."""
-    found = (with_prefix(own, part.prefix) for part, own in files)
-    return tuple(itertools.chain.from_iterable(found))
+    files_of_parts = (with_prefix(own, part.prefix) for part, own in files)
+    return tuple(itertools.chain.from_iterable(files_of_parts))
 
 
 def _find(cache: HashCache, file: SourceFile) -> Known | str | None:
@@ -566,10 +566,10 @@ def _hash_part(
     return digest.hexdigest()
 
 
-def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:
-    if isinstance(found, Known):
-        return dataclasses.replace(file, sha256=found.sha256, problem="")
-    problem = file.problem or found or "not read"
+def _complete(file: SourceFile, content: Known | str | None) -> SourceFile:
+    if isinstance(content, Known):
+        return dataclasses.replace(file, sha256=content.sha256, problem="")
+    problem = file.problem or content or "not read"
     return dataclasses.replace(file, num_bytes=0, problem=problem)
 
 

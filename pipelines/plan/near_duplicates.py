@@ -228,7 +228,7 @@ class _Sketched:
         facts["content"], facts["split"] = contents, splits
         self._facts.append(facts)
         ids = batch.column(ID).to_pylist()
-        self._id_bytes.append(np.array([len(one) for one in ids], np.int64))
+        self._id_bytes.append(np.array([len(record_id) for record_id in ids], np.int64))
         self._ids.write(b"".join(ids))
         for name, kind in self._kinds.items():
             rows = []
@@ -259,8 +259,8 @@ class _Sketched:
                 swapped = facts["split"][one] > facts["split"][other]
                 first, second = np.where(swapped, other, one), np.where(swapped, one, other)
                 resembles[facts["split"][first], second] = True
-                found = zip(first.tolist(), second.tolist(), likeness.tolist(), strict=True)
-                for a, b, value in found:
+                pairs = zip(first.tolist(), second.tolist(), likeness.tolist(), strict=True)
+                for a, b, value in pairs:
                     splits = int(facts["split"][a]), int(facts["split"][b])
                     best.setdefault(splits, {})[feature, a, b] = value
                 for splits, known in best.items():
@@ -332,9 +332,9 @@ def _alike(
             for start in range(0, len(one), _PAIRS_AT_ONCE):
                 a, b = (rows[start : start + _PAIRS_AT_ONCE] for rows in (one, other))
                 likeness = kind.likeness(sketches, a, b)
-                found = np.flatnonzero(likeness)
-                if len(found):
-                    yield a[found], b[found], likeness[found]
+                alike = np.flatnonzero(likeness)
+                if len(alike):
+                    yield a[alike], b[alike], likeness[alike]
 
 
 def _digests(bands: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:

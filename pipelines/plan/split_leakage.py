@@ -61,9 +61,9 @@ def find_leaks(
     rows = read_rows(entries, used, workspace=workspace, suffix=suffix, stop=stop)
     counts: Counter[tuple[int, ...]] = Counter()
     if num_parts <= 1:
-        found = list(rows)
-        if found:
-            counts = count_rows(np.concatenate(found))
+        batches = list(rows)
+        if batches:
+            counts = count_rows(np.concatenate(batches))
     else:
         with storage.scratch_folder(workspace.root) as scratch:
             for path in _until(stop, _divide(rows, num_parts, scratch)):
@@ -138,7 +138,7 @@ def read_rows(
     with ThreadPoolExecutor(at_once) as pool:
         files = iter(entries)
         while some := list(itertools.islice(files, at_once)):
-            batches = (batch for found in pool.map(key_file, some) for batch in found)
+            batches = (batch for key_batches in pool.map(key_file, some) for batch in key_batches)
             yield from _rows_of(_until(stop, batches), plans)
 
 
@@ -171,11 +171,11 @@ def split_of_rows(
         keys: uint64[n].
         strata: string[n]; required for stratified splits.
     """
-    found = np.full(len(keys), -1, np.int16)
+    split_of = np.full(len(keys), -1, np.int16)
     for index, plan in enumerate(plans):
         inside = select_rows(plan, _whole(plan), partitions=partitions, keys=keys, strata=strata)
-        found[inside] = index
-    return found
+        split_of[inside] = index
+    return split_of
 
 
 def _whole(plan: SplitPlan) -> ShardPlan:

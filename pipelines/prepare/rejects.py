@@ -42,10 +42,10 @@ def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str)
 
     some = [entry for entry in entries if entry.run.num_rejects]
     with ThreadPoolExecutor(storage.num_requests(workspace.root)) as pool:
-        found = list(pool.map(place, some))
+        placed = list(pool.map(place, some))
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(RejectWriter(path))
-        for *_, entry in sorted(found, key=lambda one: one[:3]):
+        for *_, entry in sorted(placed, key=lambda one: one[:3]):
             with _opened(entry, workspace) as file:
                 for group in range(file.num_row_groups):
                     writer.write(file.read_row_group(group, use_threads=False))
@@ -53,9 +53,9 @@ def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str)
 
 @contextlib.contextmanager
 def _opened(entry: RunEntry, workspace: Workspace) -> Iterator[Any]:
-    found = run_rejects(workspace, entry.run)
-    assert found is not None, "the entry has rejects"
-    with pq.ParquetFile(found) as file:
+    rejects = run_rejects(workspace, entry.run)
+    assert rejects is not None, "the entry has rejects"
+    with pq.ParquetFile(rejects) as file:
         yield file
 
 
@@ -187,7 +187,8 @@ def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: i
     if first.stage == TOTAL and not others:
         return f"{share} (allowed: {first.allowed:,}); nothing was published."
     lines = [
-        f"  {one.stage}: {one.num_rejects:,} rejected, {one.allowed:,} allowed" for one in exceeded
+        f"  {over.stage}: {over.num_rejects:,} rejected, {over.allowed:,} allowed"
+        for over in exceeded
     ]
     return "\n".join([f"{share}; nothing was published. More than max_rejects= allows:", *lines])
 

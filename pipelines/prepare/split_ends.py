@@ -220,11 +220,11 @@ def assign_groups(sizes: Sizes, splits: Splits) -> list[int]:
     shares = [end - start for start, end in zip((Fraction(0), *ends), ends, strict=False)]
     ranked = [sizes[group] for group in order]
     if len(shares) ** len(ranked) <= _TRIED:
-        found = _try_all(ranked, shares)
+        chosen = _try_all(ranked, shares)
     else:
-        found = _improved(ranked, shares)
+        chosen = _improved(ranked, shares)
     assigned = [0] * len(sizes)
-    for group, split in zip(order, found, strict=True):
+    for group, split in zip(order, chosen, strict=True):
         assigned[group] = split
     return assigned
 
@@ -262,7 +262,7 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
         empty = [split for split in range(num_splits) if not members[split]]
         # The last groups, which are the smallest, go to splits that would otherwise stay empty.
         among = empty if len(empty) >= left else range(num_splits)
-        split = min(among, key=lambda one: (over[one], one))
+        split = min(among, key=lambda index: (over[index], index))
         assigned.append(split)
         over[split] += weight
         members[split] += 1
@@ -271,7 +271,7 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
         here, weight = assigned[group], weights[group]
         if members[here] == 1:
             return False
-        there = min(range(num_splits), key=lambda one: (over[one], one))
+        there = min(range(num_splits), key=lambda index: (over[index], index))
         # The change of the sum of squares, divided by twice the weight.
         if there == here or over[there] - over[here] + weight >= 0:
             return False

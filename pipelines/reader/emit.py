@@ -111,11 +111,11 @@ def emit_reader(facts: ReaderFacts) -> dict[str, str]:
     Raises:
         ValueError: if the fingerprint or the version is malformed.
     """
-    found = {
+    files = {
         reader_file(path.name): path.read_text(encoding="utf-8")
         for path in sorted(RUNTIME.glob("*.py"))
     }
-    return found | {READER_FACTS: facts_text(facts)}
+    return files | {READER_FACTS: facts_text(facts)}
 
 
 def facts_text(facts: ReaderFacts) -> str:
@@ -176,8 +176,8 @@ def _names(feature: Feature) -> Sequence[str] | None:
 def _box_classes(features: Features) -> str | None:
     """The feature with the classes of bounding boxes; None if there are several or none."""
     boxes = [feature for feature in features.values() if isinstance(feature, BoundingBoxes)]
-    found = {name for one in boxes for name in one.per_box if name in features}
-    classes = [name for name in sorted(found) if _names(features[name]) is not None]
+    labels = {name for feature in boxes for name in feature.per_box if name in features}
+    classes = [name for name in sorted(labels) if _names(features[name]) is not None]
     return classes[0] if len(classes) == 1 else None
 
 

@@ -56,8 +56,8 @@ def canonicalize_serving(path: str) -> None:
     model = saved_model_pb2.SavedModel.FromString(Path(path).read_bytes())
     names: dict[str, str] = {}
     for graph in model.meta_graphs:
-        found = [function.signature.name for function in graph.graph_def.library.function]
-        numbered = sorted(found, key=lambda name: (_counter(name), name))
+        old_names = [function.signature.name for function in graph.graph_def.library.function]
+        numbered = sorted(old_names, key=lambda name: (_counter(name), name))
         for index, name in enumerate(numbered):
             names[name] = f"{_COUNTER.sub('', name)}_{index}"
     counters = {_counter(old): _counter(new) for old, new in names.items()}
@@ -78,10 +78,10 @@ def canonicalize_serving(path: str) -> None:
     def renamed(text: str) -> str:
         if text not in names and _captures(text):
             of_kind = ranks[_is_table(text)]
-            return _NUMBER.sub(lambda found: f"_{of_kind[int(found[1])]}", text)
+            return _NUMBER.sub(lambda match: f"_{of_kind[int(match[1])]}", text)
         # Unused inputs of a loop or branch are named after the enclosing function.
         return names.get(text) or _UNUSED.sub(
-            lambda found: f"_{counters.get(int(found[1]), int(found[1]))}{found[2]}", text
+            lambda match: f"_{counters.get(int(match[1]), int(match[1]))}{match[2]}", text
         )
 
     _rename(model, renamed)

@@ -421,7 +421,9 @@ class Reach:
         """Indexes the nodes by name; changes nothing."""
         self._graph_def = graph_def
         self.nodes = {node.name: node for node in graph_def.node}
-        self._functions = {one.signature.name: one for one in graph_def.library.function}
+        self._functions = {
+            function.signature.name: function for function in graph_def.library.function
+        }
         self._of_function: dict[str, list[set[int]]] = {}
 
     def before(self, tensors: Iterable[str], *, control: bool = True) -> set[str]:
@@ -464,13 +466,15 @@ class Reach:
         """For each output of a function, the numbers of the arguments on which it depends."""
         name = function.signature.name
         if name not in self._of_function:
-            arguments = {one.name: n for n, one in enumerate(function.signature.input_arg)}
+            arguments = {
+                argument.name: n for n, argument in enumerate(function.signature.input_arg)
+            }
             nodes = {node.name: node for node in function.node_def}
             self._of_function[name] = [
                 {
-                    arguments[found]
-                    for found in _walk([function.ret[output.name]], nodes, self._data_of)
-                    if found in arguments
+                    arguments[argument]
+                    for argument in _walk([function.ret[output.name]], nodes, self._data_of)
+                    if argument in arguments
                 }
                 for output in function.signature.output_arg
             ]

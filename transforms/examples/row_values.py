@@ -182,7 +182,7 @@ def _each(value: Any, convert: Callable[[Any], int]) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
         return value
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
-        return [convert(one) for one in value]
+        return [convert(item) for item in value]
     return convert(value)
 
 
@@ -255,7 +255,7 @@ def _array(name: str, feature: Feature, value: Any, form: TensorForm) -> Array:
         if array.dtype == np.float64 and form.dtype not in FLOATS and array.size:
             # NumPy converts a mix of small and huge integers to floats.
             exact: Array = np.asarray(value, object)
-            return exact if all(type(one) is int for one in exact.ravel()) else array
+            return exact if all(type(number) is int for number in exact.ravel()) else array
         if array.dtype == np.float64 and form.dtype in FLOATS and not isinstance(value, np.ndarray):
             large = np.abs(array) >= 1 << PRECISION[form.dtype]
             if large.any():
@@ -275,7 +275,7 @@ def _with_shape(name: str, feature: Feature, array: Array, form: TensorForm) -> 
 
 def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
     kinds = "b" if dtype == "bool" else "fiu" if dtype in FLOATS else "iu"
-    is_exact = array.dtype == object and all(type(one) is int for one in array.ravel())
+    is_exact = array.dtype == object and all(type(number) is int for number in array.ravel())
     is_number = array.dtype.kind in kinds or (is_exact and dtype != "bool")
     if dtype in FLOATS and array.dtype == numpy_dtype("bfloat16"):
         is_number = True
@@ -307,12 +307,12 @@ def _check_exact(name: str, feature: Feature, given: Array, dtype: str) -> None:
     """
     values = given.ravel()
     if values.dtype == object:
-        values = values[[isinstance(one, int | np.integer) for one in values]]
+        values = values[[isinstance(number, int | np.integer) for number in values]]
     fits = holds_exactly(values, dtype)
     if not fits.all():
-        found = str(int(values[~fits][0]))
+        integer = str(int(values[~fits][0]))
         fix = f"{dtype} does not hold that integer: give a float, or declare a wider type."
-        raise unfit(name, feature, found, fix)
+        raise unfit(name, feature, integer, fix)
 
 
 def _in_range(values: Array, cast: Array, dtype: str) -> bool:
@@ -349,7 +349,7 @@ def _decoded(name: str, feature: Feature, text: bytes) -> str:
 
 
 def _mapped(array: Array, convert: Callable[[Any], object]) -> Array:
-    return _objects([convert(one) for one in array.ravel().tolist()], array.shape)
+    return _objects([convert(value) for value in array.ravel().tolist()], array.shape)
 
 
 def _objects(values: list[Any], shape: tuple[int, ...]) -> Array:

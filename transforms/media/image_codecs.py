@@ -386,8 +386,10 @@ def _tiff_orientation(tiff: Any) -> Any:
     tags = tf.reduce_sum(entries[:, :2] * pair, 1)
     values = tf.reduce_sum(entries[:, 8:10] * pair, 1)
     wanted = (tags == 0x0112) & (tf.range(_MAX_EXIF_ENTRIES, dtype=tf.int64) < num_entries)
-    found = tf.boolean_mask(values, wanted)
-    value = tf.cond(tf.size(found) > 0, lambda: found[0], lambda: tf.constant(1, tf.int64))
+    orientations = tf.boolean_mask(values, wanted)
+    value = tf.cond(
+        tf.size(orientations) > 0, lambda: orientations[0], lambda: tf.constant(1, tf.int64)
+    )
     return tf.where((value >= 1) & (value <= 8), value, tf.constant(1, tf.int64))
 
 
@@ -454,10 +456,10 @@ class JpegCheck:
         """Whether all images decode to the stated heights and widths, ``int[n, 2]``."""
         with self._tf.device("/CPU:0"):
             try:
-                found = self._sizes(self._tf.constant(data.to_numpy(zero_copy_only=False)))
+                sizes = self._sizes(self._tf.constant(data.to_numpy(zero_copy_only=False)))
             except self._tf.errors.OpError:
                 return False
-        return bool(np.array_equal(found.numpy(), (stated + 7) // 8))
+        return bool(np.array_equal(sizes.numpy(), (stated + 7) // 8))
 
 
 def _are_jpegs(data: pa.LargeBinaryArray) -> bool:

@@ -118,10 +118,10 @@ class Summary:
         """Facts shared by all images, by feature."""
         merged: dict[str, ImageFacts] = {}
         if isinstance(self.entries, RunTable):
-            found = self.entries.image_facts()
+            facts_of_runs = self.entries.image_facts()
         else:
-            found = [dict(entry.run.image_facts) for entry in self.entries]
-        for of_run in found:
+            facts_of_runs = [dict(entry.run.image_facts) for entry in self.entries]
+        for of_run in facts_of_runs:
             for name, facts in of_run.items():
                 merged[name] = merged[name].merge(facts) if name in merged else facts
         return merged
@@ -176,10 +176,10 @@ def _contents(workspace: Workspace, name: str) -> str:
 
     def read(file: tuple[int, str]) -> str:
         url, what = _url(workspace, name, *file), _what(name, *file)
-        found = artifact_digest(url, what=what)
-        if found is None:
+        digest = artifact_digest(url, what=what)
+        if digest is None:
             raise _damaged(workspace, name)
-        return found
+        return digest
 
     with ThreadPoolExecutor(storage.num_requests(workspace.root)) as pool:
         return hashlib.sha256("\n".join(pool.map(read, files)).encode()).hexdigest()
@@ -234,10 +234,10 @@ def read_summary(workspace: Workspace, name: str) -> Summary:
     Raises:
         DamagedWorkError: if it is missing or damaged.
     """
-    found = find_summary(workspace, name)
-    if found is None:
+    summary = find_summary(workspace, name)
+    if summary is None:
         raise _damaged(workspace, name)
-    return found
+    return summary
 
 
 def remove_summary(workspace: Workspace, name: str) -> None:
@@ -355,8 +355,8 @@ class RunPart:
         starts = np.concatenate([np.zeros(1, np.int64), self._stop])
         for index, row in enumerate(rows):
             middle = int(self._middle[row])
-            found = zip(self._facts.values(), facts, strict=True)
-            stages, images = (known[places[index]] for known, places in found)
+            indexed = zip(self._facts.values(), facts, strict=True)
+            stages, images = (known[places[index]] for known, places in indexed)
             info = RunInfo(
                 **{n: column[index] for n, column in zip(_PLAIN, plain, strict=True)},
                 batches=Batches(batches, int(starts[row]), middle),
@@ -447,8 +447,8 @@ class RunTable(Sequence[RunEntry]):
 
     def image_facts(self) -> list[dict[str, ImageFacts]]:
         """The distinct image facts of all runs."""
-        found = (part.runs.column("image_facts").dictionary for part in self._parts)
-        texts = {text for names in found for text in names.to_pylist()}
+        dictionaries = (part.runs.column("image_facts").dictionary for part in self._parts)
+        texts = {text for names in dictionaries for text in names.to_pylist()}
         return [_facts_of(json.loads(text)) for text in sorted(texts)]
 
     def of_lowest_keys(self, number: int) -> list[RunEntry]:

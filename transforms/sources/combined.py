@@ -149,9 +149,9 @@ class Sources:
         selected: list[SourceFile] = []
         skipped = Counter[str]()
         for name, source in self.in_order():
-            found = source.select(without_prefix(files, f"{name}/"))
-            selected += with_prefix(found.files, f"{name}/")
-            skipped.update(found.num_skipped)
+            selection = source.select(without_prefix(files, f"{name}/"))
+            selected += with_prefix(selection.files, f"{name}/")
+            skipped.update(selection.num_skipped)
         return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
 
     def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
@@ -185,7 +185,7 @@ class Sources:
         ``block.missing`` names the features that this source lacks: they are missing values.
         """
         schema = wire_schema(features)
-        own = {name: one for name, one in features.items() if name not in block.missing}
+        own = {name: feature for name, feature in features.items() if name not in block.missing}
         name, _ = _divided(block.ranges[0].path)
         source, prefix = self._source(name), f"{name}/"
         suffix = self.suffix_of(source)
@@ -199,7 +199,7 @@ class Sources:
             yield RawBatch(
                 ids=[f"{prefix}{record_id}{suffix}" for record_id in batch.ids],
                 columns=_completed(batch.columns, schema),
-                rejects=tuple(_renamed(one, prefix, suffix) for one in batch.rejects),
+                rejects=tuple(_renamed(reject, prefix, suffix) for reject in batch.rejects),
                 num_filtered=batch.num_filtered,
             )
 
@@ -217,7 +217,7 @@ class Sources:
         source, part = self._source(name), _opened_part(opened, name)
         rows: object = [part.side_digest(url) for url in source.side_urls]
         if isinstance(source, HasRows) and source.side_urls:
-            own = {name: one for name, one in features.items() if name not in block.missing}
+            own = {name: feature for name, feature in features.items() if name not in block.missing}
             inner = Block(tuple(without_prefix(block.ranges, f"{name}/")))
             rows = source.rows_digest(inner, features=own, opened=part)
         return digest({"numbered": self.numbered, "rows": rows, "source": _described(source)})[:32]
@@ -403,7 +403,7 @@ class JoinedFeatures:
     """The features that each source lacks, by its name."""
 
 
-def join_features(found: Mapping[str, Features]) -> JoinedFeatures:
+def join_features(by_source: Mapping[str, Features]) -> JoinedFeatures:
     """Joins the features of several sources.
 
     A feature is optional if it is in one source, or if a source lacks it. The classes of a
@@ -412,7 +412,7 @@ def join_features(found: Mapping[str, Features]) -> JoinedFeatures:
     must be equal.
 
     Args:
-        found: Flat features of each source, by the source's name.
+        by_source: Flat features of each source, by the source's name.
 
     Raises:
         SchemaError: if two sources have a feature in different types, or one lacks a feature that
@@ -420,7 +420,7 @@ def join_features(found: Mapping[str, Features]) -> JoinedFeatures:
     """
     joined: dict[str, Feature] = {}
     first: dict[str, str] = {}
-    for source, features in found.items():
+    for source, features in by_source.items():
         for name, feature in features.items():
             if name not in joined:
                 joined[name], first[name] = feature, source
@@ -428,14 +428,14 @@ def join_features(found: Mapping[str, Features]) -> JoinedFeatures:
             both = _join(joined[name], feature)
             if both is None:
                 raise SchemaError(
-                    f"Sources: {name!r} is {written(found[first[name]][name])} in "
+                    f"Sources: {name!r} is {written(by_source[first[name]][name])} in "
                     f"{first[name]!r}, and {written(feature)} in {source!r}. Give it one type, "
                     "for example with types= of one source, or another name in one of them."
                 )
             joined[name] = both
     missing = {
         source: tuple(name for name in joined if name not in features)
-        for source, features in found.items()
+        for source, features in by_source.items()
     }
     for source, names in missing.items():
         for name in names:
@@ -525,10 +525,10 @@ def _wider(one: Dtype, other: Dtype) -> Dtype | None:
 
 
 def _optional(feature: Any) -> Feature:
-    found: Feature = (
+    optional: Feature = (
         feature if is_optional(feature) else dataclasses.replace(feature, optional=True)
     )
-    return found
+    return optional
 
 
 def _made_optional(name: str, feature: Feature, source: str, lacking: str) -> Feature:

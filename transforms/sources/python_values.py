@@ -151,7 +151,7 @@ def array_feature(dtype: Dtype, shapes: Many[tuple[int, ...]], *, optional: bool
 
 
 def _of_lists(name: str, lists: Many[Any], *, optional: bool, where: str, remedy: str) -> Feature:
-    items = [item for one in lists for item in one]
+    items = [item for values in lists for item in values]
     if not items:
         raise SchemaError(f"{where}{name!r} is an empty list in all records. {remedy}")
     of = value_feature(name, items, optional=False, where=where, remedy=remedy)
@@ -210,7 +210,7 @@ def _codes(name: str, feature: Feature, values: tuple[int, ...], value: object) 
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_codes(name, feature, values, one) for one in value]
+        return [_codes(name, feature, values, item) for item in value]
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         number: Any = float(value) if isinstance(value, str) else value
         if int(number) == number:

@@ -268,12 +268,12 @@ class Records(_Split):
             self._position(indices[odd[0]])  # raises
         positions = self._first + numbers % max(1, len(self))
         order = np.argsort(positions, kind="stable")
-        found: list[Any] = [{}] * len(positions)
+        records: list[Any] = [{}] * len(positions)
         for at, record in zip(
             order.tolist(), self._read(positions[order], self._files), strict=True
         ):
-            found[at] = self._values(record)
-        return found
+            records[at] = self._values(record)
+        return records
 
     def _position(self, index: SupportsIndex) -> int:
         number = operator.index(index)
@@ -472,8 +472,8 @@ class Stream(_Split):
                 slots = slots[order.last[given - turns :]]
             by_input = np.argsort(slots)
             held = [None] * len(slots)
-            found = self._read(order.positions(slots[by_input]), files)
-            for slot, record in zip(by_input.tolist(), found, strict=True):
+            records = self._read(order.positions(slots[by_input]), files)
+            for slot, record in zip(by_input.tolist(), records, strict=True):
                 held[slot] = record
         for first in range(order.size + done, order.total, _BLOCK):
             inputs = np.arange(first, min(first + _BLOCK, order.total))
@@ -560,8 +560,8 @@ class _Order:
         """Positions of these inputs in the stored order."""
         piece = np.searchsorted(self._input_ends, inputs, side="right")
         begins = np.concatenate([[0], self._input_ends])[piece]
-        found: _Positions = self._starts[piece] + inputs - begins
-        return found
+        positions: _Positions = self._starts[piece] + inputs - begins
+        return positions
 
     def slots(self, num: int) -> _Positions:
         """The slots of the next inputs."""

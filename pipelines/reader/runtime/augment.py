@@ -60,14 +60,14 @@ def augment_batches(plan: Plan) -> Plan:
                 changed = augment_batch(batch, seeds)
             _check_result("augment_batch", changed, batch)
             if any(
-                tf.type_spec_from_value(one).shape.rank == 0 for one in tf.nest.flatten(changed)
+                tf.type_spec_from_value(value).shape.rank == 0 for value in tf.nest.flatten(changed)
             ):
                 raise ValueError("augment_batch= must return values of a batch, found a scalar.")
             return changed
         with explained("augment", "example, seed", options):
             like = _returned(augment, batch, seeds)
         _check_result("augment", like, batch)
-        is_ragged = any(isinstance(one, tf.RaggedTensor) for one in tf.nest.flatten(batch))
+        is_ragged = any(isinstance(value, tf.RaggedTensor) for value in tf.nest.flatten(batch))
         spec = tf.nest.map_structure(functools.partial(_spec, is_ragged), like)
         return map_each(lambda pair: augment(*pair), (batch, seeds), spec)
 
@@ -168,43 +168,43 @@ def _stacked(augment: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     ``tf.map_fn`` would make a batch of each element, and ``Dataset.map`` then stack the batches.
     """
 
-    def stack(found: Any) -> Any:
-        if isinstance(found, list):
-            return tf.convert_to_tensor(found)
-        if isinstance(found, Mapping):
-            return {key: stack(value) for key, value in found.items()}
-        if isinstance(found, tuple):
-            return tuple(map(stack, found))
-        return found
+    def stack(result: Any) -> Any:
+        if isinstance(result, list):
+            return tf.convert_to_tensor(result)
+        if isinstance(result, Mapping):
+            return {key: stack(value) for key, value in result.items()}
+        if isinstance(result, tuple):
+            return tuple(map(stack, result))
+        return result
 
     return lambda example, seed: stack(augment(example, seed))
 
 
-def _check_result(name: str, found: Any, batch: Any) -> None:
+def _check_result(name: str, result: Any, batch: Any) -> None:
     """Raises ValueError if a function does not return an example, or returns its seed as a label.
 
     Args:
         name: "augment" or "augment_batch".
-        found: The result.
+        result: The result.
         batch: A batch, a dict or a pair.
     """
-    if found is None or any(one is None for one in tf.nest.flatten(found)):
-        raise ValueError(f"{name}= must return the changed example, found {found!r}.")
-    if isinstance(found, tuple):
-        is_example = len(found) in (2, 3) and not _holds_seed(found, batch)
+    if result is None or any(value is None for value in tf.nest.flatten(result)):
+        raise ValueError(f"{name}= must return the changed example, found {result!r}.")
+    if isinstance(result, tuple):
+        is_example = len(result) in (2, 3) and not _holds_seed(result, batch)
     else:
-        is_example = isinstance(found, Mapping) and isinstance(batch, Mapping)
+        is_example = isinstance(result, Mapping) and isinstance(batch, Mapping)
     if not is_example:
         form = "(features, label) or (features, label, sample_weight)"
         if isinstance(batch, Mapping):
             form = f"a dict, {form}"
-        kinds = tf.nest.map_structure(lambda one: tf.as_dtype(one.dtype).name, found)
+        kinds = tf.nest.map_structure(lambda value: tf.as_dtype(value.dtype).name, result)
         raise ValueError(f"{name}= must return {form}, found {kinds}. {_forms(name)}")
 
 
-def _holds_seed(found: tuple[Any, ...], batch: Any) -> bool:
+def _holds_seed(result: tuple[Any, ...], batch: Any) -> bool:
     """Whether a result ends with a seed, as that of a function written for (features, label)."""
-    *examples, last = found
+    *examples, last = result
     shape = tf.TensorShape(getattr(last, "shape", None))
     if not shape.rank or shape[-1] != 2 or not tf.as_dtype(last.dtype).is_integer:
         return False

@@ -282,7 +282,9 @@ def _size_of(batch: Any) -> int:
 def _bytes_of(batch: Any) -> int:
     """The size of a batch's tensors, without strings."""
     tensors = tf.nest.flatten(batch, expand_composites=True)
-    return sum(int(tf.size(one)) * one.dtype.size for one in tensors if one.dtype != tf.string)
+    return sum(
+        int(tf.size(tensor)) * tensor.dtype.size for tensor in tensors if tensor.dtype != tf.string
+    )
 
 
 def _machine_seconds() -> float:
@@ -389,7 +391,7 @@ def _rate(stage: Stage) -> float:
 def _advice(measured: Measured, stage: str) -> list[str]:
     """What to change if this stage limits training: only what the options allow."""
     options, num_shards = measured.options, len(measured.shards)
-    has_photos = any(one.get("storage") == "encoded" for one in facts.FEATURES.values())
+    has_photos = any(feature.get("storage") == "encoded" for feature in facts.FEATURES.values())
     advice = []
     if stage == "read":
         if options.local_copy is None and measured.allows(local_copy="/a/folder"):

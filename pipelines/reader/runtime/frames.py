@@ -43,12 +43,12 @@ class Inflated:
 
     def read(self, offset: int, size: int) -> bytes:
         """Uncompressed bytes from an offset; fewer where the file ends or is damaged."""
-        found = bytearray()
+        content = bytearray()
         with contextlib.suppress(EOFError, OSError, zlib.error):
             self._stream.seek(offset)
-            while part := self._stream.read(min(size - len(found), 1 << 16)):
-                found += part
-        return bytes(found)
+            while part := self._stream.read(min(size - len(content), 1 << 16)):
+                content += part
+        return bytes(content)
 
 
 def fault_of(frame: bytes, length: int, check: bool) -> str:

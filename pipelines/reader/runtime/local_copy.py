@@ -177,8 +177,8 @@ class _Copies:
         """Waits for the copy: (its path; the error, if it failed)."""
         with self.changed:
             while True:
-                found, error = self.wait_for(url)
-                if found or error:
+                copy, error = self.wait_for(url)
+                if copy or error:
                     break
                 self.changed.wait(_WAIT_S)  # removed meanwhile, or an iterator was restored
             return b"" if error else self._file(url).local.encode(), error
@@ -272,8 +272,8 @@ def copies_in(folder: str) -> _Copies:
     if key not in registry:
         os.makedirs(stem, exist_ok=True)
         registry[key] = _Copies(stem, logging.getLogger(facts.NAME))
-    found: _Copies = registry[key]
-    return found
+    copies: _Copies = registry[key]
+    return copies
 
 
 def _ensure_copied(file: _File) -> int:
@@ -283,10 +283,10 @@ def _ensure_copied(file: _File) -> int:
     """
     part, damaged = f"{file.local}.part", None
     while _is_running():
-        found = _stamp(file.local)
-        if found not in (None, damaged) and _is_whole(file) and _sha256(file.local) == file.sha256:
+        stamp = _stamp(file.local)
+        if stamp not in (None, damaged) and _is_whole(file) and _sha256(file.local) == file.sha256:
             return 0
-        damaged = found
+        damaged = stamp
         with open(part, "ab") as target:
             if _is_locked(target, part):
                 if _stamp(file.local) == damaged:
@@ -379,10 +379,10 @@ def _is_whole(file: _File) -> bool:
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _sha256(path: str) -> str:
@@ -405,10 +405,10 @@ def slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(variant, elements.element_spec)
 
 
-def _checked(found: tuple[Any, Any]) -> Any:
+def _checked(result: tuple[Any, Any]) -> Any:
     """The first of two strings; raises the second, if it is not empty."""
-    with tf.control_dependencies([tf.debugging.Assert(tf.equal(found[1], b""), [found[1]])]):
-        return tf.ensure_shape(tf.identity(found[0]), [])
+    with tf.control_dependencies([tf.debugging.Assert(tf.equal(result[1], b""), [result[1]])]):
+        return tf.ensure_shape(tf.identity(result[0]), [])
 
 
 def _call(function: Any, argument: Any, dtypes: Any) -> Any:

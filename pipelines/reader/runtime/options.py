@@ -192,8 +192,8 @@ _INTEGERS = (
 def _with_plain_integers(value: Any) -> Any:
     """Python's integers instead of NumPy's, also within tuples and lists."""
     if isinstance(value, tuple | list):
-        found = map(_with_plain_integers, value)
-        return list(found) if isinstance(value, list) else tuple(found)
+        plain = map(_with_plain_integers, value)
+        return list(plain) if isinstance(value, list) else tuple(plain)
     try:
         return value if isinstance(value, bool) else operator.index(value)
     except TypeError:  # not an integer
@@ -250,7 +250,8 @@ def _check_start(start: Any) -> None:
         is_valid = _is_integer(start) and start >= 0
     else:
         is_valid = isinstance(start, list | tuple) and all(
-            _are_integers(one, 3) and one[0] >= 0 and min(one[1:]) >= 1 for one in start
+            _are_integers(position, 3) and position[0] >= 0 and min(position[1:]) >= 1
+            for position in start
         )
     if not is_valid:
         raise ValueError(
@@ -359,5 +360,5 @@ def _are_integers(value: Any, num: int) -> bool:
     return (
         isinstance(value, list | tuple)
         and len(value) == num
-        and all(_is_integer(one) and abs(one) < 2**31 for one in value)
+        and all(_is_integer(number) and abs(number) < 2**31 for number in value)
     )

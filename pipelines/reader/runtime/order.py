@@ -136,11 +136,11 @@ class Dealing:
         are far apart, and if the number of workers is a power of two, each worker reads one
         contiguous part of the split.
         """
-        found = 0
+        position = 0
         for radix in self._radices:
             stream, digit = divmod(stream, radix)
-            found = found * radix + digit
-        return found
+            position = position * radix + digit
+        return position
 
     def num_records(self, worker: int) -> int:
         """Records of one worker per epoch."""

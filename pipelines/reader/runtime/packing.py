@@ -41,8 +41,8 @@ def pack_lists(plan: Plan) -> Plan:
     def pack(serialized: Any) -> dict[str, Any]:
         parsed = dict(named(parse(serialized)))
         values = {name: parsed[name] for name in lists}
-        found = _split(values, length) if len(lists) == 1 else _unsplit(values, length)
-        lengths = tf.stack([one.row_lengths() for one in found.values()], axis=1)
+        pieces = _split(values, length) if len(lists) == 1 else _unsplit(values, length)
+        lengths = tf.stack([piece.row_lengths() for piece in pieces.values()], axis=1)
         rows = tf.numpy_function(_rows, [lengths, length], tf.int64, stateful=False)
         rows = tf.ensure_shape(rows, [None])
         order = tf.argsort(rows, stable=True)
@@ -51,11 +51,11 @@ def pack_lists(plan: Plan) -> Plan:
         counts = tf.math.bincount(rows, minlength=num, dtype=tf.int64)  # of segments in each row
         segments = tf.ragged.range(counts).flat_values + 1
         packed: dict[str, Any] = {}
-        for number, (name, one) in enumerate(found.items()):
+        for number, (name, piece) in enumerate(pieces.items()):
             each = lengths[:, number]
             totals = tf.math.unsorted_segment_sum(each, rows, num)
             columns = {
-                name: tf.gather(one, order).flat_values,
+                name: tf.gather(piece, order).flat_values,
                 f"{name}_segments": tf.cast(tf.repeat(segments, each), tf.int32),
                 f"{name}_positions": tf.cast(tf.ragged.range(each).flat_values, tf.int32),
             }

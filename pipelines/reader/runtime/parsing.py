@@ -180,13 +180,13 @@ def _conversion(
     if scale is not None and not kind.is_floating:
         raise ValueError(f"scale={scale} needs a floating-point dtype, found {kind.name}.")
     as_stored = dtype is None and scale is None
-    for one, feature in features.items():
+    for column, feature in features.items():
         stored = tf.as_dtype("uint8" if is_clip(feature) else feature.get("dtype", "uint8"))
         is_image = feature["kind"] == "image" or is_clip(feature)
         if is_image and scale is None and not as_stored and float(kind.max) < stored.max:
             raise ValueError(
-                f"dtype={dtype!r} cannot hold the pixels of {one!r}, which are {stored.name}: pass "
-                "a larger type, or float16 with scale=."
+                f"dtype={dtype!r} cannot hold the pixels of {column!r}, which are {stored.name}: "
+                "pass a larger type, or float16 with scale=."
             )
 
     def convert(images: Any) -> Any:
@@ -293,10 +293,10 @@ def _lists_present(serialized: Any, lists: dict[str, str]) -> Values:
     """bool[batch] by mask: whether a list exists; ``parse_example`` returns it as empty if not."""
     part = functools.partial(tf.io.decode_proto, output_types=[tf.string])
     (features,) = part(serialized, "tensorflow.Example", ["features"]).values
-    found = part(features[:, 0], "tensorflow.Features", ["feature"])
-    (keys,) = part(found.values[0], "tensorflow.Features.FeatureEntry", ["key"]).values
+    entries = part(features[:, 0], "tensorflow.Features", ["feature"])
+    (keys,) = part(entries.values[0], "tensorflow.Features.FeatureEntry", ["key"]).values
     is_there = {mask: tf.reduce_any(keys == name, axis=[1, 2]) for mask, name in lists.items()}
-    return {mask: tf.ensure_shape(one, serialized.shape) for mask, one in is_there.items()}
+    return {mask: tf.ensure_shape(flags, serialized.shape) for mask, flags in is_there.items()}
 
 
 def _tensor(value: Any, feature: dict[str, Any], sizes: Any) -> Any:
@@ -324,8 +324,8 @@ def _unpacked(value: Any, feature: dict[str, Any]) -> Any:
         lengths = tf.cast(tf.strings.length(value) // dtype.size, tf.int64)
         return tf.RaggedTensor.from_row_lengths(flat, lengths)
     if "default" in feature:
-        found = tf.io.decode_raw(value, dtype, fixed_length=dtype.size)[:, 0]
-        return tf.where(value == b"", tf.cast(feature["default"], dtype), found)
+        decoded = tf.io.decode_raw(value, dtype, fixed_length=dtype.size)[:, 0]
+        return tf.where(value == b"", tf.cast(feature["default"], dtype), decoded)
     return tf.reshape(tf.io.decode_raw(value, dtype), [value.shape[0] or -1, *shape])
 
 

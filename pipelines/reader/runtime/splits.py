@@ -94,8 +94,8 @@ def select(split: Split) -> Selection:
     """
     if isinstance(split, str):
         texts = split.split("+")
-    elif isinstance(split, list | tuple) and all(isinstance(one, str) for one in split):
-        texts = [text for one in split for text in one.split("+")]
+    elif isinstance(split, list | tuple) and all(isinstance(name, str) for name in split):
+        texts = [text for name in split for text in name.split("+")]
     else:
         texts = []
     if not texts:
@@ -162,10 +162,10 @@ def fold_names() -> list[str]:
 
 def _part(text: str) -> Part:
     """One split or part of a split."""
-    found = _PART.fullmatch(text)
-    if found is None:
+    match = _PART.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is not a split. {_FORMS}")
-    name, *bounds = found.groups()
+    name, *bounds = match.groups()
     if name not in facts.NUM_EXAMPLES:
         names = ", ".join(facts.NUM_EXAMPLES)
         raise ValueError(f"{facts.NAME} has no split {name!r}, only {names}. {_FORMS}")

@@ -132,8 +132,8 @@ def infinite(values: pa.Array, feature: CellFeature) -> list[int]:
     if feature.dtype in ("float16", "bfloat16"):
         values = _narrowed(values, feature.dtype)
     numbers = values.to_numpy(zero_copy_only=False)  # a missing one is NaN
-    found: list[int] = np.flatnonzero(np.isinf(numbers)).tolist()
-    return found
+    rows: list[int] = np.flatnonzero(np.isinf(numbers)).tolist()
+    return rows
 
 
 def unfit_texts(texts: pa.Array, kind: pa.DataType) -> Mask:
@@ -163,8 +163,8 @@ def _in_range(text: bytes, kind: pa.DataType) -> bool:
     return len(digits) <= 20 and int(digits or b"0") < (1 << bits - 1) + negative
 
 
-def _mask(found: pa.Array) -> Mask:
-    mask: Mask = found.to_numpy(zero_copy_only=False).astype(bool)
+def _mask(flags: pa.Array) -> Mask:
+    mask: Mask = flags.to_numpy(zero_copy_only=False).astype(bool)
     return mask
 
 
@@ -474,11 +474,11 @@ class CellReader:
         self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
     ) -> Iterator[tuple[int, bytes]]:
         """Rows whose number became infinite without being written as an infinity."""
-        found = infinite(values, column.feature)
-        if not found:
+        places = infinite(values, column.feature)
+        if not places:
             return
-        texts = self._table.texts(rows.take(kept[found]), column.index)
-        for row, cell in zip(found, texts.to_pylist(), strict=True):
+        texts = self._table.texts(rows.take(kept[places]), column.index)
+        for row, cell in zip(places, texts.to_pylist(), strict=True):
             if not _INFINITY.fullmatch(cell.decode(errors="replace")):
                 yield row, cell
 
@@ -489,16 +489,16 @@ class CellReader:
         feature = column.feature
         if not isinstance(feature, Scalar) or feature.dtype not in PRECISION:
             return
-        found, integers = self._table.written_integers(
+        places, integers = self._table.written_integers(
             rows, kept, column.index, values=values, smallest=1 << PRECISION[feature.dtype]
         )
         unfit = ~holds_exactly(integers, feature.dtype)
-        yield from zip(found[unfit].tolist(), integers[unfit].tolist(), strict=True)
+        yield from zip(places[unfit].tolist(), integers[unfit].tolist(), strict=True)
 
 
 def _rows_where(mask: pa.Array) -> list[int]:
-    found: list[int] = pc.indices_nonzero(mask).to_pylist()
-    return found
+    rows: list[int] = pc.indices_nonzero(mask).to_pylist()
+    return rows
 
 
 def _row_problem(rows: Rows) -> str:

@@ -262,10 +262,10 @@ class Csv:
                     f"features= declares {name!r} as {feature}; a CSV column can be a Scalar, "
                     "ClassLabel, Text or Timestamp."
                 )
-            found = num_columns[name]
-            if found != 1 and not (found == 0 and self.columns == UNION):
+            num = num_columns[name]
+            if num != 1 and not (num == 0 and self.columns == UNION):
                 raise SchemaError(
-                    f"{table.path} has {found or 'no'} columns named {name!r}, expected one. Its "
+                    f"{table.path} has {num or 'no'} columns named {name!r}, expected one. Its "
                     f"columns are {', '.join(map(repr, table.header))}."
                 )
 
@@ -388,12 +388,12 @@ class CsvFiles:
 
         what = f"headers {''.join(self._dialect.delimiter_of(file.path) for file in bundle)}"
         try:
-            found = remembered(self._opened, content_of(bundle), what, look)
+            headers = remembered(self._opened, content_of(bundle), what, look)
         except SchemaError:
             # The caller may find another error in a file before this one.
             yield from map(self._readable_header, bundle)
             return
-        for header in found:
+        for header in headers:
             yield None if header is None else Header(tuple(header[0]), header[1])
 
     def _header(self, file: SourceFile) -> Header | None:

@@ -119,8 +119,8 @@ class ColumnTypes:
             for name, values in cells.items()
             if kind_of(values.type) == "float" and not self.columns[name].wide
         ]
-        found = are_wide([cells[name] for name in undecided])
-        for name, wide in zip(undecided, found, strict=True):
+        flags = are_wide([cells[name] for name in undecided])
+        for name, wide in zip(undecided, flags, strict=True):
             self.columns[name].wide = wide
         for name, values in cells.items():
             column, kind = self.columns[name], kind_of(values.type)
@@ -189,8 +189,8 @@ def are_wide(columns: Sequence[pa.Array]) -> list[bool]:
         part = slice(start, start + (1 << 12))
         texts = pa.array(narrow[part]).cast(pa.string())
         wide[column_of[part][texts.cast(pa.float64()).to_numpy() != values[part]]] = True
-    found: list[bool] = wide.tolist()
-    return found
+    flags: list[bool] = wide.tolist()
+    return flags
 
 
 def cell_texts(table: Table, rows: Rows, name: str) -> set[bytes]:

@@ -314,9 +314,9 @@ def holds_clips(paths: Iterable[str]) -> bool:
 
 
 def _are_frames(names: Sequence[str]) -> bool:
-    found = [match for match in map(_NUMBERED.fullmatch, names) if match is not None]
-    numbers = sorted(int(match[2]) for match in found)
-    if len(found) < max(len(names), _MIN_FRAMES) or len({match[1] for match in found}) > 1:
+    matches = [match for match in map(_NUMBERED.fullmatch, names) if match is not None]
+    numbers = sorted(int(match[2]) for match in matches)
+    if len(matches) < max(len(names), _MIN_FRAMES) or len({match[1] for match in matches}) > 1:
         return False
     return len({after - before for before, after in itertools.pairwise(numbers)} - {0}) == 1
 

@@ -112,11 +112,11 @@ class ImageFolder(MediaFolder):
 
     @property
     def _labels(self) -> FileLabels:
-        found = super()._labels
+        labels = super()._labels
         if self.masks is None:
-            return found
+            return labels
         label = None if self.label == MASK else self.label
-        return dataclasses.replace(found, label=label, by_folder=False)
+        return dataclasses.replace(labels, label=label, by_folder=False)
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files except hidden ones, system files and the table; pairs masks."""
@@ -235,10 +235,10 @@ def pair_masks(files: Sequence[SourceFile], *, images: str, masks: str) -> tuple
     roles: dict[str, tuple[bool, _Key]] = {}
     sides: dict[bool, dict[_Key, list[str]]] = {False: {}, True: {}}
     for file in files:
-        found = _role(file.path, images, masks)
-        assert found is not None
-        roles[file.path] = found
-        is_mask, key = found
+        role = _role(file.path, images, masks)
+        assert role is not None
+        roles[file.path] = role
+        is_mask, key = role
         sides[is_mask].setdefault(key, []).append(file.path)
 
     def paired(file: SourceFile) -> SourceFile:
@@ -270,9 +270,9 @@ def holds_masks(paths: Iterable[str]) -> bool:
     """
     keys: dict[bool, set[_Key]] = {False: set(), True: set()}
     for path in paths:
-        found = _role(path, IMAGES, MASKS)
-        if found is not None:
-            keys[found[0]].add(found[1])
+        role = _role(path, IMAGES, MASKS)
+        if role is not None:
+            keys[role[0]].add(role[1])
     return not keys[True].isdisjoint(keys[False])
 
 

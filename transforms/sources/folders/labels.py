@@ -126,12 +126,12 @@ class FileLabels:
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the labels, as plain JSON. The table is hashed separately."""
-        found: dict[str, object] = {"pattern": self.pattern} if self.pattern is not None else {}
+        settings: dict[str, object] = {"pattern": self.pattern} if self.pattern is not None else {}
         if self.table is not None:
-            found["table"] = _file_name(self.table)
+            settings["table"] = _file_name(self.table)
         if self.label != LABEL:
-            found["label"] = self.label
-        return found | ({"split_folders": True} if self.split_folders else {})
+            settings["label"] = self.label
+        return settings | ({"split_folders": True} if self.split_folders else {})
 
     @property
     def side_urls(self) -> tuple[str, ...]:
@@ -268,9 +268,9 @@ class FileLabels:
         expression = _compile(self.pattern)
         seen: dict[str, set[str]] = {name: set() for name in expression.groupindex}
         for path in paths:
-            found = expression.fullmatch(_subject(self.pattern, self._below(path)))
-            if found is not None:
-                for name, text in found.groupdict().items():
+            match = expression.fullmatch(_subject(self.pattern, self._below(path)))
+            if match is not None:
+                for name, text in match.groupdict().items():
                     seen[name].add(text)
         if not any(seen.values()) and seen:
             first = _subject(self.pattern, self._below(paths[0])) if paths else ""

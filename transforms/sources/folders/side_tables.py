@@ -309,18 +309,18 @@ def _read(table: LabelTable, features_json: str) -> TableRows:
     return read(table.name, table.load(), features)
 
 
-def _read_coco(found: Instances, features: Features) -> TableRows:
-    columns, unfit = found.columns(features)
+def _read_coco(instances: Instances, features: Features) -> TableRows:
+    columns, unfit = instances.columns(features)
     schema = wire_schema(features)
     return TableRows(
-        name=found.name,
-        keys=_rows_by_name(found.file_names),
+        name=instances.name,
+        keys=_rows_by_name(instances.file_names),
         columns=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema),
-        unfit={_normal(found.file_names[image]): message for image, message in unfit.items()},
+        unfit={_normal(instances.file_names[image]): message for image, message in unfit.items()},
         num_lost=0,
         first_lost="",
-        num_others=found.num_unknown,
-        sizes=found.sizes,
+        num_others=instances.num_unknown,
+        sizes=instances.sizes,
     )
 
 
@@ -370,11 +370,11 @@ def _read_json(name: str, data: bytes, features: Features) -> TableRows:
 
 
 def _rows_by_name(names: Many[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    rows: dict[str, int] = {}
     for row, name in enumerate(names):
         key = _normal(name)
-        found[key] = -1 if key in found else row
-    return found
+        rows[key] = -1 if key in rows else row
+    return rows
 
 
 def _normal(name: str) -> str:
@@ -480,11 +480,11 @@ def infer_columns(
             if column != key:
                 values.setdefault(column, []).append(value)
     features: dict[str, Feature] = {}
-    for column, found in values.items():
+    for column, given in values.items():
         if column == BOXES and image is not None:
-            features.update(_box_features(name, found, image))
+            features.update(_box_features(name, given, image))
             continue
-        present = [value for value in found if value is not None]
+        present = [value for value in given if value is not None]
         if present:
             features[column] = _column_feature(
                 name,
@@ -512,11 +512,11 @@ def read_columns(
     for number, row in enumerate(rows):
         try:
             given = {**row, **_boxes(row.get(BOXES), features)} if has_boxes else row
-            found = {name: wire_lists(name, f, given.get(name)) for name, f in features.items()}
+            values = {name: wire_lists(name, f, given.get(name)) for name, f in features.items()}
         except SchemaError as error:
             unfit[number] = str(error)
         else:
-            lists.append(found)
+            lists.append(values)
     return wire_batch(features, lists), unfit
 
 
@@ -594,11 +594,11 @@ def _corners(value: Any) -> list[float]:
     numbers = (
         isinstance(value, list)
         and len(value) == 4
-        and all(isinstance(one, int | float) and not isinstance(one, bool) for one in value)
+        and all(isinstance(side, int | float) and not isinstance(side, bool) for side in value)
     )
-    if not numbers or not all(-_ROUNDING <= one <= 1 + _ROUNDING for one in value):
+    if not numbers or not all(-_ROUNDING <= side <= 1 + _ROUNDING for side in value):
         raise SchemaError(f"a box is {reprlib.repr(value)}, {_FORM}.")
-    ymin, xmin, ymax, xmax = (min(max(float(one), 0.0), 1.0) for one in value)
+    ymin, xmin, ymax, xmax = (min(max(float(side), 0.0), 1.0) for side in value)
     if ymin > ymax or xmin > xmax:
         raise SchemaError(f"a box is {value!r}, whose maximum is less than its minimum; {_FORM}.")
     return [ymin, xmin, ymax, xmax]

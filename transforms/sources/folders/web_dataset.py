@@ -377,8 +377,8 @@ class WebDataset:
         names, mark, rest = self.shards.partition("::")
         if not is_chained(self.shards):
             names, mark, rest = self.shards, "", ""
-        found = re.search(r"[*?\[{]", names)
-        before = names[: found.start()] if found else names.rstrip("/")
+        wildcard = re.search(r"[*?\[{]", names)
+        before = names[: wildcard.start()] if wildcard else names.rstrip("/")
         start = before.rfind("/") + 1
         return names[:start], names[start:], mark + rest
 
@@ -704,16 +704,16 @@ def _values(parts: Mapping[str, bytes], *, checked: bool = False) -> Iterator[tu
                 raise UnfitPartError("read", f"no {part.rpartition('.')[2]}", message) from None
             continue
         if kind == "json":
-            yield from ((f"{name}.{field}", kind, one) for field, one in value.items())
+            yield from ((f"{name}.{field}", kind, item) for field, item in value.items())
         else:
             yield name, kind, value
 
 
 def _read_json(content: bytes) -> dict[str, Any]:
-    found = object_without_doubles(content)
-    if not isinstance(found, dict):
-        raise ValueError(f"it is a {type(found).__name__}, expected an object")  # noqa: TRY004
-    return flat_record(found)
+    value = object_without_doubles(content)
+    if not isinstance(value, dict):
+        raise ValueError(f"it is a {type(value).__name__}, expected an object")  # noqa: TRY004
+    return flat_record(value)
 
 
 def _read_array(content: bytes) -> Any:

@@ -159,11 +159,11 @@ class JsonReader:
         whole = self._read_fast(lines)
         if whole is not None:
             return whole
-        found = []
+        batches = []
         for start in range(0, len(lines), _CHUNK_LINES):
             part = lines.part(start, min(start + _CHUNK_LINES, len(lines)))
-            found.append(self._read_fast(part) or self._read_singly(part))
-        return concat(found) if found else RawBatch(ids=[], columns=self._nothing())
+            batches.append(self._read_fast(part) or self._read_singly(part))
+        return concat(batches) if batches else RawBatch(ids=[], columns=self._nothing())
 
     def read_valid(self, lines: Rows) -> RawBatch | None:
         """The records of a window; None if pyarrow cannot parse all of it."""
@@ -182,11 +182,11 @@ class JsonReader:
             if not left:
                 break
             try:
-                found = parse_line(lines.text(line))
+                record = parse_line(lines.text(line))
             except UnfitError:
                 continue
             for name, parts in list(left.items()):
-                route = routes(found, parts)
+                route = routes(record, parts)
                 if route is None or route[1] is None:
                     continue
                 del left[name]
@@ -281,12 +281,12 @@ class JsonReader:
         return dataclasses.replace(batch, rejects=tuple(ordered))
 
     def _values(self, line: bytes) -> dict[str, Any]:
-        found = parse_line(line)
+        value = parse_line(line)
         values = {}
         for name, parts in self._parts.items():
             try:
                 values[name] = fitted(
-                    find_value(found, parts), self._types[name], self._dtypes[name]
+                    find_value(value, parts), self._types[name], self._dtypes[name]
                 )
             except UnfitError as error:
                 raise UnfitError(error.reason, f"{name!r} {error}") from None

@@ -83,13 +83,13 @@ class JsonTypes:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, which :meth:`from_json` reads."""
-        seen = [[list(keys), *dataclasses.astuple(one)] for keys, one in self.seen.items()]
+        seen = [[list(keys), *dataclasses.astuple(facts)] for keys, facts in self.seen.items()]
         return {"seen": seen, "num_rows": self.num_rows}
 
     @classmethod
     def from_json(cls, path: str, value: Any) -> JsonTypes:
         """Reads the output of :meth:`to_json`."""
-        seen = {tuple(keys): Seen(*one) for keys, *one in value["seen"]}
+        seen = {tuple(keys): Seen(*facts) for keys, *facts in value["seen"]}
         return cls(path, seen, value["num_rows"])
 
     @classmethod
@@ -99,12 +99,12 @@ class JsonTypes:
         The types are the same wherever windows begin. What may differ is the order of names: if
         lines have other forms, or lack what is inside an object.
         """
-        lines, found = join_files(files), cls(files[0].path)
+        lines, types = join_files(files), cls(files[0].path)
         if not len(lines):
-            return found
+            return types
         if _odd_lines(lines).any():
             return None
-        inferred, _ = found._of_lines(lines, complete=True)
+        inferred, _ = types._of_lines(lines, complete=True)
         return None if inferred is None or len(inferred.seen) > max_columns else inferred
 
     def add(self, lines: Rows) -> None:
@@ -156,19 +156,19 @@ class JsonTypes:
     def _stands_empty(self, keys: Keys, seen: dict[Keys, Seen]) -> bool:
         """Whether a parent was always an empty list, in which case nothing is missing."""
         above = (seen.get(keys[:n]) for n in range(1, len(keys)))
-        return any(one is not None and one.empty and not one.missing for one in above)
+        return any(parent is not None and parent.empty and not parent.missing for parent in above)
 
     def _parsed(self, lines: Rows) -> Iterator[JsonTypes]:
         """The types that pyarrow finds, by halving lines that it cannot parse."""
         pending = [lines] if len(lines) else []
         while pending:
             part = pending.pop()
-            found, unclear = self._of_lines(part)
+            types, unclear = self._of_lines(part)
             if unclear.any():
                 yield self._by_line(part.take(np.flatnonzero(unclear)))
                 pending.append(part.take(np.flatnonzero(~unclear)))
-            elif found is not None:
-                yield found
+            elif types is not None:
+                yield types
             elif len(part) <= 32:
                 yield self._by_line(part)
             else:
@@ -176,10 +176,10 @@ class JsonTypes:
                 pending += [part.part(middle, len(part)), part.part(0, middle)]
 
     def _by_line(self, lines: Rows) -> JsonTypes:
-        one = JsonTypes(self.path)
+        types = JsonTypes(self.path)
         for line in range(len(lines)):
-            one._add_line(lines, line)
-        return one
+            types._add_line(lines, line)
+        return types
 
     def _of_lines(
         self, lines: Rows, *, complete: bool = False
@@ -216,8 +216,8 @@ class JsonTypes:
 
     def _add_line(self, lines: Rows, line: int) -> None:
         try:
-            found = parse_line(lines.text(line))
-            seen_values = list(_of_value(found, (), 0))
+            value = parse_line(lines.text(line))
+            seen_values = list(_of_value(value, (), 0))
             "".join(key for keys, _ in seen_values for key in keys).encode()
         except (UnfitError, UnicodeEncodeError):
             return
@@ -272,11 +272,11 @@ def _long_integers(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     run = data - np.uint8(ord("0")) < 10
     for step in (1, 2, 4, 8, 3):  # runs of 2, 4, 8, 16, 19
         run = run[step:] & run[:-step] if len(run) > step else run[:0]
-    found = np.flatnonzero(run)
-    before = data[np.maximum(found - 1, 0)]
+    starts = np.flatnonzero(run)
+    before = data[np.maximum(starts - 1, 0)]
     # 46 begins a fraction, 34 a string; after 48 to 57 the digits began earlier.
     inside = (before >= 48) & (before <= 57)
-    kept: npt.NDArray[np.int64] = found[(before != 46) & (before != 34) & ~inside]
+    kept: npt.NDArray[np.int64] = starts[(before != 46) & (before != 34) & ~inside]
     return kept
 
 
@@ -393,12 +393,12 @@ def _join_kinds(one: Kind, other: Kind) -> Kind:
     return "uint64" if "uint64" in kinds else "int"
 
 
-def _feature(one: Seen) -> Feature:
-    dtype = _DTYPES.get(one.kind, "string")
-    if one.kind == "float" and one.inexact:
+def _feature(seen: Seen) -> Feature:
+    dtype = _DTYPES.get(seen.kind, "string")
+    if seen.kind == "float" and seen.inexact:
         dtype = "string"
-    if one.depth <= 0:
-        return Scalar(dtype, optional=one.missing)
-    if one.depth == 1:
-        return Sequence(Scalar(dtype), optional=one.missing)
-    return Tensor(dtype, (None,) * one.depth)
+    if seen.depth <= 0:
+        return Scalar(dtype, optional=seen.missing)
+    if seen.depth == 1:
+        return Sequence(Scalar(dtype), optional=seen.missing)
+    return Tensor(dtype, (None,) * seen.depth)

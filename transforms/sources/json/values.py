@@ -98,7 +98,7 @@ def find_value(value: Any, parts: Sequence[str]) -> Any:
             if error.reason == _DUPLICATE:
                 raise
             problem = problem or error
-    given = [key for key, one in by_key.items() if _holds_any(one)]
+    given = [key for key, child in by_key.items() if _holds_any(child)]
     if len(given) > 1:
         raise UnfitError(_DUPLICATE, f"has two values, under {given[0]!r} and under {given[1]!r}")
     if not given and problem is not None:
@@ -110,10 +110,10 @@ def _holds_any(value: Any) -> bool:
     """Whether there is a value: neither null nor a list of objects that all lack the key."""
     pending = [value]
     while pending:
-        one = pending.pop()
-        if isinstance(one, list) and one:
-            pending += one
-        elif one is not None:
+        item = pending.pop()
+        if isinstance(item, list) and item:
+            pending += item
+        elif item is not None:
             return True
     return False
 
@@ -262,10 +262,10 @@ def _integer(text: str) -> int | float:
 
 
 def _float(text: str) -> float:
-    found = float(text)
-    if math.isinf(found):
+    number = float(text)
+    if math.isinf(number):
         raise ValueError(f"the number {text[:_SHOWN_CHARS]} is too large for a float")
-    return found
+    return number
 
 
 _NUMBERS: dict[str, Any] = {"parse_int": _integer, "parse_float": _float}

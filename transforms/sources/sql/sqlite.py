@@ -90,7 +90,7 @@ def extract_sqlite(
         counts = _count(database, query)
         if not counts:
             raise DataError(f"Sql: the query returned no rows of {shown}.")
-        columns = [_column(found, (types or {}).get(name)) for name, found in counts.items()]
+        columns = [_column(counted, (types or {}).get(name)) for name, counted in counts.items()]
         names = tuple(counts)
         if key is None:
             schema = _schema(columns)
@@ -167,8 +167,8 @@ class _Counts:
         return self.num_values - self.num_numbers if numeric else 0
 
     def described(self) -> str:
-        found = [f"{number:,} of type {kind}" for kind, number in self.of.items() if number]
-        return ", ".join(found) or "no values"
+        kinds = [f"{number:,} of type {kind}" for kind, number in self.of.items() if number]
+        return ", ".join(kinds) or "no values"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,35 +184,35 @@ class _Column:
     """A text expression: why a cell does not fit, or null; empty if all cells fit."""
 
 
-def _column(found: _Counts, declared: object) -> _Column:
-    name, cell = found.name, quoted(found.name)
+def _column(counts: _Counts, declared: object) -> _Column:
+    name, cell = counts.name, quoted(counts.name)
     wants_text = declared == "string" or getattr(declared, "dtype", "") == "string"
-    kind = found.kind
+    kind = counts.kind
     if wants_text and kind in ("integer", "real"):
-        kind = "blob" if found.of["blob"] else "text"
+        kind = "blob" if counts.of["blob"] else "text"
     if kind == "integer":
-        if not found.num_misfits:
+        if not counts.num_misfits:
             return _Column(name, cell, "0", pa.int64())
         value = f"CASE typeof({cell}) WHEN 'integer' THEN {cell} WHEN 'null' THEN NULL ELSE 0 END"
-        return _Column(name, value, "0", pa.int64(), _misfit(found, "an integer"))
+        return _Column(name, value, "0", pa.int64(), _misfit(counts, "an integer"))
     if kind == "real":
         dtype = declared if isinstance(declared, str) else getattr(declared, "dtype", "")
         dtype = dtype if dtype in PRECISION else "float64"
-        value = cell if not found.of["integer"] else f"CAST({cell} AS REAL)"
+        value = cell if not counts.of["integer"] else f"CAST({cell} AS REAL)"
         problem = ""
-        if found.num_misfits:
+        if counts.num_misfits:
             value = (
                 f"CASE typeof({cell}) WHEN 'integer' THEN CAST({cell} AS REAL) WHEN 'real' THEN "
                 f"{cell} WHEN 'null' THEN NULL ELSE 0.0 END"
             )
-            problem = _misfit(found, "a number", dtype)
-        elif found.of["integer"]:
-            problem = _misfit(found, f"a number that {dtype} can represent", dtype)
+            problem = _misfit(counts, "a number", dtype)
+        elif counts.of["integer"]:
+            problem = _misfit(counts, f"a number that {dtype} can represent", dtype)
         return _Column(name, value, "0.0", pa.float64(), problem)
     # CAST formats a real with 15 digits, which loses precision.
     text = (
         f"CASE typeof({cell}) WHEN 'real' THEN printf('%!.17g', {cell}) ELSE {cell} END"
-        if found.of["real"]
+        if counts.of["real"]
         else cell
     )
     if kind == "blob":
@@ -220,11 +220,11 @@ def _column(found: _Counts, declared: object) -> _Column:
     return _Column(name, f"CAST({text} AS TEXT)", "''", pa.string())
 
 
-def _misfit(found: _Counts, expected: str, dtype: str = "") -> str:
+def _misfit(counts: _Counts, expected: str, dtype: str = "") -> str:
     """A text expression that describes a cell that cannot become a number of the dtype."""
-    cell, name = quoted(found.name), found.name.replace("'", "''")
+    cell, name = quoted(counts.name), counts.name.replace("'", "''")
     bad = f"typeof({cell}) IN ('text', 'blob')"
-    if found.of["integer"] and dtype:
+    if counts.of["integer"] and dtype:
         # Like holds_exactly: too many binary digits without trailing zeros.
         digits = f"abs({cell} / ({cell} & -{cell}))"
         bad += f" OR typeof({cell}) = 'integer' AND {digits} >= {1 << PRECISION[dtype]}"

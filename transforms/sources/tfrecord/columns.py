@@ -85,13 +85,13 @@ class ColumnShape:
                 f"others ({paths[0]}, {paths[1]}). Write the files again."
             )
         pairs = [lengths for lengths in (self.lengths, other.lengths) if lengths is not None]
-        found = [tensors for tensors in (self.tensors, other.tensors) if tensors is not None]
+        given = [tensors for tensors in (self.tensors, other.tensors) if tensors is not None]
         return ColumnShape(
             kind=self.kind or other.kind,
             num_present=self.num_present + other.num_present,
             lengths=(min(a for a, _ in pairs), max(b for _, b in pairs)) if pairs else None,
             framed=self.framed or other.framed,
-            tensors=_common(found),
+            tensors=_common(given),
             may_be_tensors=self.may_be_tensors and other.may_be_tensors,
         )
 
@@ -312,13 +312,13 @@ def _shape_of(column: pa.Array) -> ColumnShape:
 
 
 def _common(
-    found: Sequence[tuple[str, tuple[int | None, ...]]],
+    tensors: Sequence[tuple[str, tuple[int | None, ...]]],
 ) -> tuple[str, tuple[int | None, ...]] | None:
     """The common dtype and shape, with None for dimensions that vary; None if there is none."""
-    if not found:
+    if not tensors:
         return None
-    dtype, shape = found[0]
-    for other, sizes in found[1:]:
+    dtype, shape = tensors[0]
+    for other, sizes in tensors[1:]:
         if other != dtype or len(sizes) != len(shape):
             return None
         shape = tuple(a if a == b else None for a, b in zip(shape, sizes, strict=True))
@@ -451,14 +451,14 @@ def _has_shape(values: np.ndarray[Any, Any], form: TensorForm) -> bool:
     if dtype != form.dtype or len(values.shape) != len(form.shape):
         return False
     pairs = zip(values.shape, form.shape, strict=True)
-    return all(wanted in (None, found) for found, wanted in pairs)
+    return all(wanted in (None, size) for size, wanted in pairs)
 
 
 def _lengths(column: pa.Array) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = (
+    lengths: np.ndarray[Any, Any] = (
         pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     )
-    return found
+    return lengths
 
 
 def _without(column: pa.Array, rows: np.ndarray[Any, Any]) -> pa.Array:

@@ -98,7 +98,7 @@ class TFRecords:
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects TFRecord files, files with a glob's suffix, or a single file of any name."""
         shards = tuple(
-            found[0] for file in files if (found := _SHARD.search(file.path.lower())) is not None
+            match[0] for file in files if (match := _SHARD.search(file.path.lower())) is not None
         )
         return select_files(
             self.url, files, suffixes=(*SUFFIXES, *set(shards)), what="a .tfrecord file"
@@ -109,10 +109,10 @@ class TFRecords:
         if file.problem or file.num_bytes <= every + every // 2:
             return ()
         try:
-            found = frame_offsets(opened, file.path, num_bytes=file.num_bytes, every=every)
+            offsets = frame_offsets(opened, file.path, num_bytes=file.num_bytes, every=every)
         except ValueError:
             return ()
-        return tuple(found)
+        return tuple(offsets)
 
     def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
         """0: nothing precedes the records."""
@@ -133,9 +133,9 @@ class TFRecords:
         num_records = 0
         for file in readable:
             look = functools.partial(self._look, file, opened, limit)
-            found = remembered(opened, file.sha256, f"columns {limit}", look)
-            num_records += found["num_records"]
-            for name, value in found["columns"].items():
+            facts = remembered(opened, file.sha256, f"columns {limit}", look)
+            num_records += facts["num_records"]
+            for name, value in facts["columns"].items():
                 shapes.add(name, ColumnShape.from_json(value), path=file.path)
         if not num_records:
             raise SchemaError(
@@ -246,8 +246,8 @@ class _ExampleReader:
         for name, feature in self._features.items():
             column, unfit = adapted(batch.column(name), feature, kinds=self._kinds[name])
             for row in np.flatnonzero(unfit).tolist():
-                found = shown(batch.column(name)[row].as_py())
-                problems.setdefault(row, f"feature {name!r} is {found}, expected {feature}")
+                value = shown(batch.column(name)[row].as_py())
+                problems.setdefault(row, f"feature {name!r} is {value}, expected {feature}")
             if name in self._images:
                 made, unreadable_images = image_columns(name, column)
                 pictures |= made
@@ -352,10 +352,10 @@ def _decoded(
     try:
         for frames in _batches(read_frames(opened, file.path, 0, file.num_bytes)):
             intact = [frame for frame in frames if not frame.problem]
-            for some, found in _decode_frames(intact):
-                if isinstance(found, pa.RecordBatch):
+            for some, decoded in _decode_frames(intact):
+                if isinstance(decoded, pa.RecordBatch):
                     num_records += len(some)
-                    yield len(some), found
+                    yield len(some), decoded
             if limit is not None and num_records >= limit:
                 return
     except ValueError:
