@@ -460,11 +460,11 @@ def diff(
 
     first, second = Snapshot.open(old), Snapshot.open(new)
     with terminal.Bars() as bars:
-        found = run_diff(first, second, progress=bars, num_shown=ids, contents=not only_ids)
+        difference = run_diff(first, second, progress=bars, num_shown=ids, contents=not only_ids)
     if as_json:
-        terminal.say_json(found.to_json())
+        terminal.say_json(difference.to_json())
     else:
-        terminal.say(diff_text(found))
+        terminal.say(diff_text(difference))
 
 
 @app.command()

@@ -418,10 +418,10 @@ class SnapshotFiles:
             # A listing may lag behind what was put.
             if name not in sizes and (size := storage.size_of(join(self.folder, name))) is not None:
                 sizes[name] = size
-        found = {name: FoundFile(num_bytes=sizes[name]) for name in names if name in sizes}
+        files = {name: FoundFile(num_bytes=sizes[name]) for name in names if name in sizes}
         folders = {name[:end] for name in sizes for end in _slashes(name)}
-        found |= {name: FoundFile(other="a folder") for name in names if name in folders}
-        return found, sorted(name for name in sizes if name not in found and _matters(name)), []
+        files |= {name: FoundFile(other="a folder") for name in names if name in folders}
+        return files, sorted(name for name in sizes if name not in files and _matters(name)), []
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Reads bytes [start, stop) of a file, to its end without a stop.

@@ -414,11 +414,11 @@ class _Outputs:
         """Counts the files that exist by now."""
         for folder, names in list(self._missing.items()):
             try:
-                found = names.intersection(storage.list_names(folder))
+                seen = names.intersection(storage.list_names(folder))
             except SnapshardError:
                 # The job will report the same error, or it is temporary.
                 continue
-            self.num_found += len(found)
-            names -= found
+            self.num_found += len(seen)
+            names -= seen
             if not names:
                 del self._missing[folder]

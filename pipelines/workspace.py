@@ -221,8 +221,8 @@ def _name_elsewhere(folder: str) -> str:
     return f"{path.rsplit('/', 1)[-1]}-{owner}"
 
 
-def _elsewhere(out: OutputPaths, found: Workspace) -> str:
-    return "" if found.root == join(out.folder, WORKSPACE) else found.root
+def _elsewhere(out: OutputPaths, workspace: Workspace) -> str:
+    return "" if workspace.root == join(out.folder, WORKSPACE) else workspace.root
 
 
 @contextlib.contextmanager
@@ -354,8 +354,8 @@ def _modified_ns(url: str) -> int | None:
         try:
             if storage.is_local(url):
                 return os.lstat(storage.local_path(url)).st_mtime_ns
-            found, path = storage.filesystem(url)
-            return modified_ns(found.info(path))
+            filesystem, path = storage.filesystem(url)
+            return modified_ns(filesystem.info(path))
         except FileNotFoundError as error:
             if not storage.is_missing(error):
                 raise

@@ -371,8 +371,8 @@ def _check_bucket(folder: str, options: Any) -> None:
     from google.api_core.exceptions import GoogleAPIError
 
     cloud = options.view_as(GoogleCloudOptions)
-    found = _FOLDER.fullmatch(folder)
-    bucket = found[1] if found else folder
+    match = _FOLDER.fullmatch(folder)
+    bucket = match[1] if match else folder
     try:
         client = create_storage_client(options, not cloud.no_auth)
         there = client.bucket(bucket).exists(timeout=_SECONDS, retry=None)

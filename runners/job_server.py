@@ -126,8 +126,8 @@ def free_port() -> int:
     draw = random.SystemRandom()
     for _ in range(_TRIES):
         port = draw.randrange(*_PORTS)
-        with contextlib.suppress(OSError), socket.socket() as found:
-            found.bind(("localhost", port))
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("localhost", port))
             return port
     raise RunnerError(
         f"No free port for an engine's job server: tried {_TRIES} between {_PORTS[0]:,} and "

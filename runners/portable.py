@@ -287,12 +287,12 @@ def _check_java(engine: str) -> None:
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         output = ""
-    found = re.search(r'version "(\d+)', output)
-    if found is None or int(found[1]) < _MIN_JAVA:
+    version = re.search(r'version "(\d+)', output)
+    if version is None or int(version[1]) < _MIN_JAVA:
         raise RecipeError(
             f"{engine}'s job server needs Java {_MIN_JAVA} or newer; {_java_program()} "
-            f"{f'is version {found[1]}' if found else 'was not found'}. Install a JRE (apt install "
-            "openjdk-17-jre-headless), or set JAVA_HOME."
+            f"{f'is version {version[1]}' if version else 'was not found'}. Install a JRE "
+            "(apt install openjdk-17-jre-headless), or set JAVA_HOME."
         )
 
 
@@ -362,8 +362,8 @@ def defect_in(text: str) -> WorkerFailedError | None:
     >>> defect_in("…\nTraceback (most recent call last):\n  File …\nKeyError: 'x' [while running …")
     WorkerFailedError("Traceback (most recent call last):\n  File …\nKeyError: 'x'")
     """
-    found = _DEFECT.search(text)
-    return WorkerFailedError(found[0]) if found else None
+    defect = _DEFECT.search(text)
+    return WorkerFailedError(defect[0]) if defect else None
 
 
 def own_error(text: str) -> SnapshardError | None:

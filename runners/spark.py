@@ -55,11 +55,11 @@ class SparkRunner(JavaRunner):
 
     def _check_cluster(self) -> None:
         """Tries the address of a standalone cluster; Spark itself resolves YARN and Kubernetes."""
-        found = re.fullmatch(r"spark://([^:/,]+):(\d+)", self._master)
-        if found is None:
+        match = re.fullmatch(r"spark://([^:/,]+):(\d+)", self._master)
+        if match is None:
             return
         try:
-            address = (found[1], int(found[2]))
+            address = (match[1], int(match[2]))
             socket.create_connection(address, timeout=_REACH_SECONDS).close()
         except (OSError, OverflowError) as error:
             raise RecipeError(

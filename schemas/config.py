@@ -104,11 +104,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("CSV", ["ss.Csv", "ss.Sql"]), did_you_mean("x", ["ss.Csv"])
     ('. Did you mean ss.Csv?', '')
     """
-    shown = {one.rpartition(".")[2].rstrip("="): one for one in known}
+    shown = {full.rpartition(".")[2].rstrip("="): full for full in known}
     lower = {short.lower(): short for short in shown}
     similar = [
         *difflib.get_close_matches(name, shown, n=1),
-        *(lower[one] for one in difflib.get_close_matches(name.lower(), lower, n=1)),
+        *(lower[lowered] for lowered in difflib.get_close_matches(name.lower(), lower, n=1)),
         *(short for short in shown if short.startswith(f"{name}_")),
     ]
     return f". Did you mean {shown[similar[0]]}?" if similar else ""

@@ -294,7 +294,9 @@ def call(value: Any, name: str) -> str:
         by_value = dict(zip(value.values, value.names, strict=True))
         rest = {"optional": value.optional, "default": value.default}
         settings = [
-            f"{key}={written(one)}" for key, one in rest.items() if one not in (None, False)
+            f"{key}={written(setting)}"
+            for key, setting in rest.items()
+            if setting not in (None, False)
         ]
         return f"{name}({', '.join([written(by_value), *settings])})"
     fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))

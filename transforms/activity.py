@@ -69,7 +69,7 @@ def read_activities(folder: str, pid: int) -> tuple[list[Activity], int]:
         content = file.read(SLOT_BYTES * NUM_SLOTS)
     if len(content) < SLOT_BYTES * NUM_SLOTS:
         return [], 0  # it is still being created
-    found = []
+    activities = []
     for slot in range(1, NUM_SLOTS):
         start = slot * SLOT_BYTES
         counter, number, kind = HEAD.unpack_from(content, start)
@@ -78,8 +78,8 @@ def read_activities(folder: str, pid: int) -> tuple[list[Activity], int]:
                 content[start + first : start + stop].rstrip(b"\0").decode("utf-8", "replace")
                 for first, stop in (TEXT, DETAIL)
             )
-            found.append(Activity(pid, slot, number, kind, what, detail, counter))
-    return found, HEAD.unpack_from(content)[COUNTER]
+            activities.append(Activity(pid, slot, number, kind, what, detail, counter))
+    return activities, HEAD.unpack_from(content)[COUNTER]
 
 
 class _Page:

@@ -80,8 +80,8 @@ def get_dofn_specs(dofn: Any) -> tuple[set[Any], set[Any]]:
         return inspect_dofn(dofn)  # the instance has methods in addition to its class's
     kind = type(dofn)
     if kind not in _known_specs:
-        found = inspect_dofn(dofn)
-        _known_specs[kind] = frozenset(found[0]), frozenset(found[1])
+        specs = inspect_dofn(dofn)
+        _known_specs[kind] = frozenset(specs[0]), frozenset(specs[1])
     states, timers = _known_specs[kind]
     return set(states), set(timers)
 

@@ -30,15 +30,15 @@ def is_stopped(pid: int) -> bool:
 def processes_of(mark: str) -> list[int]:
     """The processes with this mark in their initial environment, except this one."""
     wanted = mark.encode("utf-8", "surrogateescape")
-    found = []
+    pids = []
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
             with contextlib.suppress(OSError, ValueError):
                 pid = int(name)
                 with open(f"/proc/{name}/environ", "rb") as file:
                     if wanted in file.read().split(b"\0") and pid != os.getpid():
-                        found.append(pid)
-    return found
+                        pids.append(pid)
+    return pids
 
 
 def _forks() -> list[int]:
@@ -46,7 +46,7 @@ def _forks() -> list[int]:
 
     The build's own process, which may continue with other work, has closed that pipe.
     """
-    found = []
+    pids = []
     with contextlib.suppress(OSError):
         pipe = os.readlink("/proc/self/fd/0")
         for name in os.listdir("/proc"):
@@ -55,8 +55,8 @@ def _forks() -> list[int]:
                 if pid not in (os.getpid(), os.getppid()) and any(
                     os.readlink(f"{folder}/{number}") == pipe for number in os.listdir(folder)
                 ):
-                    found.append(pid)
-    return found
+                    pids.append(pid)
+    return pids
 
 
 def _kill_all(mark: str) -> None:

@@ -108,5 +108,5 @@ def read_handed_over(columns: Sequence[str], *, path: str) -> Iterable[pa.Record
         time.sleep(_POLL_SECONDS)
     with open(path, "rb") as file:
         read = pickle.load(file)
-    found: Iterable[pa.RecordBatch] = read(columns)
-    return found
+    batches: Iterable[pa.RecordBatch] = read(columns)
+    return batches

@@ -68,8 +68,8 @@ def key_columns_reader(
             for partition, start, stop in _stretches(bins)
         ]
         with ThreadPoolExecutor(storage.num_requests(workspace.root)) as pool:
-            found = pool.map(lambda reader: list(reader.read_all(ranges)), readers)
-            batches = [batch for of_run in found for batch in of_run]
+            batches_of_runs = pool.map(lambda reader: list(reader.read_all(ranges)), readers)
+            batches = [batch for of_run in batches_of_runs for batch in of_run]
         records = pa.Table.from_batches(batches, keys_schema()).combine_chunks()
 
         def values(name: str) -> np.ndarray:
@@ -151,8 +151,8 @@ class KeyRowsReader:
 
     def _cells(self, partitions: npt.NDArray[Any], bins: npt.NDArray[Any]) -> Ints:
         """A number for each (partition, bin) pair, in the order of the pairs."""
-        found: Ints = (partitions.astype(np.int64) << self.histogram.bits) + bins
-        return found
+        cells: Ints = (partitions.astype(np.int64) << self.histogram.bits) + bins
+        return cells
 
     def _totals(self, cells: Ints) -> tuple[Ints, Ints]:
         """Records and bytes in each of these cells, which must be ascending."""

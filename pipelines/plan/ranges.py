@@ -351,7 +351,7 @@ def balanced_cuts(bounds: Ints, num_parts: int, *, largest: int) -> Ints:
     if is_balanced(np.diff(bounds[cuts]), largest=largest):
         return cuts
     level = level_cuts(bounds, num_parts)
-    return min(cuts, level, key=lambda found: float(np.ptp(np.diff(bounds[found]))))
+    return min(cuts, level, key=lambda candidate: float(np.ptp(np.diff(bounds[candidate]))))
 
 
 def is_balanced(weights: Ints, *, largest: int) -> bool:

@@ -199,7 +199,7 @@ class RunMaker:
 def _without(batch: RawBatch, excluded: Set[str], dropped: Dropped) -> RawBatch:
     """A batch, as read, without the records that the recipe excludes, which are counted."""
     rows = [row for row, record_id in enumerate(batch.ids) if record_id not in excluded]
-    rejects = tuple(one for one in batch.rejects if one.record_id not in excluded)
+    rejects = tuple(reject for reject in batch.rejects if reject.record_id not in excluded)
     num_excluded = len(batch.ids) - len(rows) + len(batch.rejects) - len(rejects)
     if not num_excluded:
         return batch

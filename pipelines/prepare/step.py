@@ -325,8 +325,8 @@ def _missing_runs(config: PrepareConfig, units: Sequence[WorkUnit]) -> dict[Work
                 break
         return None
 
-    found = zip(units, _each(missing_run, units, config.workspace), strict=True)
-    return {unit: run_id for unit, run_id in found if run_id is not None}
+    missing = zip(units, _each(missing_run, units, config.workspace), strict=True)
+    return {unit: run_id for unit, run_id in missing if run_id is not None}
 
 
 def _each(function: Callable[[T], R], items: Sequence[T], workspace: Workspace) -> Iterator[R]:

@@ -398,9 +398,9 @@ def _check_files(folder: str, manifest: Manifest) -> None:
     Raises:
         StorageError: if a file is missing or has another size.
     """
-    found = storage.sizes(folder)
+    sizes = storage.sizes(folder)
     for name, entry in manifest.files.items():
-        if found.get(name) != entry.bytes:
+        if sizes.get(name) != entry.bytes:
             url = join(folder, name)
             num_bytes = storage.size_of(url)
             if num_bytes == entry.bytes:

@@ -333,12 +333,14 @@ def _with_hint(message: str, error: Exception) -> str:
                 names = getattr(group, "__all__", ()) or _defined_in(group)
                 hint = did_you_mean(error.name or "", (f"{shown}.{name}" for name in names))
                 return message + hint
-    found = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", message)
-    if isinstance(error, TypeError) and found is not None:
-        name = found[1].removesuffix(".__init__")
+    match = re.search(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", message)
+    if isinstance(error, TypeError) and match is not None:
+        name = match[1].removesuffix(".__init__")
         called = (getattr(group, name, None) for group in groups.values())
-        parameters = (inspect.signature(one).parameters for one in called if callable(one))
-        message += did_you_mean(found[2], (f"{name}=" for names in parameters for name in names))
+        parameters = (
+            inspect.signature(function).parameters for function in called if callable(function)
+        )
+        message += did_you_mean(match[2], (f"{name}=" for names in parameters for name in names))
     return message
 
 

@@ -106,7 +106,9 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
         selected.append(file)
         if is_taken:
             files.append(file)
-    blocks = (line for one in head["blocks"] for line in read_descriptors(workspace.blocks(one)))
+    blocks = (
+        line for digest in head["blocks"] for line in read_descriptors(workspace.blocks(digest))
+    )
     features, table = features_from_json(head["features"]), head["extracted"]
     return StoredInventory(
         inventory=Inventory(
@@ -186,5 +188,5 @@ def references(workspace: Workspace) -> dict[str, Reference]:
     """
     names = [name.removesuffix(".json") for name in storage.list_names(workspace.references)]
     # Garbage collection of another process may have removed one by now.
-    found = {name: read_reference(name, workspace) for name in names}
-    return {name: reference for name, reference in found.items() if reference is not None}
+    references = {name: read_reference(name, workspace) for name in names}
+    return {name: reference for name, reference in references.items() if reference is not None}

@@ -44,9 +44,9 @@ class GivenGraph:
             RecipeError: if records lack an input of the graph, or its code differs.
         """
         for name, wanted in self.info.inputs.items():
-            found = prepared.get(name)
-            if found != wanted:
-                has = "no such feature" if found is None else written(found)
+            given = prepared.get(name)
+            if given != wanted:
+                has = "no such feature" if given is None else written(given)
                 raise RecipeError(
                     f"transform_from={self.name!r}: its graph expects the feature {name!r} as "
                     f"{written(wanted)}, but the prepared records have {has}. Correct features= or "
@@ -96,7 +96,7 @@ def find_graph(name: str, *, folder: str) -> GivenGraph:
     if not is_snapshot(url):
         folders = [url]
         for place in (join(url, "graphs"), join(find_workspace(url).root, "graphs")):
-            folders += [join(place, one) for one in storage.list_names(place)]
+            folders += [join(place, digest) for digest in storage.list_names(place)]
     by_place = {place: info for place in folders if (info := read_graph_info(place)) is not None}
     if len(by_place) > 1:
         graphs = ", ".join(storage.redact(place) for place in sorted(by_place))

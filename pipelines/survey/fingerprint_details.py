@@ -66,10 +66,10 @@ def _step(step: Any, recipe: Recipe) -> dict[str, Any]:
         settings = {name: _short(value) for name, value in step.settings().items()}
         functions = [_function(function, recipe) for function in traits.functions]
         name = library_name(type(step)).rpartition(":")[2]
-        found = {"name": name, "settings": settings, "functions": functions}
+        described = {"name": name, "settings": settings, "functions": functions}
     else:
-        found = _function(step, recipe)
-    return {**found, "digest": code[:16], "files": files}
+        described = _function(step, recipe)
+    return {**described, "digest": code[:16], "files": files}
 
 
 def _short(value: object) -> object:

@@ -135,12 +135,12 @@ def _infer_part(source: Source, files: Sequence[SourceFile], opened: OpenedSourc
         except (RecipeError, SchemaError) as error:
             where = f"{type(source).__name__}, {storage.redact(source.url)}"
             raise SchemaError(f"{where}: {error}") from None
-        found = {"features": features_to_json(features), "structs": list(structs)}
-        return found | {"names": list(features)}
+        flat = {"features": features_to_json(features), "structs": list(structs)}
+        return flat | {"names": list(features)}
 
-    found = remembered(opened, _content(source, files, opened), "features", infer)
-    features = features_from_json(found["features"])
-    return Inferred({name: features[name] for name in found["names"]}, tuple(found["structs"]))
+    stored = remembered(opened, _content(source, files, opened), "features", infer)
+    features = features_from_json(stored["features"])
+    return Inferred({name: features[name] for name in stored["names"]}, tuple(stored["structs"]))
 
 
 def _content(source: Source, files: Sequence[SourceFile], opened: OpenSource) -> str:

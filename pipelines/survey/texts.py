@@ -92,8 +92,8 @@ class TextColumn:
     @property
     def odd(self) -> tuple[str, ...]:
         """Different texts that are not of the kind; () if there are too many to show."""
-        found = self._kinds[self.kind].odd if self.kind is not None else []
-        return tuple(found) if len(found) <= _MAX_ODD else ()
+        texts = self._kinds[self.kind].odd if self.kind is not None else []
+        return tuple(texts) if len(texts) <= _MAX_ODD else ()
 
     @property
     def dtype(self) -> Dtype:
@@ -270,7 +270,7 @@ def read_integers(
     for part in ranges:
         for batch in source.read(Block((part,)), features=wanted, opened=opened, ordered=[0]):
             counted = batch.columns.column(name).drop_null().value_counts()
-            counts.update({one["values"].as_py(): one["counts"].as_py() for one in counted})
+            counts.update({count["values"].as_py(): count["counts"].as_py() for count in counted})
             if len(counts) > MAX_LABELS:
                 return None
     return counts

@@ -39,8 +39,8 @@ def checked_write_by(write_by: str) -> WriteBy:
     """
     for strategy in get_args(WriteBy):
         if write_by == strategy:
-            found: WriteBy = strategy
-            return found
+            valid: WriteBy = strategy
+            return valid
     raise RecipeError(f"write_by={write_by!r}, expected one of {', '.join(get_args(WriteBy))}.")
 
 

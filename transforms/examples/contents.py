@@ -57,8 +57,8 @@ def mixed(values: Hashes) -> Hashes:
     """The finalizer of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    found: Hashes = values ^ (values >> np.uint64(31))
-    return found
+    hashes: Hashes = values ^ (values >> np.uint64(31))
+    return hashes
 
 
 def _hashes_of_all(columns: pa.RecordBatch) -> Iterator[Hashes]:
@@ -120,8 +120,8 @@ def _text_hashes(column: pa.Array) -> Hashes:
     digests = b"".join(
         mmh3.mmh3_x64_128_digest(values[start:stop]) for start, stop in itertools.pairwise(bounds)
     )
-    found = np.frombuffer(digests, "<u8")[::2]
-    return found if indices is None else found[indices]
+    hashes = np.frombuffer(digests, "<u8")[::2]
+    return hashes if indices is None else hashes[indices]
 
 
 def _placed(values: Hashes, places: Hashes) -> Hashes:

@@ -52,7 +52,7 @@ def read_lists(serialized: bytes) -> dict[str, ExampleList]:
         # Protobuf's parser (upb) skips a map entry that has an unknown field.
         if all(field[:2] in _ENTRY for field in _fields(entry)):
             lists[_name(entry)] = _list(b"".join(_parts(entry, 2)))
-    return {name: found for name, found in lists.items() if found is not None}
+    return {name: values for name, values in lists.items() if values is not None}
 
 
 def read_frames(serialized: bytes) -> dict[str, list[bytes]]:

@@ -350,8 +350,8 @@ def missing_shards(settings: ShardSettings, names: Sequence[ShardName]) -> list[
     """
     at_once = storage.num_requests(settings.snapshot, local=os.cpu_count() or 1)
     with ThreadPoolExecutor(at_once) as pool:
-        found = list(pool.map(functools.partial(checked_shard, settings), names))
-    return [name for name, info in zip(names, found, strict=True) if info is None]
+        infos = list(pool.map(functools.partial(checked_shard, settings), names))
+    return [name for name, info in zip(names, infos, strict=True) if info is None]
 
 
 def _what(settings: ShardSettings, name: ShardName) -> str:

@@ -68,11 +68,11 @@ class ShardCutter:
 
     def ranges(self) -> list[KeyRange]:
         """The key ranges, one per partition, that cover all wanted shards."""
-        found: dict[int, tuple[int, int]] = {}
+        ends_of: dict[int, tuple[int, int]] = {}
         for _, shard in self._planned.values():
-            start, stop = found.get(shard.partition, (shard.start_key, shard.stop_key))
-            found[shard.partition] = min(start, shard.start_key), max(stop, shard.stop_key)
-        return [KeyRange(partition, *ends) for partition, ends in sorted(found.items())]
+            start, stop = ends_of.get(shard.partition, (shard.start_key, shard.stop_key))
+            ends_of[shard.partition] = min(start, shard.start_key), max(stop, shard.stop_key)
+        return [KeyRange(partition, *ends) for partition, ends in sorted(ends_of.items())]
 
     def cut(self, records: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The records of each wanted shard, by its number.

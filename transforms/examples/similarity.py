@@ -170,14 +170,14 @@ def image_likeness(sketches: npt.NDArray[np.void], a: Rows, b: Rows) -> npt.NDAr
     first -= first.mean(axis=1, keepdims=True)
     second -= second.mean(axis=1, keepdims=True)
     product = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
-    found = (first * second).sum(axis=1) / product
-    likeness[close] = np.where(found >= MIN_CORRELATION, found, 0)
+    correlation = (first * second).sum(axis=1) / product
+    likeness[close] = np.where(correlation >= MIN_CORRELATION, correlation, 0)
     return likeness
 
 
 def text_likeness(sketches: npt.NDArray[np.void], a: Rows, b: Rows) -> npt.NDArray[np.float64]:
     """The estimated share of common shingles of texts a[n] and b[n]; 0 if too few: [n]."""
     signatures = sketches["signature"]
-    found = (signatures[a] == signatures[b]).mean(axis=1)
-    likeness: npt.NDArray[np.float64] = np.where(found >= MIN_JACCARD, found, 0)
+    jaccard = (signatures[a] == signatures[b]).mean(axis=1)
+    likeness: npt.NDArray[np.float64] = np.where(jaccard >= MIN_JACCARD, jaccard, 0)
     return likeness

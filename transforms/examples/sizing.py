@@ -131,8 +131,8 @@ def list_lengths(columns: pa.RecordBatch, name: str, feature: Feature) -> npt.ND
     else:
         lengths = pc.list_value_length(columns.column(name))
         divisor = 1
-    found: npt.NDArray[np.int64] = lengths.cast(pa.int64()).fill_null(0).to_numpy()
-    return found // (divisor * (1 if None in rest else math.prod(dim or 1 for dim in rest)))
+    values: npt.NDArray[np.int64] = lengths.cast(pa.int64()).fill_null(0).to_numpy()
+    return values // (divisor * (1 if None in rest else math.prod(dim or 1 for dim in rest)))
 
 
 def length_boundaries(lengths: Iterable[int]) -> list[int]:

@@ -95,16 +95,16 @@ def read_shard(
     num_read = 0
     for ids in _ids(join(folder, table_file)):
         num_read += len(ids)
-        found = np.zeros((len(ids), 2), np.uint64)
+        pairs = np.zeros((len(ids), 2), np.uint64)
         if hashes is not None:
             taken = b"".join(itertools.islice(hashes, len(ids)))
             if len(taken) != len(ids) * DIGEST_BYTES:
                 raise _disagreeing(folder, name)
-            found = np.frombuffer(taken, np.uint64).reshape(-1, 2)
+            pairs = np.frombuffer(taken, np.uint64).reshape(-1, 2)
         yield StoredRecords(
             keys=text_keys(ids.to_pylist(), seed),
             ids=ids,
-            contents=found,
+            contents=pairs,
             splits=np.full(len(ids), split, np.int16),
         )
     if num_read != shard.num_examples:

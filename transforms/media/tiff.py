@@ -108,8 +108,8 @@ def _read_directory(data: bytes, max_pixels: int) -> _Directory:
             entries.setdefault(struct.unpack_from(order + "H", data, at)[0], data[at : at + 12])
 
         def number(tag: int, default: int) -> int:
-            found = _values(data, order, entries.get(tag), [default])
-            return int(found[0]) if len(found) else default
+            values = _values(data, order, entries.get(tag), [default])
+            return int(values[0]) if len(values) else default
 
         if following or _SUBFILES in entries or number(_NEW_SUBFILE, 0):
             raise _unsupported("a TIFF of several images, such as pages or a preview")

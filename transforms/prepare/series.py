@@ -284,8 +284,8 @@ class Windows(BuiltIn):
         )
         fits = stretch[starts] == stretch[starts + self.span - 1]
         fits &= rows.complete[starts]
-        found: npt.NDArray[np.intp] = starts[fits]
-        return found
+        first_rows: npt.NDArray[np.intp] = starts[fits]
+        return first_rows
 
     def _tail(self, rows: _SeriesRows) -> _SeriesRows | None:
         """The rows at which windows that reach into the next part may start."""

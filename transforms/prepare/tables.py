@@ -757,7 +757,7 @@ class MultiHot(BuiltIn):
 
         if not is_list:
             value = tf.strings.split(value, sep=self.separator)
-        value = each(lambda one: tf.strings.regex_replace(one, "^ +| +$", ""), value)
+        value = each(lambda text: tf.strings.regex_replace(text, "^ +| +$", ""), value)
         table = token_table(classes, unknown=-1)
 
         def look_up(parts: Any) -> Any:

@@ -308,6 +308,6 @@ def merge_range(
     Yields record batches of about ``max_bytes``; needs about twice that in memory.
     """
     for part in split_range(readers, keys, max_bytes=max_bytes):
-        found = [batch for reader in readers for batch in reader.read(part)]
-        if found:
-            yield sort_records(pa.concat_batches(found))
+        batches = [batch for reader in readers for batch in reader.read(part)]
+        if batches:
+            yield sort_records(pa.concat_batches(batches))

@@ -82,8 +82,8 @@ def stratum_codes(strata: pa.Array, names: Sequence[str]) -> npt.NDArray[np.int3
         return codes
     texts = strata.cast(pa.large_binary()).fill_null(b"")
     known = pa.array([_encoded(name) for name in names], pa.large_binary())
-    found: npt.NDArray[np.int32] = pc.index_in(texts, value_set=known).fill_null(-1).to_numpy()
-    return found
+    indices: npt.NDArray[np.int32] = pc.index_in(texts, value_set=known).fill_null(-1).to_numpy()
+    return indices
 
 
 def _encoded(name: str) -> bytes:

@@ -121,8 +121,8 @@ def assign_partitions(
     of_group = split_of_keys(keys, splits) if known is None else known.find(keys)
     # The last entry is for the index -1, which represents null.
     of_group = np.append(of_group, np.int16(NO_PARTITION))
-    found: npt.NDArray[np.int16] = of_group[texts.indices.fill_null(-1).to_numpy()]
-    return found
+    partitions: npt.NDArray[np.int16] = of_group[texts.indices.fill_null(-1).to_numpy()]
+    return partitions
 
 
 def split_of_keys(keys: Keys, splits: Splits) -> npt.NDArray[np.int16]:

@@ -65,8 +65,8 @@ class GroupSplits:
         at = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
         if not len(known):
             return np.full(len(keys), NO_PARTITION, np.int16)
-        found = np.frombuffer(self.splits, "<i2")[at].astype(np.int16)
-        return np.where(known[at] == keys, found, np.int16(NO_PARTITION))
+        splits = np.frombuffer(self.splits, "<i2")[at].astype(np.int16)
+        return np.where(known[at] == keys, splits, np.int16(NO_PARTITION))
 
 
 SplitEnds = tuple[int, ...] | GroupSplits
@@ -166,9 +166,9 @@ def partition_records(
         )
     values = column.fill_null(0).to_numpy()
     assert isinstance(ends, tuple)
-    found = np.searchsorted(np.array(ends, np.int64), values, side="right").astype(np.int16)
-    found[column.is_null().to_numpy(zero_copy_only=False)] = NO_PARTITION
-    return found, f"feature {rule.feature!r} is missing; splits by time need it"
+    numbers = np.searchsorted(np.array(ends, np.int64), values, side="right").astype(np.int16)
+    numbers[column.is_null().to_numpy(zero_copy_only=False)] = NO_PARTITION
+    return numbers, f"feature {rule.feature!r} is missing; splits by time need it"
 
 
 _BOOLS = {"true": "1", "false": "0"}

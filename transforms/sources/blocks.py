@@ -91,8 +91,8 @@ def group_blocks(
     if partners:
         # A mask does not count: it is small, and blocks stay as they were without it.
         sizes = {
-            path: sum(_size(file) for file in found if file.record)
-            for path, found in partners.items()
+            path: sum(_size(file) for file in parts_of if file.record)
+            for path, parts_of in partners.items()
         }
         alone = [file for file in files if not file.of]
         return tuple(
@@ -134,8 +134,8 @@ def _group_blocks(
 
 def _with_partners(block: Block, partners: Mapping[str, Sequence[SourceFile]]) -> Block:
     """A block with the files that are part of its records."""
-    found = [file for part in block.ranges for file in partners.get(part.path, ())]
-    return Block(block.ranges + tuple(_range(file, 0, file.num_bytes) for file in found))
+    files = [file for part in block.ranges for file in partners.get(part.path, ())]
+    return Block(block.ranges + tuple(_range(file, 0, file.num_bytes) for file in files))
 
 
 def _range(file: SourceFile, start: int, stop: int) -> FileRange:

@@ -111,9 +111,9 @@ def read_bundle(
     while pending:
         start, stop = pending.pop()
         texts = [text for text in read[start:stop] if text is not None]
-        found = together(texts) if len(texts) == stop - start else None
-        if found is not None:
-            yield found
+        made = together(texts) if len(texts) == stop - start else None
+        if made is not None:
+            yield made
         elif stop - start > _FEW_FILES:
             middle = (start + stop) // 2
             pending += [(middle, stop), (start, middle)]
@@ -141,6 +141,6 @@ def remembered(opened: OpenSource, content: str, what: str, compute: Callable[[]
         compute: Returns plain JSON (tuples come back as lists). Exceptions are not cached.
     """
     if content and isinstance(opened, Remembers):
-        found: _T = opened.remembered(content, what, compute)
-        return found
+        value: _T = opened.remembered(content, what, compute)
+        return value
     return compute()

@@ -184,9 +184,9 @@ class RecordTypes:
             return
         self.num_records += 1
         for name, value in flat.items():
-            found = self._values.setdefault(name, [])
+            values = self._values.setdefault(name, [])
             if value is not None:
-                found.append(value)
+                values.append(value)
 
     def features(self, declared: Mapping[str, Any]) -> dict[str, Any]:
         """The features of the values; string if the type is unknown.
@@ -342,10 +342,10 @@ class Files:
         features = with_types(features, self.types)
         label = self.label
         if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
-            found = class_of(self._class_names(readable, opened, label))
-            if found is not None:
+            class_label = class_of(self._class_names(readable, opened, label))
+            if class_label is not None:
                 optional = is_optional(features[label])
-                features[label] = dataclasses.replace(found, optional=optional)
+                features[label] = dataclasses.replace(class_label, optional=optional)
         return features
 
     def read(

@@ -310,8 +310,8 @@ def write_ranges(
     """
     parts = _cut_by_hash(batches) if step is None else _cut(batches, step)
     names: list[str] = []
-    for _, found in itertools.groupby(parts, key=lambda part: part[0]):
-        names += extract_batches((batch for _, batch in found), schema, folder)
+    for _, group in itertools.groupby(parts, key=lambda part: part[0]):
+        names += extract_batches((batch for _, batch in group), schema, folder)
     return tuple(names)
 
 

@@ -216,27 +216,27 @@ class Iterable:
             )
         return iter(records)
 
-    def _rows(self, found: Any, number: int) -> Iterator[Mapping[str, Any] | pa.RecordBatch]:
-        if isinstance(found, Mapping):
-            yield found
-        elif isinstance(found, pa.RecordBatch) or is_frame(found):
-            schema, batches = table_batches(found)
+    def _rows(self, record: Any, number: int) -> Iterator[Mapping[str, Any] | pa.RecordBatch]:
+        if isinstance(record, Mapping):
+            yield record
+        elif isinstance(record, pa.RecordBatch) or is_frame(record):
+            schema, batches = table_batches(record)
             plain = plain_schema(schema, path=f"Iterable: record {number:,}")
             for batch in batches:
                 yield plain_batch(batch, plain)
-        elif isinstance(found, tuple | list) and self.names is not None:
-            if len(found) != len(self.names):
+        elif isinstance(record, tuple | list) and self.names is not None:
+            if len(record) != len(self.names):
                 raise RecipeError(
-                    f"Iterable: record {number:,} has {len(found)} values, but names= has "
+                    f"Iterable: record {number:,} has {len(record)} values, but names= has "
                     f"{len(self.names)} names: {', '.join(self.names)}."
                 )
-            yield dict(zip(self.names, found, strict=True))
+            yield dict(zip(self.names, record, strict=True))
         else:
             hint = ""
-            if isinstance(found, tuple | list):
-                hint = f'. Name its {len(found)} values: names=("image", "label")'
+            if isinstance(record, tuple | list):
+                hint = f'. Name its {len(record)} values: names=("image", "label")'
             raise RecipeError(
-                f"Iterable: record {number:,} is a {type(found).__name__}, expected a dict, a "
+                f"Iterable: record {number:,} is a {type(record).__name__}, expected a dict, a "
                 f"pa.RecordBatch or a table{hint or '.'}"
             )
 
@@ -312,8 +312,8 @@ class _Spool:
                 try:
                     joined = schema if self.schema is None else join_columns(self.schema, schema)
                 except UnfitValueError as error:
-                    found = _unfit(records, first, self.schema)
-                    raise found or _described(error, None, first) from None
+                    unfit = _unfit(records, first, self.schema)
+                    raise unfit or _described(error, None, first) from None
                 if joined != self.schema:
                     plain_schema(joined, path="Iterable")
                     self.schema = joined

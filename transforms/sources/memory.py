@@ -238,11 +238,11 @@ def _array_of(name: str, values: Any) -> Any:
 
 def _of_objects(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
     """Values with pandas' semantics: NaN, NaT and NA are missing."""
-    found = pa.array(values, from_pandas=True)
+    array = pa.array(values, from_pandas=True)
     if not isinstance(values, list) and values.dtype != object:
-        return found
-    type_ = _exact_type(pa.field(name, found.type), values)
-    return found if type_ == found.type else pa.array(values, type_, from_pandas=True)
+        return array
+    type_ = _exact_type(pa.field(name, array.type), values)
+    return array if type_ == array.type else pa.array(values, type_, from_pandas=True)
 
 
 def _exact_type(field: pa.Field, values: Iterable[Any]) -> pa.DataType:

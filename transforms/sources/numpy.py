@@ -478,12 +478,12 @@ class _Npz:
 
     @property
     def units(self) -> Sequence[Unit]:
-        found, row = [], 0
+        units, row = [], 0
         for split, part in self._parts.items():
             num_rows = next(iter(part.values())).shape[0]
-            found.append(Unit(0, row, num_rows, folder=split))
+            units.append(Unit(0, row, num_rows, folder=split))
             row += num_rows
-        return found
+        return units
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         part = list(self._parts.values())[unit]

@@ -313,9 +313,9 @@ class PendingRows:
 def _array(column: WireColumn, lists: Many[Any]) -> pa.Array:
     kind = arrow_type(column)
     if column.length == 1:
-        return pa.array([None if one is None else _plain(one[0]) for one in lists], kind)
+        return pa.array([None if items is None else _plain(items[0]) for items in lists], kind)
     return pa.array(
-        [None if one is None else [_plain(value) for value in one] for one in lists], kind
+        [None if items is None else [_plain(value) for value in items] for items in lists], kind
     )
 
 

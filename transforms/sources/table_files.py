@@ -198,10 +198,10 @@ def with_class(
     if label is None or not may_be_class(features[label], (types or {}).get(label)):
         return chosen
     names: set[str] = set()
-    for found in texts_of(label):
-        if found is None:
+    for texts in texts_of(label):
+        if texts is None:
             return chosen
-        names.update(found)
+        names.update(texts)
     chosen[label] = class_of(names) or features[label]
     return chosen
 

@@ -88,12 +88,12 @@ class TextFiles:
         text = self._open(opened, file.path, file.num_bytes)
         if not text.plain:
             return ()
-        found = []
+        ends = []
         for near in range(every, file.num_bytes - every // 2, every):
             end = self._end_of_record(text, near)
             if end is not None and end < file.num_bytes:
-                found.append(end)
-        return tuple(sorted(set(found)))
+                ends.append(end)
+        return tuple(sorted(set(ends)))
 
     def _end_of_record(self, text: TextStream, start: int) -> int | None:
         """The end of the record at an offset; None if it is too long."""
@@ -191,11 +191,11 @@ class TextFiles:
         )
 
     def _reject(self, reason: str, path: str, offset: int, problem: str, content: bytes) -> Reject:
-        one = self.per == "file"
-        where = path if one else f"{path} byte {offset}"
+        whole = self.per == "file"
+        where = path if whole else f"{path} byte {offset}"
         reject = reject_at(
             path,
-            None if one else offset,
+            None if whole else offset,
             stage="read",
             reason=reason,
             message=f"{where}: the {self.per}: {problem}. Fix it, name its encoding=, or raise "

@@ -264,11 +264,11 @@ class _Stream:
         last = max(stop - self._offset, first)
         # Returned bytes are dropped, so that a window is not in memory twice. Reading backwards
         # reads the first windows again.
-        found, self._held = whole[first:last], whole[last:]
+        taken, self._held = whole[first:last], whole[last:]
         self._offset += len(whole) - len(self._held)
-        if not found and self._damage is not None and stop > start:
+        if not taken and self._damage is not None and stop > start:
             raise self._damage
-        return found
+        return taken
 
 
 def _pieces(read: Read) -> Iterator[bytes]:
@@ -326,5 +326,5 @@ def _keep_undecodable(error: UnicodeError) -> tuple[str, int]:
     """Maps undecodable bytes to lone surrogates, which are invalid in UTF-8."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
-    found = error.object[error.start : error.end]
-    return "".join(chr(0xDC00 + byte) for byte in found), error.end
+    odd = error.object[error.start : error.end]
+    return "".join(chr(0xDC00 + byte) for byte in odd), error.end

@@ -88,10 +88,10 @@ def balance_classes(plan: Plan) -> Plan:
 
         def read(numbers: Any) -> Any:
             kinds = [tf.string, tf.string]
-            found, fault = tf.numpy_function(held.read, [numbers], kinds, stateful=False)
+            serialized, fault = tf.numpy_function(held.read, [numbers], kinds, stateful=False)
             with tf.control_dependencies([tf.debugging.Assert(tf.equal(fault, b""), [fault])]):
-                found = tf.ensure_shape(tf.identity(found), numbers.shape)
-            return (found, numbers) if is_numbered else found
+                serialized = tf.ensure_shape(tf.identity(serialized), numbers.shape)
+            return (serialized, numbers) if is_numbered else serialized
 
         def loose(numbers: Any) -> Any:
             return tf.ensure_shape(numbers, [None])

@@ -68,8 +68,10 @@ def keep_decoded(plan: Plan) -> Plan:
     calls = options.num_parallel_calls
     parsed = parsed.map(plan.parse_batch, num_parallel_calls=calls, deterministic=True)
     leaves = tf.nest.flatten(parsed.element_spec)
-    is_fixed = all(isinstance(one, tf.TensorSpec) and None not in one.shape[1:] for one in leaves)
-    sizes = [math.prod(one.shape[1:]) * one.dtype.size for one in leaves] if is_fixed else []
+    is_fixed = all(
+        isinstance(leaf, tf.TensorSpec) and None not in leaf.shape[1:] for leaf in leaves
+    )
+    sizes = [math.prod(leaf.shape[1:]) * leaf.dtype.size for leaf in leaves] if is_fixed else []
     _warn(plan, 2 * (sum(sizes) or facts.RECORD_BYTES))  # twice while the cache is being filled
     examples = _complete_or_error(parsed.rebatch(num), 1).cache()
     variant, spec = tf.data.experimental.to_variant(examples), examples.element_spec

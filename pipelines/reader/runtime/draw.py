@@ -148,8 +148,8 @@ class Draw(NamedTuple):
             mixed(seed + (self.codes[kinds] + 1).astype(np.uint64)) + turns.astype(np.uint64)
         )
         rows = permuted(numbers, keys, counts.astype(np.uint64)).astype(np.int64)
-        found: npt.NDArray[np.int64] = self.order[self.firsts[kinds] + rows] + turns * self.num
-        return found
+        rows_drawn: npt.NDArray[np.int64] = self.order[self.firsts[kinds] + rows] + turns * self.num
+        return rows_drawn
 
 
 def permuted(

@@ -65,7 +65,7 @@ class Parser:
             except ValueError as error:
                 raise ValueError(f"feature {name!r}: {error}") from None
             if is_clip(feature) and self._decode is not None:
-                values[name] = [self._decode(one, feature["channels"]) for one in values[name]]
+                values[name] = [self._decode(clip, feature["channels"]) for clip in values[name]]
             if "present" in feature:
                 values[feature["present"]] = np.bool_(name in lists)
         return values

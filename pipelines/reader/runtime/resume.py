@@ -195,9 +195,9 @@ def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Plac
             reading, open_records=_filtered(reading.open_records, is_left)
         )
         batches = plan.read_epoch(reading, epoch_seed).take(steps)
-        numbered = batches.map(lambda one, seed: one) if now.augments else batches
-        found = [places for _, places in numbered.as_numpy_iterator()]
-        return np.concatenate([*found, np.empty(0, np.int64)])
+        numbered = batches.map(lambda batch, seed: batch) if now.augments else batches
+        places_of_batches = [places for _, places in numbered.as_numpy_iterator()]
+        return np.concatenate([*places_of_batches, np.empty(0, np.int64)])
     places = _flat(read_epoch(blind, epoch_seed))
     return _first(places, steps * now.batch_size)
 
@@ -225,11 +225,11 @@ def _flat(batches: tf.data.Dataset) -> Iterator[Places]:
 
 def _first(parts: Iterator[Places], num: int) -> Places:
     """The first ``num`` of numbers that come in parts."""
-    found, left = [np.empty(0, np.int64)], num
+    taken, left = [np.empty(0, np.int64)], num
     while left > 0 and (part := next(parts, None)) is not None:
-        found.append(part[:left])
-        left -= len(found[-1])
-    return np.concatenate(found)
+        taken.append(part[:left])
+        left -= len(taken[-1])
+    return np.concatenate(taken)
 
 
 def _left(plan: Plan, now: Options, done: Done) -> tuple[list[Piece], Done | None]:

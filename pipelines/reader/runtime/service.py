@@ -55,15 +55,15 @@ def share_work(plan: Plan) -> Plan:
     # Registered once, since each registration takes 0.1 s and freezes captured values: a captured
     # seed would be the same in every epoch.
     distribute = tf.data.experimental.service.distribute(**asked)
-    found = [_work(plan, order).apply(distribute) for order in orders]
-    spec = found[0].element_spec
-    variants = tf.stack([tf.data.experimental.to_variant(one) for one in found])
+    datasets = [_work(plan, order).apply(distribute) for order in orders]
+    spec = datasets[0].element_spec
+    variants = tf.stack([tf.data.experimental.to_variant(dataset) for dataset in datasets])
 
     def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
-        one = tf.data.experimental.from_variant(tf.gather(variants, seed % len(found)), spec)
+        epoch = tf.data.experimental.from_variant(tf.gather(variants, seed % len(datasets)), spec)
         if not exact:
-            return one.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        return _cut_batches(plan, one, url)
+            return epoch.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
+        return _cut_batches(plan, epoch, url)
 
     return dataclasses.replace(
         plan,

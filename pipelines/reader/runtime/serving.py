@@ -60,9 +60,9 @@ def _served(signature: Any, manifest: str) -> Callable[..., dict[str, Any]]:
             places.setdefault(kind, []).append(place)
             alike.setdefault(kind, []).append(given)
         stacked = [{k: tf.stack([x[k] for x in some]) for k in some[0]} for some in alike.values()]
-        found = [signature(**none | batch) for batch in stacked]
+        outputs = [signature(**none | batch) for batch in stacked]
         order = tf.argsort(list(itertools.chain.from_iterable(places.values())))
-        return {k: tf.gather(tf.concat([x[k] for x in found], 0), order) for k in found[0]}
+        return {k: tf.gather(tf.concat([x[k] for x in outputs], 0), order) for k in outputs[0]}
 
     return served
 

@@ -204,11 +204,11 @@ def locate(
         wanted.setdefault(piece.path, []).append(piece.skip)
     is_store = "://" in root
     with concurrent.futures.ThreadPoolExecutor(_THREADS if is_store else 1) as pool:
-        found = pool.map(
+        offsets_of = pool.map(
             lambda item: _offsets(by_path[item[0]], item[1], root, may_be_missing),
             [*wanted.items()],
         )
-        offsets = dict(zip(wanted, found, strict=True))
+        offsets = dict(zip(wanted, offsets_of, strict=True))
     located = []
     for piece in pieces:
         of_shard = offsets[piece.path]

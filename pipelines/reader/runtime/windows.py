@@ -43,7 +43,7 @@ def cut_windows(plan: Plan) -> Plan:
         lists = [leaf for leaf in leaves if isinstance(leaf, tf.RaggedTensor)]
         num = lists[0].row_lengths()
         same = [tf.debugging.assert_equal(leaf.row_lengths(), num, unlike) for leaf in lists[1:]]
-        with tf.control_dependencies([one for one in same if one is not None]):
+        with tf.control_dependencies([check for check in same if check is not None]):
             counts = tf.maximum((num - length) // step + 1, 0)
         records = tf.repeat(tf.range(tf.size(counts)), counts)
         within = tf.range(tf.reduce_sum(counts)) - tf.repeat(

@@ -77,10 +77,10 @@ class Dialect:
         """
         delimiter = self.delimiter_of(path)
         start = text_start(text)
-        found = find_rows(
+        windows = find_rows(
             text, start, text.stop, delimiter=delimiter, window_bytes=_HEADER_WINDOW_BYTES
         )
-        rows = next((rows for rows in found if len(rows)), None)
+        rows = next((rows for rows in windows if len(rows)), None)
         if rows is None:
             return None
         if not self.header and self.columns:

@@ -257,9 +257,9 @@ def _texts(name: str, field: str, values: pa.Array) -> list[str]:
 
 
 def _refuse_repeated(name: str, member: str, field: str, values: Any) -> None:
-    found, counts = np.unique(values, return_counts=True)
+    distinct, counts = np.unique(values, return_counts=True)
     if (counts > 1).any():
-        value = found[counts > 1].tolist()[0]
+        value = distinct[counts > 1].tolist()[0]
         raise _invalid(name, f"several {member} have the {field} {json.dumps(value)}")
 
 

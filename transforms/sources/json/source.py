@@ -94,11 +94,11 @@ class JsonLines:
         text = _open(opened, file.path, file.num_bytes)
         if not text.plain:
             return ()
-        found = (
+        starts = (
             _line_start(text, place, file.num_bytes)
             for place in range(every, file.num_bytes - every // 2, every)
         )
-        return tuple(sorted({start for start in found if start < file.num_bytes}))
+        return tuple(sorted({start for start in starts if start < file.num_bytes}))
 
     def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
         """0: nothing precedes the records."""
@@ -265,9 +265,9 @@ def _line_start(text: Text, place: int, num_bytes: int) -> int:
     """The offset of the first line after ``place``."""
     while place < num_bytes:
         piece = text.read(place, min(place + _SEARCH_BYTES, num_bytes))
-        found = piece.find(b"\n")
-        if found >= 0:
-            return place + found + 1
+        newline = piece.find(b"\n")
+        if newline >= 0:
+            return place + newline + 1
         place += max(1, len(piece))
     return num_bytes
 

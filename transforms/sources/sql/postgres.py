@@ -111,8 +111,8 @@ class _Reading:
         """The columns of a query, in types that files can store."""
         with self._failing(_RUN), contextlib.closing(database.cursor()) as cursor:
             cursor.execute(text)
-            found = cursor.fetch_record_batch().schema
-        return plain_schema(found, path="the query")
+            fetched = cursor.fetch_record_batch().schema
+        return plain_schema(fetched, path="the query")
 
     def rows(self, database: Any, text: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of a query."""
@@ -164,10 +164,10 @@ def _extract_ranges(
     if not num_threads:
         return ()
     with concurrent.futures.ThreadPoolExecutor(num_threads, "sql") as pool:
-        found = list(pool.map(extract, [ranges[n::num_threads] for n in range(num_threads)]))
+        files_of = list(pool.map(extract, [ranges[n::num_threads] for n in range(num_threads)]))
     names = {
         part: files
         for n in range(num_threads)
-        for part, files in zip(ranges[n::num_threads], found[n], strict=True)
+        for part, files in zip(ranges[n::num_threads], files_of[n], strict=True)
     }
     return tuple(name for part in ranges for name in names[part])
