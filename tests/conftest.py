@@ -1,7 +1,7 @@
 """What all tests share: the shipped data, the full data sets where they are, quiet libraries."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -47,6 +47,26 @@ def full_data() -> Path:
     path = Path(folder)
     assert path.is_dir(), f"SNAPSHARD_DATA={folder} is not a folder"
     return path
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command line in this process: its code, output and error output."""
+    from snapshard import cli, startup_noise
+
+    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(argument) for argument in arguments])
+        written = capsys.readouterr()
+        assert "Traceback" not in written.err
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, written.out, written.err
+
+    return run
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard import cli, startup_noise
 from snapshard.pipelines import endings
 from snapshard.pipelines.inspect import suggest as suggest_module
 from snapshard.schemas.errors import StorageError
@@ -50,24 +48,6 @@ def _run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[
 def _listing(folder: Path) -> dict[str, tuple[int, int]]:
     found = {str(path): path.lstat() for path in [folder, *folder.rglob("*")]}
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found.items()}
-
-
-@pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command line in this process: its code, output and error output."""
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([str(argument) for argument in arguments])
-        written = capsys.readouterr()
-        assert "Traceback" not in written.err
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, written.out, written.err
-
-    return run
 
 
 @pytest.fixture(scope="module")

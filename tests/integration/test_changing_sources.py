@@ -15,9 +15,7 @@ import http.server
 import io
 import os
 import shutil
-import tarfile
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image as PillowImage
 
@@ -38,6 +35,7 @@ from snapshard.transforms import storage
 from snapshard.transforms.storage.opened_source import OpenedSource
 from snapshard.transforms.storage.unchanged import SourceProof
 
+from ..file_bytes import ipc, npy, parquet, tar_of, zip_of
 from ..pipelines.read_records import ReadRecords, read_records
 
 NUM_ROWS = 40
@@ -52,44 +50,8 @@ def _table(version: int) -> pa.Table:
     return pa.csv.read_csv(io.BytesIO(_csv(version)))
 
 
-def _zip(version: int) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("t.csv", _csv(version))
-    return file.getvalue()
-
-
-def _tar(name: str, content: bytes) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        member = tarfile.TarInfo(name)
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
-    return file.getvalue()
-
-
 def _json(version: int) -> bytes:
     return b"".join(b'{"a": %d, "b": %d}\n' % (row, version) for row in range(NUM_ROWS))
-
-
-def _parquet(version: int) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(_table(version), file)
-    return file.getvalue()
-
-
-def _arrow(version: int) -> bytes:
-    file = io.BytesIO()
-    table = _table(version)
-    with pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    return file.getvalue()
-
-
-def _npy(version: int) -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.arange(NUM_ROWS) * 10 + version)
-    return file.getvalue()
 
 
 def _tfrecord(version: int) -> bytes:
@@ -137,20 +99,20 @@ def _reads_by_path(folder: str) -> Callable[[Any], Iterator[dict[str, int]]]:
 CASES: dict[str, tuple[str, Callable[[int], bytes], Callable[[str], Any]]] = {
     "csv": ("t.csv", _csv, ss.Csv),
     "csv.gz": ("t.csv.gz", lambda n: gzip.compress(_csv(n), mtime=0), ss.Csv),
-    "csv in zip": ("t.zip", _zip, ss.Csv),
-    "csv in tar": ("t.tar", lambda n: _tar("t.csv", _csv(n)), ss.Csv),
+    "csv in zip": ("t.zip", lambda n: zip_of({"t.csv": _csv(n)}), ss.Csv),
+    "csv in tar": ("t.tar", lambda n: tar_of({"t.csv": _csv(n)}), ss.Csv),
     "csv in tar.gz": (
         "t.tar.gz",
-        lambda n: gzip.compress(_tar("t.csv", _csv(n)), mtime=0),
+        lambda n: gzip.compress(tar_of({"t.csv": _csv(n)}), mtime=0),
         ss.Csv,
     ),
     "json lines": ("t.jsonl", _json, ss.JsonLines),
-    "parquet": ("t.parquet", _parquet, ss.Parquet),
-    "arrow": ("t.arrow", _arrow, ss.Arrow),
-    "npy": ("t.npy", _npy, ss.Numpy),
+    "parquet": ("t.parquet", lambda n: parquet(_table(n)), ss.Parquet),
+    "arrow": ("t.arrow", lambda n: ipc(_table(n)), ss.Arrow),
+    "npy": ("t.npy", lambda n: npy(np.arange(NUM_ROWS) * 10 + n), ss.Numpy),
     "tfrecord": ("t.tfrecord", _tfrecord, ss.TFRecords),
     "text": ("t.txt", _text, ss.TextFiles),
-    "web dataset": ("t.tar", lambda n: _tar("s.png", _png(n)), ss.WebDataset),
+    "web dataset": ("t.tar", lambda n: tar_of({"s.png": _png(n)}), ss.WebDataset),
     "own files": (
         "t.txt",
         _text,

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard import cli, startup_noise
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -53,20 +52,6 @@ def new(lab: Any, project: Path, old: ss.Snapshot) -> ss.Snapshot:
     (project / "recipe.py").write_text(recipe)
     snapshot: ss.Snapshot = lab.build(project / "recipe.py", project / "out")
     return snapshot
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs the command line in this process: its code, output and error output."""
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([str(argument) for argument in arguments])
-        written = capsys.readouterr()
-        return int(ended.value.code or 0), written.out, written.err
-
-    return run
 
 
 def test_diff_for_people(call: Call, old: ss.Snapshot, new: ss.Snapshot) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from snapshard import cli, startup_noise
 from snapshard.pipelines import build as builds
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.inventory.step import group_blocks
@@ -79,22 +78,6 @@ recipe = ss.Recipe(
 """
 
 Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs the command line in this process: its code, output and error output."""
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([str(argument) for argument in arguments])
-        written = capsys.readouterr()
-        assert "Traceback" not in written.err
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, written.out, written.err
-
-    return run
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import random
-import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 import zstandard
@@ -20,53 +16,14 @@ import snapshard as ss
 from snapshard.pipelines.inspect.suggest import suggest_recipe
 from snapshard.schemas.errors import DataError
 
+from ..file_bytes import ipc, npy, npz, parquet, tar_of, zip_of
+
 _DRAWN = random.Random(1)
 ROWS = b"a,b\n" + b"".join(b"%d,%d\n" % (_DRAWN.randrange(10**9), i) for i in range(3000))
+ONE = {"x.csv": ROWS}
+TWO = {"w.csv": ROWS, "x.csv": ROWS}
 LINES = b"".join(b'{"a": %d}\n' % _DRAWN.randrange(10**9) for _ in range(3000))
 TABLE = pa.table({"a": range(3000), "b": [0.5] * 3000})
-
-
-def tar(names: list[str], mode: str = "w:") -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = len(ROWS)
-            archive.addfile(member, io.BytesIO(ROWS))
-    return file.getvalue()
-
-
-def zipped(names: list[str]) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in names:
-            archive.writestr(name, ROWS)
-    return file.getvalue()
-
-
-def parquet() -> bytes:
-    file = io.BytesIO()
-    pq.write_table(TABLE, file)
-    return file.getvalue()
-
-
-def arrow() -> bytes:
-    file = io.BytesIO()
-    with pa.ipc.new_file(file, TABLE.schema) as writer:
-        writer.write_table(TABLE)
-    return file.getvalue()
-
-
-def arrays() -> bytes:
-    file = io.BytesIO()
-    np.savez(file, a=np.arange(3000), b=np.arange(3000))
-    return file.getvalue()
-
-
-def array() -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.arange(3000))
-    return file.getvalue()
 
 
 def tfrecords(folder: Path) -> bytes:
@@ -82,23 +39,18 @@ def tfrecords(folder: Path) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "share", "said"),
     [
-        ("a.tar", tar(["x.csv"]), 0.3, r"cannot be read after 'x\.csv': .*unexpected end of data"),
-        ("a.tar", tar(["x.csv"]), 0.015, r"cannot be read after 'x\.csv': .*unexpected end of da"),
-        ("a.tar", tar(["w.csv", "x.csv"]), 0.7, r"cannot be read after 'x\.csv': .*end of data"),
+        ("a.tar", tar_of(ONE), 0.3, r"cannot be read after 'x\.csv': .*unexpected end of data"),
+        ("a.tar", tar_of(ONE), 0.015, r"cannot be read after 'x\.csv': .*unexpected end of da"),
+        ("a.tar", tar_of(TWO), 0.7, r"cannot be read after 'x\.csv': .*end of data"),
         (
             "a.tar.gz",
-            tar(["x.csv"], "w:gz"),
+            tar_of(ONE, mode="w:gz"),
             0.5,
             r"after 'x\.csv': .* data ends too early at byte",
         ),
-        (
-            "a.zip",
-            zipped(["x.csv"]),
-            0.5,
-            r"a\.zip is a truncated zip .* bytes of 'x\.csv'",
-        ),
-        ("a.zip", zipped(["w.csv", "x.csv"]), 0.7, r"truncated zip .*bytes of 'x\.csv'"),
-        ("a.zip", zipped(["x.csv"]), 0.998, r"truncated zip archive: .* before its table of c"),
+        ("a.zip", zip_of(ONE), 0.5, r"a\.zip is a truncated zip .* bytes of 'x\.csv'"),
+        ("a.zip", zip_of(TWO), 0.7, r"truncated zip .*bytes of 'x\.csv'"),
+        ("a.zip", zip_of(ONE), 0.998, r"truncated zip archive: .* before its table of c"),
         ("a.csv.gz", gzip.compress(ROWS), 0.5, r"gzip data ends too early at byte [\d,]+ of"),
         ("a.csv.gz", gzip.compress(ROWS), 0.001, r"a\.csv\.gz cannot be read: gzip data ends too"),
         ("a.csv.bz2", bz2.compress(ROWS), 0.5, r"a\.csv\.bz2 cannot be read: bzip2 data ends too"),
@@ -106,16 +58,21 @@ def tfrecords(folder: Path) -> bytes:
         ("a.csv.zst", zstandard.compress(ROWS), 0.5, r"zst cannot be read: zstd data ends too"),
         ("a.jsonl.gz", gzip.compress(LINES), 0.5, r"gzip data ends too early at byte [\d,]+ of"),
         ("a.jsonl.bz2", bz2.compress(LINES), 0.5, r"bz2 cannot be read: bzip2 data ends too early"),
-        ("a.parquet", parquet(), 0.5, r"a\.parquet: truncated: it begins as Parquet files do"),
-        ("a.arrow", arrow(), 0.5, r"a\.arrow: truncated: it begins as Arrow files do"),
-        ("a.npy", array(), 0.5, r"a\.npy .*it holds [\d,]+ rows\): [\d,]+ rows are lost"),
-        ("a.npz", arrays(), 0.4, r"a\.npz: it is a truncated zip archive: it ends at"),
+        ("a.parquet", parquet(TABLE), 0.5, r"a\.parquet: truncated: it begins as Parquet files do"),
+        ("a.arrow", ipc(TABLE), 0.5, r"a\.arrow: truncated: it begins as Arrow files do"),
         (
-            "a.tfrecord",
-            None,
-            0.49,
-            r"a\.tfrecord byte .*truncated: the file has [\d,]+ of its",
+            "a.npy",
+            npy(np.arange(3000)),
+            0.5,
+            r"a\.npy .*it holds [\d,]+ rows\): [\d,]+ rows are lost",
         ),
+        (
+            "a.npz",
+            npz(a=np.arange(3000), b=np.arange(3000)),
+            0.4,
+            r"a\.npz: it is a truncated zip archive: it ends at",
+        ),
+        ("a.tfrecord", None, 0.49, r"a\.tfrecord byte .*truncated: the file has [\d,]+ of its"),
     ],
 )
 @pytest.mark.slow  # builds

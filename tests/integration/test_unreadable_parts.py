@@ -8,7 +8,6 @@ import gzip
 import io
 import json
 import struct
-import tarfile
 import wave
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,12 +16,13 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.schemas.errors import DataError, RejectsError
+
+from ..file_bytes import ipc, npy, parquet, tar_of
 
 NUM_FILES = 12
 
@@ -33,25 +33,6 @@ def _csv(number: int) -> bytes:
 
 def _table(number: int) -> pa.Table:
     return pa.table({"a": [number], "b": [number * 10]})
-
-
-def _parquet(number: int) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(_table(number), file)
-    return file.getvalue()
-
-
-def _arrow(number: int) -> bytes:
-    file = io.BytesIO()
-    with pa.ipc.new_file(file, _table(number).schema) as writer:
-        writer.write_table(_table(number))
-    return file.getvalue()
-
-
-def _npy(number: int) -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.array([number]))
-    return file.getvalue()
 
 
 def _png(number: int) -> bytes:
@@ -83,16 +64,6 @@ def _masked(data: bytes) -> bytes:
     return struct.pack("<I", rotated)
 
 
-def _tar(files: Mapping[str, bytes]) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return file.getvalue()
-
-
 def _rows(file: Any) -> Any:
     with file.open() as opened:
         yield {"content": opened.read()}
@@ -102,15 +73,15 @@ Source = Callable[[str], Any]
 SOURCES: dict[str, tuple[Source, Callable[[int], bytes], str]] = {
     "csv": (ss.Csv, _csv, "{}.csv"),
     "json": (ss.JsonLines, lambda n: json.dumps({"a": n}).encode() + b"\n", "{}.jsonl"),
-    "parquet": (ss.Parquet, _parquet, "{}.parquet"),
-    "arrow": (ss.Arrow, _arrow, "{}.arrow"),
+    "parquet": (ss.Parquet, lambda n: parquet(_table(n)), "{}.parquet"),
+    "arrow": (ss.Arrow, lambda n: ipc(_table(n)), "{}.arrow"),
     "tfrecord": (ss.TFRecords, _tfrecord, "{}.tfrecord"),
     "text": (ss.TextFiles, lambda n: f"line {n}\n".encode(), "{}.txt"),
     "images": (ss.ImageFolder, _png, "kind/{}.png"),
     "sounds": (ss.AudioFolder, _wav, "kind/{}.wav"),
     "clips": (ss.ClipFolder, _png, "kind/clip {}/0.png"),
-    "numpy": (ss.Numpy, _npy, "{}.npy"),
-    "samples": (ss.WebDataset, lambda n: _tar({"s.png": _png(n)}), "{}.tar"),
+    "numpy": (ss.Numpy, lambda n: npy(np.array([n])), "{}.npy"),
+    "samples": (ss.WebDataset, lambda n: tar_of({"s.png": _png(n)}), "{}.tar"),
     "files": (lambda url: ss.Files(url, _rows), _csv, "{}.any"),
 }
 
@@ -186,7 +157,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 def test_a_damaged_archive_is_refused(tmp_path: Path, kind: str, damage: str) -> None:
     name, change = DAMAGES[damage]
     path = tmp_path / name
-    path.write_bytes(change(_tar(_files(kind))))
+    path.write_bytes(change(tar_of(_files(kind))))
     source, _, _ = SOURCES[kind]
     with pytest.raises(
         DataError, match=r"the (archive|tar) cannot be read .*: copy or create it again"
@@ -197,7 +168,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, kind: str, damage: str) ->
 @pytest.mark.parametrize("kind", SOURCES)
 def test_an_intact_archive_is_read(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.tar"
-    path.write_bytes(_tar(_files(kind)))
+    path.write_bytes(tar_of(_files(kind)))
     source, _, _ = SOURCES[kind]
     snapshot = ss.build(_recipe(source(str(path))), tmp_path / "out")
     assert snapshot.manifest.splits["train"].num_examples == NUM_FILES
@@ -206,9 +177,9 @@ def test_an_intact_archive_is_read(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_members_that_later_ones_replace_are_counted(tmp_path: Path, kind: str) -> None:
     files = _files(kind)
-    whole = _tar(files)
+    whole = tar_of(files)
     first = next(iter(files))
-    appended = whole[: len(whole.rstrip(b"\0")) // 512 * 512 + 512] + _tar({first: files[first]})
+    appended = whole[: len(whole.rstrip(b"\0")) // 512 * 512 + 512] + tar_of({first: files[first]})
     (tmp_path / "a.tar").write_bytes(appended)
     source, _, _ = SOURCES[kind]
     snapshot = ss.build(_recipe(source(str(tmp_path / "a.tar"))), tmp_path / "out")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-import io
 import os
 import pathlib
 import random
-import tarfile
 import tempfile
 import time
 import zipfile
@@ -37,6 +36,8 @@ from snapshard.transforms.sources.blocks import block_size
 from snapshard.transforms.sources.combined import open_files
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 from snapshard.transforms.storage.unchanged import COARSE_NS
+
+from ..file_bytes import tar_of, zip_of
 
 OLD_NS = 1_600_000_000_000_000_000
 
@@ -390,21 +391,6 @@ def same_crc(content: bytes) -> bytes:
     return number.to_bytes(len(content), "little")
 
 
-def packed(contents: dict[str, bytes], kind: str) -> bytes:
-    sink = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(sink, "w") as archive:
-            for name, content in contents.items():
-                archive.writestr(zipfile.ZipInfo(name), content)
-        return sink.getvalue()
-    with tarfile.open(fileobj=sink, mode="w") as tar:
-        for name, content in contents.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return sink.getvalue()
-
-
 @pytest.mark.usefixtures("aged")
 @pytest.mark.parametrize("inner", [False, True], ids=["", "in a zip"])
 @pytest.mark.parametrize("store", ["local", "memory"])
@@ -416,12 +402,13 @@ def test_a_member_of_equal_length_and_crc_is_noticed(
     first = {"a.bin": b"some content", "b.bin": b"the same"}
     second = {"a.bin": same_crc(first["a.bin"]), "b.bin": b"the same"}
     assert zlib.crc32(first["a.bin"]) == zlib.crc32(second["a.bin"])
+    pack = tar_of if kind == "tar" else functools.partial(zip_of, method=zipfile.ZIP_STORED)
     taken = []
     for contents in (first, first, second):
         if len(taken) != 1:
-            content, url = packed(contents, kind), f"{kind}://::{folder}/a.{kind}"
+            content, url = pack(contents), f"{kind}://::{folder}/a.{kind}"
             if inner:
-                content, url = packed({f"a.{kind}": content}, "zip"), f"{kind}://::zip://a.{kind}"
+                content, url = zip_of({f"a.{kind}": content}), f"{kind}://::zip://a.{kind}"
                 url = f"{url}::{folder}/outer.zip"
             storage.put_bytes(url.rpartition("::")[2], content)
         taken.append(

@@ -22,17 +22,9 @@ from snapshard.schemas.errors import DataError, StorageError
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 from snapshard.transforms.storage.tar import LEADS_OUT, REPLACED, TarArchive
 
+from ..file_bytes import tar_of, zip_of
+
 CONTENTS = {"cat/1.jpg": b"one" * 400, "cat/2.jpg": b"", "dog/deep/3.jpg": bytes(range(256)) * 9}
-
-
-def tar_of(contents: dict[str, bytes], *, form: int = tarfile.PAX_FORMAT) -> bytes:
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w", format=form) as archive:
-        for name, content in contents.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return sink.getvalue()
 
 
 def opened(data: bytes, name: str = "a.tar") -> TarArchive:
@@ -78,10 +70,7 @@ def test_a_tar_is_a_folder(tmp_path: pathlib.Path, name: str) -> None:
 
 
 def test_a_zip_is_a_folder_and_archives_may_lie_anywhere(tmp_path: pathlib.Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        for name, content in CONTENTS.items():
-            archive.writestr(name, content)
-        archive.writestr("inner.tar", tar_of(CONTENTS))
+    (tmp_path / "a.zip").write_bytes(zip_of({**CONTENTS, "inner.tar": tar_of(CONTENTS)}))
     source = open_source("a.zip", str(tmp_path))
     assert read_all(source).keys() == {*CONTENTS, "inner.tar"}
     inner = open_source("zip://inner.tar::a.zip", str(tmp_path))

@@ -26,6 +26,8 @@ from snapshard.transforms.storage.unchanged import (
     stamp_of_local,
 )
 
+from ..file_bytes import zip_of
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -42,12 +44,6 @@ def listed(file: Path) -> tuple[OpenedSource, FileRange]:
     return opened, FileRange(
         path=found.path, sha256=digest, start=0, stop=found.num_bytes, stamp=found.stamp
     )
-
-
-def write_zip(path: Path, members: dict[str, bytes]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
 
 
 def read(opened: OpenedSource, part: FileRange | SourceFile) -> bytes:
@@ -149,12 +145,12 @@ def test_without_a_stamp_the_content_is_hashed_before_and_after(file: Path) -> N
 def test_a_replaced_archive_is_an_error_though_its_members_look_the_same(tmp_path: Path) -> None:
     """Members are read and looked at through the archive that was opened."""
     path, other = tmp_path / "z.zip", tmp_path / "other.zip"
-    write_zip(path, {"a.csv": b"a\n1\n", "b.csv": b"a\n2\n"})
+    path.write_bytes(zip_of({"a.csv": b"a\n1\n", "b.csv": b"a\n2\n"}))
     opened = open_source(f"zip://::{path}", ".")
     early, late = (opened.proving(opened.list()) for _ in range(2))
     assert late.read("a.csv") == b"a\n1\n"
     late.check()
-    write_zip(other, {"a.csv": b"a\n1\n", "b.csv": b"a\n3\n"})
+    other.write_bytes(zip_of({"a.csv": b"a\n1\n", "b.csv": b"a\n3\n"}))
     other.replace(path)
     with pytest.raises(SourceChangedError, match=r"b\.csv of .*z\.zip changed"):
         early.read("b.csv")
@@ -165,7 +161,9 @@ def test_a_replaced_archive_is_an_error_though_its_members_look_the_same(tmp_pat
 
 def test_a_failed_read_of_an_overwritten_archive_is_a_change(tmp_path: Path) -> None:
     path = tmp_path / "z.zip"
-    write_zip(path, {"a.csv": b"a\n1\n", "b.csv": bytes(1 << 20)})  # more than is buffered
+    path.write_bytes(
+        zip_of({"a.csv": b"a\n1\n", "b.csv": bytes(1 << 20)}, method=zipfile.ZIP_STORED)
+    )  # more than is buffered
     opened = open_source(f"zip://::{path}", ".")
     proving = opened.proving(opened.list())
     proving.read("a.csv")

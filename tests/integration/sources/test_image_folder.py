@@ -3,8 +3,6 @@
 import gzip
 import io
 import json
-import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from PIL import Image as Pillow
 import snapshard as ss
 from snapshard.schemas.errors import DataError
 
+from ...file_bytes import tar_of, zip_of
 from .built import build_all, rows_of
 
 SIZE = (6, 9)
@@ -40,24 +39,6 @@ def decoded(content: bytes) -> Any:
 
 def contents(num: int = 12) -> dict[str, bytes]:
     return {f"{CLASSES[i % 3]}/{i}.png": encode(pixels(i)) for i in range(num)}
-
-
-def tar_of(files: dict[str, bytes]) -> bytes:
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return sink.getvalue()
-
-
-def zip_of(files: dict[str, bytes]) -> bytes:
-    sink = io.BytesIO()
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return sink.getvalue()
 
 
 def write(folder: Path, files: dict[str, bytes]) -> None:

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
@@ -21,6 +18,7 @@ from snapshard.pipelines.prepare.block_worker import SourceReader
 from snapshard.schemas.errors import SourceChangedError
 from snapshard.transforms.storage.unchanged import SourceProof
 
+from ...file_bytes import parquet, zip_of
 from .proxy import Proxy
 
 pytestmark = [
@@ -35,23 +33,10 @@ def _csv(version: int) -> bytes:
     return b"a\n" + b"%d\n" % version * 50
 
 
-def _parquet(version: int) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(pa.table({"a": [version] * 50}), file)
-    return file.getvalue()
-
-
-def _zip(version: int) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("t.csv", _csv(version))
-    return file.getvalue()
-
-
 SOURCES: dict[str, tuple[Callable[[int], bytes], Any]] = {
     "t.csv": (_csv, ss.Csv),
-    "t.parquet": (_parquet, ss.Parquet),
-    "t.zip": (_zip, ss.Csv),
+    "t.parquet": (lambda n: parquet(pa.table({"a": [n] * 50})), ss.Parquet),
+    "t.zip": (lambda n: zip_of({"t.csv": _csv(n)}), ss.Csv),
 }
 
 

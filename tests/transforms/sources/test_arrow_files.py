@@ -28,7 +28,7 @@ from snapshard.transforms.sources.arrow.ipc import Arrow
 from snapshard.transforms.sources.arrow.parquet import Parquet
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
-from .arrow_bytes import ipc, parquet
+from ...file_bytes import ipc, parquet
 
 TABLE = pa.table(
     {

@@ -17,7 +17,7 @@ from snapshard.transforms.rejects import Dropped
 from snapshard.transforms.sources.arrow.ipc import Arrow
 from snapshard.transforms.sources.arrow.parquet import Parquet
 
-from .arrow_bytes import ipc, parquet
+from ...file_bytes import ipc, parquet
 
 ROWS = 12
 SMALL = pa.table({"x": range(ROWS), "s": ["abc"] * ROWS, "l": [[1.5]] * ROWS})

@@ -21,6 +21,7 @@ from snapshard.schemas.errors import SchemaError
 from snapshard.transforms.examples.dtypes import PRECISION, holds_exactly, numpy_dtype
 from snapshard.transforms.sources.custom import Files
 
+from ...file_bytes import ipc
 from . import test_file_labels as side_tables
 from .test_tfrecord_files import example, framed
 from .test_web_dataset import npy, tar_of
@@ -61,20 +62,16 @@ def _lists(reading: Any, values: list[int], dtype: str) -> Any:
     return ss.Parquet(reading.write("a.parquet", sink.getvalue()), types={"x": dtype})
 
 
-def _stream(values: list[int]) -> bytes:
-    sink = io.BytesIO()
-    table = pa.table({"x": values})
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
 def _arrow(reading: Any, values: list[int], dtype: str) -> Any:
-    return ss.Arrow(reading.write("a.arrow", _stream(values)), types={"x": dtype})
+    return ss.Arrow(
+        reading.write("a.arrow", ipc(pa.table({"x": values}), stream=True)), types={"x": dtype}
+    )
 
 
 def _hugging_face(reading: Any, values: list[int], dtype: str) -> Any:
-    return ss.HuggingFace(reading.write("a.arrow", _stream(values)), types={"x": dtype})
+    return ss.HuggingFace(
+        reading.write("a.arrow", ipc(pa.table({"x": values}), stream=True)), types={"x": dtype}
+    )
 
 
 def _extracted(reading: Any, source: Any) -> Any:

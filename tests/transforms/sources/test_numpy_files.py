@@ -16,17 +16,7 @@ from snapshard.schemas.features import tensor_form
 from snapshard.transforms.sources.numpy import Numpy
 from snapshard.transforms.storage.opened_source import open_source
 
-
-def _npy(values: Any, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, values, **options)
-    return buffer.getvalue()
-
-
-def _npz(save: Any = np.savez, **arrays: Any) -> bytes:
-    buffer = io.BytesIO()
-    save(buffer, **arrays)
-    return buffer.getvalue()
+from ...file_bytes import npy, npz
 
 
 def _numbers(got: Any, name: str) -> np.ndarray[Any, Any]:
@@ -67,7 +57,7 @@ _DTYPES = [
 def test_arrays_come_back(reading: Any, dtype: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2 if dtype == "bool" else 100, (50, *shape)).astype(dtype)
-    got = reading.read(Numpy(reading.write("x.npy", _npy(values))))
+    got = reading.read(Numpy(reading.write("x.npy", npy(values))))
     assert not got.rejects
     form = tensor_form(got.features["data"])
     assert form is not None
@@ -86,7 +76,7 @@ def test_any_array_of_numbers(
     tmp_path_factory: pytest.TempPathFactory, values: np.ndarray[Any, Any]
 ) -> None:
     folder = tmp_path_factory.mktemp("npy")
-    (folder / "x.npz").write_bytes(_npz(np.savez_compressed, x=values))
+    (folder / "x.npz").write_bytes(npz(np.savez_compressed, x=values))
     source = Numpy(str(folder / "x.npz"))
     opened = open_source(source.url, "")
     files = source.select(opened.list()).files
@@ -101,7 +91,7 @@ def test_npz_zips_its_arrays(reading: Any) -> None:
     label = np.array(["cat", "dog", "cat", "dog", "dog", "cat"])
     when = np.array(["2020-01-01", "2020-01-02", "NaT", *["2021-05-05"] * 3], "datetime64[s]")
     for save in (np.savez, np.savez_compressed):
-        path = reading.write("a.npz", _npz(save, x=x, label=label, when=when))
+        path = reading.write("a.npz", npz(save, x=x, label=label, when=when))
         got = reading.read(Numpy(path, label="label"))
         assert got.features["label"] == ss.ClassLabel(("cat", "dog"))
         assert got.features["when"] == ss.Timestamp("s", optional=True)
@@ -112,19 +102,19 @@ def test_npz_zips_its_arrays(reading: Any) -> None:
 
 def test_arrays_beside_each_other(reading: Any) -> None:
     x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40)
-    reading.write("y.npy", _npy(y))
-    path = reading.write("x.npy", _npy(x))
+    reading.write("y.npy", npy(y))
+    path = reading.write("x.npy", npy(x))
     got = reading.read(Numpy(path, name="x", beside={"y": str(reading.folder / "y.npy")}))
     np.testing.assert_array_equal(_numbers(got, "x"), x)
     np.testing.assert_array_equal(_numbers(got, "y"), y)
-    reading.write("y.npy", _npy(y[:-1]))
+    reading.write("y.npy", npy(y[:-1]))
     with pytest.raises(SchemaError, match="the same number in each"):
         reading.read(Numpy(path, name="x", beside={"y": str(reading.folder / "y.npy")}))
 
 
 def test_structured_arrays_are_structs(reading: Any) -> None:
     values = np.array([(1, 2.5, b"ab"), (3, 4.5, b"c")], [("a", "i4"), ("b", "f8"), ("c", "S4")])
-    got = reading.read(Numpy(reading.write("x.npy", _npy(values))))
+    got = reading.read(Numpy(reading.write("x.npy", npy(values))))
     assert set(got.features) == {"data.a", "data.b", "data.c"}
     assert got.column("data.a") == [1, 3]
     assert got.column("data.c") == [b"ab", b"c"]
@@ -135,28 +125,28 @@ def test_structured_arrays_are_structs(reading: Any) -> None:
 @pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
 def test_fields_of_any_name(reading: Any, form: str, name: str) -> None:
     values = np.array([(1,), (2,)], [(name, "i4")])
-    content = _npy(values) if form == "npy" else _npz(data=values)
+    content = npy(values) if form == "npy" else npz(data=values)
     got = reading.read(Numpy(reading.write(f"x.{form}", content)))
     assert got.column(f"data.{name}") == [1, 2]
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy` or `.npz` file required additional")
 def test_a_header_of_python_2(reading: Any) -> None:
-    content = _npy(np.arange(3)).replace(b"(3,), }  ", b"(3L,), } ")
+    content = npy(np.arange(3)).replace(b"(3,), }  ", b"(3L,), } ")
     got = reading.read(Numpy(reading.write("x.npy", content)))
     assert got.column("data") == [0, 1, 2]
 
 
 def test_fortran_order(reading: Any) -> None:
     values = np.asfortranarray(np.arange(12.0).reshape(4, 3))
-    got = reading.read(Numpy(reading.write("x.npy", _npy(values))))
+    got = reading.read(Numpy(reading.write("x.npy", npy(values))))
     np.testing.assert_array_equal(_numbers(got, "data"), values)
 
 
 @pytest.mark.slow
 def test_a_file_cut_at_every_byte_keeps_its_whole_rows(reading: Any) -> None:
     values = np.arange(60, dtype=np.int64).reshape(20, 3)
-    content = _npy(values)
+    content = npy(values)
     features = {"data": ss.Tensor("int64", (3,))}
     offset = len(content) - values.nbytes
     for size in range(1, len(content)):
@@ -170,7 +160,7 @@ def test_a_file_cut_at_every_byte_keeps_its_whole_rows(reading: Any) -> None:
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_an_archive_cut_or_changed_at_every_byte(reading: Any, save: Any) -> None:
     values = np.arange(20)
-    content = _npz(save, x=values)
+    content = npz(save, x=values)
     features = {"x": ss.Scalar("int64")}
     for position in range(len(content)):
         for broken in (
@@ -191,7 +181,7 @@ def test_an_archive_cut_or_changed_at_every_byte(reading: Any, save: Any) -> Non
 
 @pytest.mark.slow
 def test_any_byte_changed_gives_rows_rejects_or_a_message(reading: Any) -> None:
-    content = _npy(np.arange(20, dtype=np.int32))
+    content = npy(np.arange(20, dtype=np.int32))
     features = {"data": ss.Scalar("int32")}
     for position in range(len(content)):
         for value in (0, 32, content[position] ^ 1, content[position] ^ 255):
@@ -209,21 +199,21 @@ def test_any_byte_changed_gives_rows_rejects_or_a_message(reading: Any) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (_npy(np.array([{"a": 1}]), allow_pickle=True), "Python objects"),
-        (_npy(np.float64(3)), "first axis"),
-        (_npy(np.zeros(3, np.complex64)), "two arrays"),
-        (_npy(np.zeros(3, "datetime64[M]")), "units of 1 M"),
+        (npy(np.array([{"a": 1}]), allow_pickle=True), "Python objects"),
+        (npy(np.float64(3)), "first axis"),
+        (npy(np.zeros(3, np.complex64)), "two arrays"),
+        (npy(np.zeros(3, "datetime64[M]")), "units of 1 M"),
         (b"\x93NUMPY\x01\x00v\x00" + b"{'descr': __import__('os')}".ljust(118), "head"),
         (b"\x93NUMPY\x01\x00\x02\x00[]", "head"),
         (b"\x93NUMPY", "head"),
         (b"\x93NUMPY\x09\x00\x02\x00{}", "head"),
         (b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 9000, "head"),
         (b"no array", "does not begin"),
-        (_npy(np.zeros((2, 2))).replace(b"(2, 2)", b"(-2,2)"), "shape"),
-        (_npy(np.zeros((2, 2))).replace(b"(2, 2)", b"(2.,2)"), "header is invalid"),
-        (_npz(a=np.zeros(3), b=np.zeros(4)), "the same number in each"),
-        (_npz(), "archive"),
-        (_npz(a=np.asfortranarray(np.zeros((3, 2)))), "Fortran"),
+        (npy(np.zeros((2, 2))).replace(b"(2, 2)", b"(-2,2)"), "shape"),
+        (npy(np.zeros((2, 2))).replace(b"(2, 2)", b"(2.,2)"), "header is invalid"),
+        (npz(a=np.zeros(3), b=np.zeros(4)), "the same number in each"),
+        (npz(), "archive"),
+        (npz(a=np.asfortranarray(np.zeros((3, 2)))), "Fortran"),
         (b"PK\x03\x04 no archive", "zip"),
         (b"PK", "zip"),
     ],
@@ -233,11 +223,11 @@ def test_what_cannot_be_read_is_told(reading: Any, content: bytes, message: str)
     with pytest.raises(SchemaError, match=f"(?s)x.npy.*{message}|{message}.*x.npy"):
         reading.read(Numpy(path))
     reading.folder.joinpath("ok").mkdir()
-    reading.write("ok/a.npy", _npy(np.zeros(3)))
+    reading.write("ok/a.npy", npy(np.zeros(3)))
 
 
 def test_names_that_are_not_there(reading: Any) -> None:
-    path = reading.write("x.npy", _npy(np.zeros(3)))
+    path = reading.write("x.npy", npy(np.zeros(3)))
     with pytest.raises(RecipeError, match="label names 'y'"):
         reading.read(Numpy(path, label="y"))
     with pytest.raises(RecipeError, match="beside"):
@@ -245,7 +235,7 @@ def test_names_that_are_not_there(reading: Any) -> None:
 
 
 def test_a_damaged_file_among_others_is_one_reject(reading: Any) -> None:
-    reading.write("in/a.npy", _npy(np.arange(5)))
+    reading.write("in/a.npy", npy(np.arange(5)))
     reading.write("in/b.npy", b"no array")
     reading.write("in/c.npy", b"")
     got = reading.read(Numpy(str(reading.folder / "in")))
@@ -255,7 +245,7 @@ def test_a_damaged_file_among_others_is_one_reject(reading: Any) -> None:
 
 @pytest.mark.parametrize("form", ["npy", "npz"])
 def test_rows_behind_those_that_the_head_tells_of_are_told(reading: Any, form: str) -> None:
-    whole = _npy(np.arange(12.0))
+    whole = npy(np.arange(12.0))
     more = whole.replace(b"(12,)", b"(11,)") if form == "npy" else whole + whole
     content = more
     if form == "npz":

@@ -1,7 +1,6 @@
 """WebDataset tars: samples, types of parts, and whatever may be wrong with them."""
 
 import gzip
-import io
 import itertools
 import json
 import os
@@ -32,22 +31,7 @@ from snapshard.transforms.sources.blocks import MIN_CUT_BYTES
 from snapshard.transforms.sources.folders.web_dataset import WebDataset
 from snapshard.transforms.storage.opened_source import open_source
 
-
-def npy(array: Any) -> bytes:
-    sink = io.BytesIO()
-    np.save(sink, array)
-    return sink.getvalue()
-
-
-def tar_of(members: list[tuple[str, bytes]]) -> bytes:
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w") as archive:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return sink.getvalue()
-
+from ...file_bytes import npy, tar_of
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x03\0\0\0\x02\x08\x02\0\0\0"  # 3 wide, 2 high
 
