@@ -3,7 +3,6 @@
 An intended change of bytes is listed in the changelog, and recorded again by ``make golden``.
 """
 
-import functools
 import hashlib
 import json
 import os
@@ -13,9 +12,8 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inventory import step as inventory
-from snapshard.transforms.sources.blocks import group_blocks
 
+from ..small_blocks import small_blocks
 from .recipes import FLOATS, OPTIONS, RECIPES
 
 RECORDED = Path(__file__).with_name("golden.json")
@@ -56,8 +54,7 @@ def test_a_snapshot_has_the_bytes_that_were_recorded(
     records = bool(os.environ.get("RECORD_GOLDEN"))
     if name in FLOATS and not records and processor() != recorded["processor"]:
         pytest.skip(f"recorded on a processor with {recorded['processor']}, not {processor()}")
-    grouping = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
-    monkeypatch.setattr(inventory, "group_blocks", grouping)
+    small_blocks(monkeypatch, BLOCK_BYTES)
     options: dict[str, Any] = OPTIONS.get(name, {})
     snapshot = ss.build(RECIPES[name](tmp_path), tmp_path / "out", **options)
     found = hashes(snapshot)

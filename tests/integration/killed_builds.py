@@ -271,14 +271,15 @@ def _command(job: dict[str, Any]) -> None:
     for descriptor, path in zip((1, 2), job["outputs"], strict=True):
         os.dup2(os.open(path, os.O_WRONLY), descriptor)
     from snapshard import cli
-    from snapshard.pipelines.inventory import step as inventory
+    from snapshard.pipelines.inventory.step import Sizes, take_inventory
+    from snapshard.pipelines.survey import survey
     from snapshard.runners import direct, worker_pool
-    from snapshard.transforms.sources.blocks import group_blocks
 
     if job["one_by_one"]:
         direct.DirectRunner.threads_per_worker = property(lambda runner: 1)
 
-    inventory.group_blocks = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
+    sizes = Sizes(block_bytes=BLOCK_BYTES)
+    survey.take_inventory = functools.partial(take_inventory, sizes=sizes)
     settings = {"out": job["out"], "notes": job["notes"], "stop": job["stop"], "group": os.getpid()}
     os.environ[_STOP] = json.dumps(settings)
     start = worker_pool.subprocess.Popen

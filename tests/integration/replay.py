@@ -19,10 +19,9 @@ from typing import Any
 import pytest
 
 from snapshard.pipelines.build import build
-from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.transforms.sources.blocks import group_blocks
 
+from ..small_blocks import small_blocks
 from .faults import look
 from .killed_builds import BLOCK_BYTES, around_puts
 
@@ -70,8 +69,7 @@ def record(recipe: Path, out: Path, **options: Any) -> Log:
                 operations.append(Operation(str(path.relative_to(out)), content))
 
     with pytest.MonkeyPatch.context() as patched, around_puts(noted):
-        blocks = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
-        patched.setattr(inventory, "group_blocks", blocks)
+        small_blocks(patched, BLOCK_BYTES)
         build(load_recipe_file(recipe), out, **{"workers": 1, **options})
     return tuple(operations)
 

@@ -1,6 +1,5 @@
 """What a second build does again: nothing where nothing changed, and as little as can be else."""
 
-import functools
 import os
 import subprocess
 import sys
@@ -12,11 +11,10 @@ import pytest
 
 import snapshard as ss
 from snapshard.cli import main
-from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.transforms.sources.blocks import group_blocks
 
 from ..pipelines.read_records import num_to_prepare, survey_of
+from ..small_blocks import small_blocks
 
 pytestmark = pytest.mark.slow  # a build for each change
 
@@ -75,8 +73,7 @@ OFFSET = tf.constant(3, tf.uint8)
 @pytest.fixture
 def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of about ten small images."""
-    grouping = functools.partial(group_blocks, block_bytes=50_000)
-    monkeypatch.setattr(inventory, "group_blocks", grouping)
+    small_blocks(monkeypatch, 50_000)
 
 
 @pytest.fixture(scope="class")

@@ -1,6 +1,5 @@
 """Object detection: from COCO's files and JSON Lines to padded batches."""
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import suggest_recipe
-from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.survey.survey import Survey
-from snapshard.transforms.sources.blocks import group_blocks
 
 from ..pipelines.read_records import num_to_prepare, read_blocks, survey_of
+from ..small_blocks import small_blocks
 from .documented import run_examples
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "detection.md"
@@ -137,8 +135,7 @@ def test_faults_are_counted(coco: Any, tmp_path: Path, lab: Any) -> None:
 def test_a_changed_annotation_prepares_its_block_again(
     coco: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    grouping = functools.partial(group_blocks, block_bytes=40_000)
-    monkeypatch.setattr(inventory, "group_blocks", grouping)
+    small_blocks(monkeypatch, 40_000)
 
     def surveyed(content: Any, work: Path = tmp_path) -> Survey:
         table = tmp_path / f"table.{'json' if form == 'coco' else form}"

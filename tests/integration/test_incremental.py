@@ -15,9 +15,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.diff import diff
-from snapshard.pipelines.inventory.step import Sizes, take_inventory
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.survey import survey
 from snapshard.pipelines.survey.survey import Survey
 from snapshard.schemas.blocks import Block
 from snapshard.schemas.progress import Silent
@@ -25,6 +23,7 @@ from snapshard.transforms.examples.tfrecord import write_tfrecord
 from snapshard.transforms.runs.files import PARTITION
 
 from ..pipelines.read_records import num_to_prepare, read_blocks, survey_of
+from ..small_blocks import small_blocks
 
 BLOCK_BYTES = 16_000
 NEAR = 8
@@ -38,13 +37,10 @@ recipe = ss.Recipe(name="made", source={source}, {rest})
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def blocks_in_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with large files, in little: blocks of 16 kB, places to cut every 8 kB."""
-    sizes = Sizes(
-        block_bytes=BLOCK_BYTES, min_cut_bytes=BLOCK_BYTES // 2, chunk_bytes=BLOCK_BYTES // 4
-    )
-    take = functools.partial(take_inventory, sizes=sizes)
-    monkeypatch.setattr(survey, "take_inventory", take)
+    half = BLOCK_BYTES // 2
+    small_blocks(monkeypatch, BLOCK_BYTES, min_cut_bytes=half, chunk_bytes=half // 2)
 
 
 def paths(blocks: set[Block]) -> set[str]:

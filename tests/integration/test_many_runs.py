@@ -8,7 +8,8 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.prepare import sort_keys
 from snapshard.transforms.runs import summary
-from snapshard.transforms.sources import blocks
+
+from ..small_blocks import small_blocks
 
 
 def write_tables(folder: Path, *, num_files: int, num_rows: int) -> None:
@@ -36,7 +37,7 @@ def shards_of(snapshot: ss.Snapshot) -> dict[str, str]:
 def test_summaries_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: ss.Splits
 ) -> None:
-    monkeypatch.setitem(blocks.group_blocks.__kwdefaults__, "block_bytes", 8192)
+    small_blocks(monkeypatch, 8192)
     write_tables(tmp_path / "tables", num_files=24, num_rows=50)
     recipe = ss.Recipe(
         name="t",
@@ -64,7 +65,7 @@ def test_summaries_in_parts(
 
 @pytest.mark.slow  # four builds
 def test_a_limit_and_exact_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(blocks.group_blocks.__kwdefaults__, "block_bytes", 8192)
+    small_blocks(monkeypatch, 8192)
     write_tables(tmp_path / "tables", num_files=24, num_rows=50)
     recipe = ss.Recipe(
         name="t",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import json
 from collections.abc import Callable
@@ -16,12 +15,11 @@ import pytest
 from PIL import Image
 
 import snapshard as ss
-from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.plan import near_duplicates
 from snapshard.schemas.errors import RecipeError
 from snapshard.transforms.examples import similarity
-from snapshard.transforms.sources.blocks import group_blocks
 
+from ..small_blocks import small_blocks
 from .documented import run_examples
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "duplicates.md"
@@ -236,8 +234,7 @@ def test_neither_workers_nor_blocks_count(
     name: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = build(tmp_path, name)
-    grouping = functools.partial(group_blocks, block_bytes=20_000)
-    monkeypatch.setattr(inventory, "group_blocks", grouping)
+    small_blocks(monkeypatch, 20_000)
     second = build(tmp_path, name, "again", workers=workers)
     assert facts_of(first) == facts_of(second)
     assert (Path(first.path) / "manifest.json").read_bytes() == (

@@ -1,6 +1,5 @@
 """Rejects through the command line: every stage's payloads, budgets, retries, mended files."""
 
-import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -11,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from snapshard.pipelines import build as builds
-from snapshard.pipelines.inventory import step as inventory
-from snapshard.pipelines.inventory.step import group_blocks
 from snapshard.pipelines.publish import step as publishing
 from snapshard.pipelines.write import step as writing
 from snapshard.schemas.errors import StorageError
+
+from ..small_blocks import small_blocks
 
 ROWS = """\
 import json
@@ -83,7 +82,7 @@ Call = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of about three files."""
-    monkeypatch.setattr(inventory, "group_blocks", functools.partial(group_blocks, block_bytes=60))
+    small_blocks(monkeypatch, 60)
 
 
 class Rows:

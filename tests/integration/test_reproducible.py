@@ -1,6 +1,5 @@
 """The same recipe and the same data give the same bytes, wherever and however they are built."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from snapshard.pipelines.inventory import step as inventory
-from snapshard.transforms.sources.blocks import group_blocks
+from ..small_blocks import small_blocks
 
 TABLE_RECIPE = """
 import snapshard as ss
@@ -36,11 +34,6 @@ recipe = ss.Recipe(
     shards=ss.Shards(num_shards=3),
 )
 """
-
-
-def small_blocks(monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
-    grouping = functools.partial(group_blocks, block_bytes=block_bytes)
-    monkeypatch.setattr(inventory, "group_blocks", grouping)
 
 
 def make_table(folder: Path) -> None:

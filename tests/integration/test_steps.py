@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines import build as builds
 from snapshard.pipelines.build import build, run_step
-from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.operate.gc import collect_garbage
 from snapshard.pipelines.prepare.block_worker import SourceReader
 from snapshard.pipelines.recipe.shipping import load_recipe_file
@@ -30,7 +28,8 @@ from snapshard.schemas.errors import (
     StepOrderError,
 )
 from snapshard.schemas.steps import STEPS, StepReport
-from snapshard.transforms.sources import blocks
+
+from ..small_blocks import small_blocks
 
 RECIPE = """
 import snapshard as ss
@@ -105,8 +104,7 @@ def project(tmp_path: Path) -> Project:
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file is a block."""
-    each = functools.partial(blocks.group_blocks, block_bytes=1)
-    monkeypatch.setattr(inventory, "group_blocks", each)
+    small_blocks(monkeypatch, 1)
 
 
 def manifest(report: StepReport) -> bytes:

@@ -1,6 +1,5 @@
 """Both ways of writing, range reads of runs and the engine's shuffle, give the same bytes."""
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,12 @@ import numpy as np
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.write import strategy
 from snapshard.schemas.errors import RecipeError
 from snapshard.transforms.examples import shuffled
 from snapshard.transforms.examples.shards import ShardWriter
-from snapshard.transforms.sources.blocks import group_blocks
+
+from ..small_blocks import small_blocks
 
 SPLITS = {
     "hash": ss.Splits(train=0.7, validation=0.2, test=0.1),
@@ -25,7 +24,7 @@ SPLITS = {
 @pytest.fixture(autouse=True)
 def several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run for each file; a task of the shuffle for two of them."""
-    monkeypatch.setattr(inventory, "group_blocks", functools.partial(group_blocks, block_bytes=1))
+    small_blocks(monkeypatch, 1)
     monkeypatch.setattr(strategy, "MAX_GROUP", 2)
 
 

@@ -1,6 +1,5 @@
 """The analysis on an engine, and beside it: what is equal to the bit, and what to 1e-6."""
 
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -12,11 +11,11 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.why import why
-from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.transforms.analysis.graph import TransformGraph
 from snapshard.transforms.runs.files import wire_schema
-from snapshard.transforms.sources.blocks import group_blocks
+
+from ...small_blocks import small_blocks
 
 pytestmark = pytest.mark.slow  # each analysis loads TensorFlow and sets up a job of many steps
 
@@ -60,7 +59,7 @@ CLOSE = ("mean", "var", "quantiles")
 
 @pytest.fixture(autouse=True)
 def several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventory, "group_blocks", functools.partial(group_blocks, block_bytes=1))
+    small_blocks(monkeypatch, 1)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +93,7 @@ def build(project: Path, out: Path, rest: str = "", **how: Any) -> ss.Snapshot:
 def embedded(project: Path, tmp_path_factory: pytest.TempPathFactory) -> ss.Snapshot:
     """Of an analysis in one process beside the build."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inventory, "group_blocks", functools.partial(group_blocks, block_bytes=1))
+        small_blocks(patch, 1)
         return build(project, tmp_path_factory.mktemp("embedded") / "out")
 
 

@@ -57,10 +57,10 @@ import sys
 os.environ["IS_DRIVER"] = "it reads the files, too, to infer their features"
 
 from snapshard import cli
-from snapshard.pipelines.inventory import step as inventory
-from snapshard.transforms.sources.blocks import group_blocks
+from snapshard.pipelines.inventory.step import Sizes, take_inventory
+from snapshard.pipelines.survey import survey
 
-inventory.group_blocks = functools.partial(group_blocks, block_bytes=1)
+survey.take_inventory = functools.partial(take_inventory, sizes=Sizes(block_bytes=1))
 cli.main(sys.argv[1:])
 """
 RUNS = ("runs/*/*.arrow", 4)

@@ -9,8 +9,8 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines import watchdog
-from snapshard.transforms.sources.blocks import group_blocks
 
+from ...small_blocks import small_blocks
 from .proxy import Proxy
 
 pytestmark = [
@@ -73,9 +73,7 @@ def test_requests_of_runs_and_shards(gcs: Proxy, monkeypatch: pytest.MonkeyPatch
 
     Of so many runs that all keys of a shard's borders are not in a few of them.
     """
-    defaults = group_blocks.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "block_bytes", NUM_BYTES)
+    small_blocks(monkeypatch, NUM_BYTES)
     # A job that takes so long would list folders, for the progress.
     monkeypatch.setattr(watchdog, "SECONDS_BETWEEN_REMOTE_LOOKS", 1e9)
     small = build(gcs, num_files=20, num_shards=4)
