@@ -1,6 +1,7 @@
 """WebDataset tars: samples, types of parts, and whatever may be wrong with them."""
 
 import gzip
+import io
 import itertools
 import json
 import os
@@ -306,12 +307,11 @@ def _of_links(folder: pathlib.Path, *, compressed: bool = False) -> dict[str, tu
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_parts_that_are_links_are_what_they_lead_to(
-    tmp_path: pathlib.Path, compressed: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, compressed: bool
 ) -> None:
     """As ``hardlink`` and ``cp -l`` leave them."""
-    monkeypatch.setattr("snapshard.transforms.sources.folders.web_dataset.cut_spacing", lambda _: 1)
     expected = _of_links(tmp_path, compressed=compressed)
-    _, rows, rejects = read(WebDataset("a.tar"), tmp_path)
+    _, rows, rejects = read(WebDataset("a.tar"), tmp_path, every=1)
     assert rejects == []
     assert [(row["image"], row["label"]) for row in rows] == list(expected.values())
 
@@ -401,18 +401,15 @@ def test_a_compressed_tar_cut_at_any_byte_is_refused(tmp_path: pathlib.Path) -> 
 
 @pytest.mark.parametrize("cut_bytes", [1_000, 40_000])
 def test_a_damaged_tar_is_refused_before_anything_is_read(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, cut_bytes: int
+    tmp_path: pathlib.Path, cut_bytes: int
 ) -> None:
     """Where it is large enough to be cut."""
-    monkeypatch.setattr(
-        "snapshard.transforms.sources.folders.web_dataset.cut_spacing", lambda _: 6000
-    )
     data = tar_of([part for number in range(40) for part in sample(number)])
     (tmp_path / "a.tar").write_bytes(data[:cut_bytes])
     opened = open_source(WebDataset("a.tar").url, str(tmp_path))
     (file,) = opened.list()
     with pytest.raises(DataError, match="cannot be read from byte"):
-        WebDataset("a.tar").cuts(file, opened)
+        WebDataset("a.tar").cuts(file, opened, every=6000)
 
 
 @pytest.mark.parametrize("data", [b"", b"text " * 300, bytes(10), PNG * 40])
