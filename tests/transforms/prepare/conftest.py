@@ -24,6 +24,7 @@ class OneByOne:
         self._step = step
         self.sees_features = StepTraits.of(step).sees_features
         self.filters = StepTraits.of(step).filters
+        self.export_obstacle = StepTraits.of(step).export_obstacle  # it runs what the step runs
 
     def settings(self) -> dict[str, object]:
         return dict(self._step.settings())

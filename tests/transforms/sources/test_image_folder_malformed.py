@@ -239,7 +239,7 @@ BAD_ROWS: dict[str, tuple[str, str]] = {
     "huge_number": (
         'a.jsonl|{"file":"a.png","label":"cat","n":1}\n{"file":"b.png","label":"cat","n":1e400}\n'
         '{"file":"c.png","label":"cat","n":3}\n',
-        "",
+        "no row in the table",
     ),
     "too_large": (
         'a.jsonl|{"file":"a.png","label":"cat","n":1}\n'
