@@ -96,6 +96,7 @@ def ids(dataset: Any) -> list[int]:
         ({"as_supervised": ("id", "label", "nope")}, "may have weights as a third"),
         ({"decode": 0}, "decode=0 must be True or False"),
         ({"decode": False, "scale": 0.5}, r"decode= and scale= cannot be combined \(images come"),
+        ({"decode": False, "expand_scalars": True}, "decode= and expand_scalars= cannot be"),
         ({"masks": "yes"}, "masks='yes' must be True, False or None"),
         ({"expand_scalars": 1}, "expand_scalars=1 must be True or False"),
         ({"as_supervised": (("id", "id"), "label")}, "must be True"),

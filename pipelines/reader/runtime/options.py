@@ -300,7 +300,10 @@ _EXCLUDE: dict[tuple[str, str], str] = {
     ("shard", "input_context"): "both divide the work",
     ("pack", "windows"): "windows fill rows without packing",
     ("pack", "as_supervised"): "labels cannot be packed",
-    **{("decode", name): "images come as files" for name in ("image_size", "dtype", "scale")},
+    **{
+        ("decode", name): "images come as files"
+        for name in ("image_size", "dtype", "scale", "expand_scalars")
+    },
     ("pack", "with_id"): "a row holds several records",
     ("service", "with_id"): "its workers do not report which records they read",
     **{("service", name): "the service divides the work" for name in ("shard", "input_context")},

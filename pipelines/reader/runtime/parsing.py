@@ -68,12 +68,12 @@ def make_parser(
     scale: float | None = None,
     decode: bool = True,
     needs_size: bool = True,
-    decodes: bool = True,
+    decodes_clips: bool = True,
 ) -> Callable[[Any], Any]:
     """Builds the function that parses a batch, and checks its options; see ``dataset``.
 
     ``needs_size`` is False if nothing will be parsed: ``image_size`` may then be missing. With
-    ``decodes=False``, the frames of clips stay bytes, for ``clip_decoder``.
+    ``decodes_clips=False``, the frames of clips stay bytes, for ``clip_decoder``.
     """
     features = asked.features
     pixels = {name: one for name, one in features.items() if decode or not is_encoded(one)}
@@ -91,7 +91,7 @@ def make_parser(
                 values[name] = tf.cast(values[name], tf.float32) / 32_768
         for name, size in sizes.items():
             if is_clip(features[name]):
-                if decodes:
+                if decodes_clips:
                     values[name] = _decode_clips(name, values[name], size, convert)
                 continue
             parts = [values[part] for part in (name, *facts.SIDES.get(name, ()))]
@@ -123,7 +123,7 @@ def clip_decoder(
     dtype: str | None,
     scale: float | None,
 ) -> Callable[[Any, str], Any]:
-    """Builds the function that decodes a feature of a batch parsed with ``decodes=False``.
+    """Builds the function that decodes a feature of a batch parsed with ``decodes_clips=False``.
 
     It maps ``string[batch, frames]``, dense or ragged, to images with one more ``[height, width,
     channels]``, if the feature of this name is a clip, and returns others as they are.

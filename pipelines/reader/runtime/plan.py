@@ -150,14 +150,14 @@ def plain_plan(options: Options) -> Plan:
             is_remote="://" in options.root_folder,
         ),
         # Frames are decoded after windows are cut.
-        parse_batch=parser_of(options, decodes=options.windows is None),
+        parse_batch=parser_of(options, decodes_clips=options.windows is None),
         read_epoch=read_epoch,
         read_epochs=read_epochs,
     )
 
 
 def parser_of(
-    options: Options, *, needs_size: bool = True, decodes: bool = True
+    options: Options, *, needs_size: bool = True, decodes_clips: bool = True
 ) -> Callable[..., Any]:
     """Builds the function that parses a batch.
 
@@ -172,7 +172,7 @@ def parser_of(
         scale=options.scale,
         decode=options.decode,
         needs_size=needs_size,
-        decodes=decodes,
+        decodes_clips=decodes_clips,
     )
 
 

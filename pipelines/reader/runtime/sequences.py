@@ -67,7 +67,7 @@ def lengths_of(bucket: bool | str) -> Callable[[Any], Any]:
         raise ValueError(f"bucket=True needs one list: name one of {', '.join(varying)}.")
     if name not in varying:
         raise ValueError(f"bucket={bucket!r} must be one of {', '.join(varying)}.")
-    parse = make_parser(ask([str(name)]), needs_size=False, decodes=False)
+    parse = make_parser(ask([str(name)]), needs_size=False, decodes_clips=False)
 
     def lengths(serialized: Any) -> Any:
         return dict(named(parse(serialized)))[name].row_lengths()
