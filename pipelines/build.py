@@ -54,7 +54,7 @@ from .publish.step import (
     publish,
     withdraw_damaged,
 )
-from .recipe.shipping import StagedRecipe, refuse_optimized_python, refuse_while_loading, stage
+from .recipe.shipping import StagedRecipe, refuse_unfit_python, refuse_while_loading, stage
 from .snapshot import Snapshot
 from .survey.artifact import (
     Reference,
@@ -211,7 +211,7 @@ def _check_call(
 ) -> None:
     """Refuses invalid arguments, and a Python that cannot build at all."""
     refuse_while_loading(name)
-    refuse_optimized_python()
+    refuse_unfit_python()
     if isinstance(recipe, str | os.PathLike):
         shown = os.fspath(recipe)
         if shown.endswith(".py"):

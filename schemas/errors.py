@@ -10,6 +10,7 @@ command line prints only the message of a :class:`SnapshardError`; a traceback m
 from __future__ import annotations
 
 import dataclasses
+import re
 
 
 class SnapshardError(Exception):
@@ -86,6 +87,8 @@ class RunnerError(SnapshardError):
     """An engine or one of its workers ended. Exit code 1; a new start resumes the build."""
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
 RECORD_ERROR = "RecordError"
 """The exception class of a reject that was found by a check, which raises no exception."""
 
@@ -131,3 +134,16 @@ class Reject:
     """Where to find the payload, if it is not kept."""
     num_records: int = 1
     """How many records are lost with it: budgets count all of them."""
+
+    def __post_init__(self) -> None:
+        """Removes addresses, so that the same rejects give the same bytes."""
+        object.__setattr__(self, "message", without_addresses(self.message))
+
+
+def without_addresses(text: str) -> str:
+    """A text without the addresses of objects in memory, which differ from run to run.
+
+    >>> without_addresses("cannot read <_io.BytesIO object at 0x7f3a5c2e1d50>")
+    'cannot read <_io.BytesIO object>'
+    """
+    return _ADDRESS.sub("", text) if "0x" in text else text

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import os
 import sys
 from collections.abc import Mapping
 
@@ -24,6 +25,8 @@ _LIBRARIES = (
     "tensorflow-transform",
     "tfx-bsl",
 )
+_SETTINGS = ("DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS")
+"""Environment variables that change the last bits of sums and products in TensorFlow."""
 
 
 def canonical_json(value: object) -> bytes:
@@ -142,10 +145,12 @@ def library_versions() -> dict[str, str]:
 
     Read from the metadata of installed packages: nothing is imported. Of Python only the minor
     version counts: a bug-fix release changes neither its parser nor its arithmetic. A library
-    that is not installed is ``absent``.
+    that is not installed is ``absent``. Settings of the environment that choose how TensorFlow
+    computes count where they are set.
     """
     versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     versions |= {name: installed_version(name) for name in _LIBRARIES}
+    versions |= {name: os.environ[name] for name in _SETTINGS if name in os.environ}
     return dict(sorted(versions.items()))
 
 

@@ -636,6 +636,22 @@ class TestErrors:
             assert "Traceback" not in done.stderr
         assert not (tmp_path / "out").exists()
 
+    @pytest.mark.parametrize("locale", ["C", "POSIX"])
+    def test_names_and_texts_are_read_as_utf8_or_refused(self, tmp_path: Path, locale: str) -> None:
+        (tmp_path / "é.csv").write_text("a,b\n1,2\n")
+        for utf8 in ("0", "1"):
+            done = subprocess.run(
+                [sys.executable, "-m", "snapshard", "plan", "."],
+                cwd=tmp_path,
+                env={**os.environ, "LC_ALL": locale, "PYTHONUTF8": utf8},
+                capture_output=True,
+                encoding="utf-8",
+                check=False,
+                timeout=60,
+            )
+            assert ("Set PYTHONUTF8=1" in done.stderr) == (utf8 == "0")
+            assert "Traceback" not in done.stderr
+
     @pytest.mark.parametrize(
         "error",
         [

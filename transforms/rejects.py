@@ -20,7 +20,6 @@ import io
 import json
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..schemas.errors import RECORD_ERROR, PayloadPlace, Reject
+from ..schemas.errors import RECORD_ERROR, PayloadPlace, Reject, without_addresses
 from ..schemas.visible import visible
 from .storage.redaction import hide_known, known_secrets
 
@@ -40,7 +39,6 @@ MAX_PAYLOAD_BYTES = 64 << 10
 _MAX_CELL_BYTES = 63 << 10
 _MAX_BASE64_BYTES = 47 << 10
 _MAX_DEPTH = 32
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 SCHEMA = pa.schema(
     [
@@ -219,7 +217,10 @@ def _plain(value: Any, depth: int) -> Any:
             return _cut(np.ascontiguousarray(value).tobytes())
         return _plain(value.tolist(), depth + 1)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+        names = (key if isinstance(key, str) else _shown(key) for key in value)
+        return {
+            name: _plain(item, depth + 1) for name, item in zip(names, value.values(), strict=True)
+        }
     if isinstance(value, set | frozenset):
         return sorted((_plain(item, depth + 1) for item in value), key=json.dumps)
     if isinstance(value, list | tuple):
@@ -241,8 +242,7 @@ def _plain_bytes(content: bytes) -> Any:
 def _shown(value: object) -> str:
     """The text of a user's object."""
     try:
-        # An address in memory differs from run to run.
-        return _ADDRESS.sub("", str(value)[:1000]).encode(errors="replace").decode()
+        return without_addresses(str(value))[:1000].encode(errors="replace").decode()
     except Exception as error:
         # User code may raise anything.
         return f"its text cannot be shown: {type(error).__name__}"

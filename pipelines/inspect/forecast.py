@@ -40,7 +40,7 @@ from ..prepare.block_worker import PrepareConfig, RunMaker
 from ..prepare.run_files import RunFiles, keys_suffix, merge_image_facts
 from ..prepare.split_ends import find_split_ends
 from ..prepare.step import first_config, next_config
-from ..recipe.shipping import carry, refuse_optimized_python
+from ..recipe.shipping import carry, refuse_unfit_python
 from ..survey.stages import label_of
 from ..survey.survey import Survey, take_survey
 
@@ -122,7 +122,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
             without data.
         DataError: if the source is empty or its features cannot be inferred.
     """
-    refuse_optimized_python()
+    refuse_unfit_python()
     with storage.temporary_folder() as scratch:
         workspace = Workspace(scratch)
         survey = take_survey(

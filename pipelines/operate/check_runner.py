@@ -21,7 +21,7 @@ from ...schemas.naming import join
 from ...schemas.runner import JobRunner, RunnerConfig
 from ...transforms import storage
 from ..engines import make_runner
-from ..recipe.shipping import refuse_optimized_python
+from ..recipe.shipping import refuse_unfit_python
 
 _NUM_ELEMENTS = 16
 
@@ -52,7 +52,7 @@ def check_runner(config: RunnerConfig, out: str | None = None) -> RunnerReport:
         RunnerError: if the job fails, or a worker has another Python or other libraries.
         StorageError: if a worker cannot access the output root.
     """
-    refuse_optimized_python()
+    refuse_unfit_python()
     runner = make_runner(config)
     runner.check()
     if not runner.sees_local_files and (out is None or storage.is_local(out)):
@@ -88,12 +88,14 @@ def _run(runner: JobRunner, folder: str) -> RunnerReport:
             "and every worker can access: an object store, or a network filesystem that is mounted "
             "everywhere."
         )
-    here = _facts()
+    here = library_versions()
     for worker in reports:
-        for name, expected in here["versions"].items():
-            if worker["versions"][name] != expected:
+        there = worker["versions"]
+        for name in sorted({*here, *there}):
+            expected, found = here.get(name, "unset"), there.get(name, "unset")
+            if found != expected:
                 raise RunnerError(
-                    f"The worker {worker['worker']} has {name} {worker['versions'][name]}, but "
+                    f"The worker {worker['worker']} has {name} {found}, but "
                     f"this machine has {expected}: a snapshot's bytes would depend on where it was "
                     "built. Give workers the environment of this machine (see the Dockerfile)."
                 )

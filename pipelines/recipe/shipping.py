@@ -7,10 +7,12 @@ function, inferred from data) is sent by value. Either way a job carries only a 
 
 from __future__ import annotations
 
+import codecs
 import copy
 import hashlib
 import io
 import itertools
+import locale
 import os
 import sys
 import threading
@@ -181,11 +183,12 @@ def refuse_while_loading(what: str) -> None:
         )
 
 
-def refuse_optimized_python() -> None:
-    """Refuses to run if Python omits asserts, and with ``-OO`` docstrings.
+def refuse_unfit_python() -> None:
+    """Refuses to run if Python was started such that the same recipe gives other results.
 
-    A recipe's asserts would accept what they reject elsewhere, under the same fingerprint; and
-    Apache Beam cannot be imported without docstrings.
+    Without asserts a recipe would accept what it rejects elsewhere, and Apache Beam cannot be
+    imported without docstrings. With another encoding than UTF-8, names of files and texts that
+    the recipe opens would be others.
 
     Raises:
         RecipeError: if Python was started that way.
@@ -196,6 +199,15 @@ def refuse_optimized_python() -> None:
             "functions, and docstrings that Apache Beam needs. Unset PYTHONOPTIMIZE, here and on "
             "all workers, and start Python without -O."
         )
+    for kind, encoding in (
+        ("names of files", sys.getfilesystemencoding()),
+        ("text files", locale.getpreferredencoding(False)),
+    ):
+        if codecs.lookup(encoding).name != "utf-8":
+            raise RecipeError(
+                f"Python reads {kind} as {encoding}, expected utf-8: names and texts beyond ASCII "
+                "would be others than on other machines. Set PYTHONUTF8=1, here and on all workers."
+            )
 
 
 def pack(files: dict[str, bytes]) -> bytes:
@@ -354,7 +366,7 @@ class _CarriedRecipe:
             return self._state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        refuse_optimized_python()
+        refuse_unfit_python()
         self._state = state
 
 
@@ -387,7 +399,7 @@ def _import_recipe(
     modules: RecipeModules, *, shown: str, folder: str, attribute: str | None = None
 ) -> tuple[str, Recipe]:
     """Runs a recipe's file and finds the recipe in it."""
-    refuse_optimized_python()
+    refuse_unfit_python()
     _LOADING.depth = getattr(_LOADING, "depth", 0) + 1
     try:
         module = modules.import_main()

@@ -133,6 +133,16 @@ def test_library_versions_names_what_shapes_bytes() -> None:
     assert "absent" not in versions.values()
 
 
+@pytest.mark.parametrize("name", ["TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA"])
+def test_settings_that_change_sums_count_where_they_are_set(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    assert name not in library_versions()
+    monkeypatch.setenv(name, "0")
+    assert library_versions()[name] == "0"
+
+
 def test_library_versions_imports_no_library() -> None:
     script = (
         "import sys; from snapshard.schemas.fingerprint import library_versions; "

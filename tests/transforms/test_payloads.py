@@ -133,7 +133,7 @@ def test_python_values_of_any_kind() -> None:
             "set": {"b", "a"},
             "array": np.array([[1, 2]]),
             "scalar": np.float32("inf"),
-            "keys": {1: b"\xff", None: "\ud800"},
+            "keys": {1: b"\xff", None: "\ud800", object(): 2},
             "deep": deep,
             "memory": memoryview(b"abc"),
         },
@@ -148,7 +148,7 @@ def test_python_values_of_any_kind() -> None:
         "set": ["a", "b"],
         "array": [[1, 2]],
         "scalar": "inf",
-        "keys": {"1": {"base64": "/w=="}, "None": "?"},
+        "keys": {"1": {"base64": "/w=="}, "None": "?", "<object object>": 2},
         "memory": "abc",
     }
 

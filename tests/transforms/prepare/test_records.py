@@ -1,5 +1,6 @@
 """Steps on records: what is kept, dropped, renamed, made; and what it costs the others."""
 
+import io
 import subprocess
 import sys
 from typing import Any
@@ -231,6 +232,17 @@ def test_python_on_records(kitchen: Any, dropped: list[str]) -> None:
     assert reject.message == (
         f"ss.records.map_python(function in_python): KeyError: 'two is too many' (line {line})"
     )
+
+
+def test_messages_of_rejects_have_no_addresses(kitchen: Any) -> None:
+    def fail(record: dict[str, Any]) -> Any:
+        raise ValueError(f"{[object()] * 9} of {io.BytesIO()} by {fail} is bad")
+
+    step = ss.records.map_python(fail, {"n": Scalar("int8")}, inputs=["kind"])
+    message = kitchen.cook([step], ROWS[:1], FEATURES)[1].rejects[0].message
+    assert "0x" not in message
+    assert f"{['<object object>'] * 9} of <_io.BytesIO object>".replace("'", "") in message
+    assert "is bad" in message
 
 
 @pytest.mark.parametrize(

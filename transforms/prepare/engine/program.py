@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ....schemas.blocks import RawBatch
-from ....schemas.errors import RecipeError, Reject
+from ....schemas.errors import RecipeError, Reject, without_addresses
 from ....schemas.features import (
     RESERVED_PREFIX,
     Feature,
@@ -215,7 +215,7 @@ class StepRunner:
         stage, reason = "prepare", "prepare step failed"
         if isinstance(step, DecodeSound) and "\t" in text:
             reason, _, text = text.partition("\t")
-        text = " ".join(text.split())[:300]
+        text = " ".join(without_addresses(text).split())[:300]
         if isinstance(step, Resize) and frames_of(self._features.get(step.name)) is not None:
             reason, text = _of_clip(single.column(step.name)[0].as_py(), text)
         elif isinstance(step, Decode | Check):
