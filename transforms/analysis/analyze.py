@@ -385,6 +385,12 @@ def _explain(error: BaseException, what: str) -> str:
         if (os.path.isabs(path) or path.startswith("<")) and is_user_file(path):
             place = f" in {os.path.basename(path)} line {frame.tb_lineno}"
         frame = frame.tb_next
+    if "'untracked' resource" in str(error):
+        return (
+            "preprocessing_fn uses a lookup table or variable of TensorFlow from outside, which "
+            "its graph cannot hold: make the table inside the function, and use numbers or arrays "
+            "in place of variables"
+        )
     words = " ".join(_NOISE.sub("", redact_repeated(str(error))).split()).strip('". ')
     return f"preprocessing_fn {what}{place}: {type(error).__name__}: {words}"
 

@@ -1,4 +1,4 @@
-"""What users' functions may not put into a graph: random numbers, and Python of this process."""
+"""What users' functions may not put into a graph: random numbers, changes, Python of a process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 from ...schemas.errors import RecipeError
 
 _RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+_WRITES = (
+    *("Assign", "ResourceApply", "ResourceCountUpTo", "ResourceScatter", "ResourceSparseApply"),
+    *("LookupTableInsert", "LookupTableRemove"),
+)
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
@@ -26,6 +30,25 @@ def refuse_random(graph: Any, where: str) -> None:
                 f"{where} draws random numbers (operation {operation}), but the result for a "
                 "record must always be the same. Augment in the trainer, or use "
                 "tf.random.stateless_* with a fixed seed."
+            )
+
+
+def refuse_writes(graph: Any, where: str) -> None:
+    """Refuses a graph that changes a variable or table: results would depend on earlier records.
+
+    Args:
+        graph: A ``tf.Graph``.
+        where: Whose graph it is, for the message.
+
+    Raises:
+        RecipeError: naming the operation.
+    """
+    for operation in operations(graph):
+        if operation.startswith(_WRITES):
+            raise RecipeError(
+                f"{where} changes a variable or lookup table (operation {operation}), but the "
+                "result for a record must not depend on the records before it. Use only values "
+                "that are complete when the module is loaded."
             )
 
 

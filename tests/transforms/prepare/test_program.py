@@ -1,9 +1,11 @@
 """Programs of compiled steps: inferred features, carried columns, culprits, the same bytes."""
 
+import functools
 import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,14 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
+import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import RecipeError, Reject
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Sequence, Tensor
 from snapshard.transforms.prepare import images, tables
 from snapshard.transforms.prepare.engine.chain import output_features
 from snapshard.transforms.prepare.engine.program import StepRunner
+from snapshard.transforms.prepare.engine.serving import build_model
 from snapshard.transforms.rejects import MAX_PAYLOAD_BYTES
 from snapshard.transforms.runs.files import wire_schema
 
@@ -241,6 +245,15 @@ def called(function: Any, record: dict[str, Any]) -> Any:
     return tf.ensure_shape(function(lambda age: age * 2, [record["age"]], tf.float32), [])
 
 
+def table_of_two() -> Any:
+    numbers = tf.constant([0, 1], tf.int64)
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "b"], numbers), -1)
+
+
+COUNTER, UNBUILT = tf.Variable(0.0), tf.keras.layers.Dense(1)
+cached_table = functools.cache(table_of_two)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -259,6 +272,11 @@ def called(function: Any, record: dict[str, Any]) -> Any:
         (lambda record: {"x": tf.sparse.from_dense([1])}, "SparseTensor"),
         (lambda record: {"x": tf.random.uniform(())}, "random numbers"),
         (lambda record: {"x": tf.where(record["member"], tf.random.normal(()), 0.0)}, "random"),
+        (lambda record: {"x": table_of_two().lookup(["a"])}, "makes a lookup table or variable"),
+        (lambda record: {"x": cached_table().lookup(["a"])}, "when it is called"),
+        (lambda record: {"x": tf.Variable(1.0) + 1.0}, "makes a .*variable of TensorFlow"),
+        (lambda record: {"x": UNBUILT(tf.zeros((1, 1)))}, "build.* for a layer with weights"),
+        (lambda record: {"x": COUNTER.assign_add(1.0)}, "changes a variable.*AssignAdd"),
         (lambda record: {"x": called(tf.py_function, record)}, "py_function.*map_python"),
         (lambda record: {"x": called(tf.numpy_function, record)}, "numpy_function.*map_python"),
         (
@@ -278,6 +296,61 @@ def called(function: Any, record: dict[str, Any]) -> Any:
 def test_a_function_that_cannot_be_stored_is_refused(function: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         output_features([function], TABLE)
+
+
+class Scaled(tf.Module):
+    """Holds a variable in a list in a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [tf.Variable(3.0)]
+
+    def __call__(self, record: Any) -> Any:
+        return {"x": tf.cast(record["age"], tf.float32) * self.parts[0]}
+
+
+LOOKED_UP, SCALED = table_of_two(), Scaled()
+VOCABULARY = tf.lookup.StaticVocabularyTable(
+    tf.lookup.KeyValueTensorInitializer(["a"], tf.constant([0], tf.int64)), num_oov_buckets=2
+)
+MUTABLE = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+MUTABLE.insert(["a"], tf.constant([7], tf.int64))
+LAYER = tf.keras.layers.StringLookup(vocabulary=["b", "a"])
+DENSE = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1, "relu", False, "ones")])
+
+
+@tf.function
+def counted(number: Any) -> Any:
+    return number + COUNTER
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda record: {"x": LOOKED_UP.lookup("b")}, 1),
+        (lambda record: {"x": VOCABULARY.lookup("a")}, 0),
+        (lambda record: {"x": tf.ensure_shape(MUTABLE.lookup("a"), [])}, 7),
+        (lambda record: {"x": LAYER(tf.constant("a"))}, 2),
+        (lambda record: {"x": DENSE(tf.fill((1, 1), 4.0))[0, 0]}, 4.0),
+        (lambda record: {"x": counted(1.0)}, 1.0),
+        (ss.records.map(lambda record: {"x": LOOKED_UP.lookup("b")}), 1),
+        (functools.partial(lambda table, record: {"x": table.lookup("b")}, LOOKED_UP), 1),
+        (SCALED, 6.0),
+    ],
+    ids=["table", "vocabulary", "mutable", "layer", "model", "variable", "map", "partial", "module"],
+)
+def test_tables_and_variables_from_outside_are_served(
+    function: Any, expected: float, tmp_path: Path
+) -> None:
+    steps, given = [function], {"age": Scalar("int64")}
+    features = output_features(steps, given)
+    model, _ = build_model(
+        steps, given, features, label=None, final=features, kept={}, transform=None
+    )
+    tf.saved_model.save(model, str(tmp_path), signatures={"serving_default": model.signature})
+    served = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    assert served(age=tf.constant([2, 2], tf.int64))["x"].numpy().tolist() == [expected] * 2
 
 
 @pytest.mark.slow
@@ -359,6 +432,7 @@ import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Image
 from snapshard.transforms.prepare.engine.program import StepRunner
+from snapshard.transforms.prepare.engine.serving import build_model
 from snapshard.transforms.runs.files import wire_schema
 import pyarrow as pa
 import tensorflow as tf
@@ -401,6 +475,7 @@ import snapshard as ss
 from snapshard.schemas.features import Image, Scalar
 from snapshard.transforms.prepare.engine.chain import output_features
 from snapshard.transforms.prepare.engine.program import StepRunner
+from snapshard.transforms.prepare.engine.serving import build_model
 steps = [ss.images.decode("image"), ss.images.resize("image", (4, 4))]
 output_features(steps, {"image": Image(storage="encoded")})
 StepRunner([], {"x": Scalar("int64")})

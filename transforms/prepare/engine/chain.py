@@ -30,13 +30,15 @@ from ....schemas.features import (
 from ....schemas.recipe import PrepareStep, Recipe, RecordFn, StepTraits
 from ...code.dependencies import running
 from ...code.digest import step_digest
-from ...code.graph_operations import refuse_python, refuse_random
+from ...code.graph_operations import refuse_python, refuse_random, refuse_writes
 from ...code.user_code import is_users_class
 from ...storage.opened_source import open_source
 from ..audio import Decode as DecodeSound
 from ..images import Check
 from ..images import Decode as DecodeImage
 from ..images import Encode as EncodeImage
+from ..values import Tables, holding_tables
+from .resources import owners_of, refusing_variables, runs_users_code
 from .user_functions import describe as describe
 from .user_functions import note_file_reads, result_of, where_of
 
@@ -67,10 +69,6 @@ class TracedRecord:
 def is_builtin(step: Step) -> bool:
     """Whether a step declares its own features, so that it need not be traced."""
     return isinstance(step, PrepareStep)
-
-
-def _runs_users_code(step: Step) -> bool:
-    return not is_builtin(step) or bool(StepTraits.of(step).functions) or is_users_class(type(step))
 
 
 def closing_steps(features: Features, wanted: Features | None = None) -> tuple[Step, ...]:
@@ -162,18 +160,21 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
         return tf.constant(0)
 
     function = tf.function(run, autograph=False)
-    with tf.device("/CPU:0"):
+    tables: Tables = {}
+    with tf.device("/CPU:0"), holding_tables(tables), refusing_variables():
         concrete = function.get_concrete_function(record_specs(features))
     refuse_random(concrete.graph, "prepare: a step")
+    refuse_writes(concrete.graph, "prepare: a step")
     for number, step in enumerate(steps, first):
-        if _runs_users_code(step) and not StepTraits.of(step).export_obstacle:
+        if runs_users_code(step) and not StepTraits.of(step).export_obstacle:
             refuse_python(
                 concrete.graph,
                 f"prepare: {describe(step)}",
                 scope=f"step{number}/",
                 instead="Use ss.records.map_python, which calls Python on records.",
             )
-    note_file_reads(concrete.graph, [step for step in steps if _runs_users_code(step)])
+    owners_of(concrete.graph, steps, tables.values())
+    note_file_reads(concrete.graph, [step for step in steps if runs_users_code(step)])
     return traced[-1]
 
 

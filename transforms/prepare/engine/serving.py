@@ -43,6 +43,7 @@ from ...media.image_codecs import orientation_of
 from ..tables import INTEGERS
 from ..values import Tables, holding_tables
 from .chain import Step, apply_steps
+from .resources import owners_of
 
 _EXACT = 2.0**53
 """Below this, float64 represents every integer exactly, and no other integer rounds to one."""
@@ -120,6 +121,9 @@ def build_model(
     )
     module.tables = list(tables.values())
     module.resources = getattr(transform, "resources", [])
+    own = [*tables.values(), *module.resources]
+    if owners := owners_of(module.signature.graph, steps, own):
+        module.of_functions = owners
     optional = {part for n, f in inputs.items() if is_optional(f) for part in _input_specs(n, f)}
     return module, {argument: name in optional for name, argument in sorted(arguments.items())}
 
