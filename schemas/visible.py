@@ -26,7 +26,7 @@ def visible(text: str, *, keep: str = "") -> str:
     >>> print(visible("a\u200bb \x1b[31m\n"))
     a\u200bb \x1b[31m\n
     """
-    if text.isprintable() and not _UNSEEN.search(text):
+    if _is_seen(text.translate(dict.fromkeys(map(ord, keep)))):
         return text
     return "".join(c if _is_seen(c) or c in keep else ascii(c)[1:-1] for c in text)
 
@@ -37,6 +37,8 @@ def visible_json(text: str) -> str:
     >>> print(visible_json('{"a\u200b": "\U000e0041"}'))
     {"a\u200b": "\udb40\udc41"}
     """
+    if _is_seen(text):
+        return text
     return "".join(c if _is_seen(c) else _escape_json(c) for c in text)
 
 
@@ -49,8 +51,8 @@ def human_count(number: int, unit: str) -> str:
     return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
-def _is_seen(letter: str) -> bool:
-    return letter.isprintable() and not _UNSEEN.match(letter)
+def _is_seen(text: str) -> bool:
+    return text.isprintable() and not _UNSEEN.search(text)
 
 
 def _escape_json(letter: str) -> str:
