@@ -108,6 +108,8 @@ def test_a_file_cut_short_is_a_reject_of_the_build(lab: Any, tmp_path: Path) -> 
     source = ss.Numpy(str(tmp_path / "x.npy"))
     with pytest.raises(ss.SnapshardError, match=r"x\.npy row 23: part 0 is damaged"):
         build(tmp_path, source)
-    recipe = ss.Recipe(name="made", source=source, max_rejects=1)
+    with pytest.raises(ss.SnapshardError, match="7 of 30 records were rejected"):
+        ss.build(ss.Recipe(name="made", source=source, max_rejects=6), tmp_path / "out")
+    recipe = ss.Recipe(name="made", source=source, max_rejects=7)
     held = lab.read_back(ss.build(recipe, tmp_path / "out"))
     assert sorted(held.values["data"].tolist()) == list(range(-5, NUM - 7 - 5))

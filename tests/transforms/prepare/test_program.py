@@ -338,7 +338,17 @@ def counted(number: Any) -> Any:
         (functools.partial(lambda table, record: {"x": table.lookup("b")}, LOOKED_UP), 1),
         (SCALED, 6.0),
     ],
-    ids=["table", "vocabulary", "mutable", "layer", "model", "variable", "map", "partial", "module"],
+    ids=[
+        "table",
+        "vocabulary",
+        "mutable",
+        "layer",
+        "model",
+        "variable",
+        "map",
+        "partial",
+        "module",
+    ],
 )
 def test_tables_and_variables_from_outside_are_served(
     function: Any, expected: float, tmp_path: Path
