@@ -94,14 +94,21 @@ class TestEpoch:
         drop_remainder: bool,
         epochs: int,
     ) -> None:
-        dataset = reader.dataset(
-            "train",
-            batch_size,
-            shuffle=shuffle,
-            drop_remainder=drop_remainder,
-            epochs=epochs,
-            seed=3,
-        )
+        def read() -> Any:
+            return reader.dataset(
+                "train",
+                batch_size,
+                shuffle=shuffle,
+                drop_remainder=drop_remainder,
+                epochs=epochs,
+                seed=3,
+            )
+
+        if drop_remainder and batch_size > TOTAL:
+            with pytest.raises(ValueError, match=rf"has {TOTAL} records.* no batch of {TOTAL + 5}"):
+                read()
+            return
+        dataset = read()
         found = batches(dataset)
         assert len(found) == int(dataset.cardinality())
         steps = TOTAL // batch_size if drop_remainder else math.ceil(TOTAL / batch_size)

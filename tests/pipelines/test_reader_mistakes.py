@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import re
 import time
 import types
 from collections.abc import Callable
@@ -203,8 +204,8 @@ def test_a_buffer_of_more_than_there_is(reader: types.ModuleType, num: int) -> N
     assert ids(reader.dataset("train", 4, shuffle=5000, seed=1)) == found
 
 
-class TestForever:
-    """Datasets without end that would look for their first batch forever."""
+class TestNothingToRead:
+    """Endless datasets would look for their first batch forever; ``fit`` would learn nothing."""
 
     @pytest.mark.parametrize(
         "options",
@@ -219,6 +220,39 @@ class TestForever:
             ValueError, match=r"epochs=None would wait forever: .*no batch of 999. Use"
         ):
             reader.dataset("train", 999, epochs=None, **options)
+
+    @pytest.mark.parametrize(
+        ("read", "words"),
+        [
+            (
+                lambda made: made.dataset("train", 999, drop_remainder=True),
+                "(0, 1) gets no batch of 999. Use a smaller batch_size or drop_remainder=False",
+            ),
+            (
+                lambda made: made.steps("train", 999, drop_remainder=True, shard=(1, 2)),
+                "(1, 2) gets no batch of 999. Use a smaller batch_size or fewer workers or drop_",
+            ),
+            (
+                lambda made: made.dataset("train", 8, shard=(3, 400), equal_steps=True),
+                "(3, 400) gets no batch of 8. Use fewer workers or equal_steps=False",
+            ),
+            (
+                lambda made: made.dataset("train", None, shard=(3, 400), equal_steps=True),
+                "(3, 400) gets no batch of 1. Use fewer workers or equal_steps=False",
+            ),
+            (
+                lambda made: made.arrays.Stream("train", shard=(3, 400), equal_steps=True),
+                "(3, 400) gets no record. Use fewer workers or equal_steps=False",
+            ),
+        ],
+        ids=["batches", "steps", "workers", "single", "arrays"],
+    )
+    def test_options_that_leave_out_every_record(
+        self, reader: types.ModuleType, read: Any, words: str
+    ) -> None:
+        told = re.escape(f"split='train' has {NUM} records, and shard={words}")
+        with pytest.raises(ValueError, match=told):
+            read(reader)
 
     @pytest.mark.parametrize("split", ["none"])
     @pytest.mark.parametrize("options", [{"windows": (2, 1)}, {"start_step": 3, "seed": 1}])
@@ -355,6 +389,21 @@ def write(folder: Path, write_snapshot: WriteSnapshot, compression: str) -> type
     return reader
 
 
+@pytest.mark.parametrize("options", [{}, {"epochs": 2}, {"seed": 1, "start_step": 1}])
+def test_a_service_whose_workers_would_read_everything(
+    reader: types.ModuleType, options: dict[str, Any]
+) -> None:
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    config = service.WorkerConfig(dispatcher_address=dispatcher.target.partition("://")[2])
+    workers = [service.WorkerServer(config) for _ in range(2)]
+    dataset = reader.dataset("train", 8, **options)
+    shared = dataset.apply(service.distribute("distributed_epoch", dispatcher.target))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="apply no distribute"):
+        list(shared)
+    del workers
+
+
 class TestSteps:
     """``steps`` is arithmetic: it runs nothing of the user's, and has the types of ``dataset``."""
 
@@ -387,7 +436,13 @@ class TestSteps:
                 "drop_remainder": bool(index & 2),
                 **options,
             }
-            dataset = reader.dataset("train", **given)
+            try:
+                dataset = reader.dataset("train", **given)
+            except ValueError:
+                with pytest.raises(ValueError, match="gets no batch of"):
+                    reader.steps("train", **given)
+                assert given["drop_remainder"] or given["equal_steps"]
+                continue
             cardinality = int(dataset.cardinality())
             assert reader.steps("train", **given) == cardinality == len([*dataset]), given
 

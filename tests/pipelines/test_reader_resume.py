@@ -1,14 +1,19 @@
 """An interrupted epoch is resumed: each record once, whatever stands between, at little cost."""
 
+import contextlib
 import itertools
 import math
 import shutil
+import signal
+import subprocess
+import sys
 import time
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -172,7 +177,7 @@ LATER: list[dict[str, Any]] = [
 def test_only_the_first_pass_begins_later(
     indexed: Any, size: int | None, options: dict[str, Any], place: tuple[int, int, int]
 ) -> None:
-    """The cardinality is known if all passes are as long, as after complete epochs of ``fit``."""
+    """The cardinality is that of all other passes: Keras asks for it once."""
     epochs, done, first = place
     given = {"epochs": epochs, **options}
     plain, each = indexed.dataset("train", size, **given), indexed.steps("train", size, **options)
@@ -185,10 +190,210 @@ def test_only_the_first_pass_begins_later(
         found, expected = (sorted(itertools.chain(*one)) for one in (found, expected))
     assert found == expected
     assert numbers_of(rest) == passes[done + 1]
-    assert rest.cardinality() == (tf.data.UNKNOWN_CARDINALITY if first else of_pass)
+    assert rest.cardinality() == of_pass
     assert indexed.steps("train", size, start_step=start, **given) == each
 
 
 def numbers_of(dataset: Any) -> list[Any]:
     """The numbers in each batch, or of each example."""
     return [one["id"].numpy().tolist() for one in dataset]
+
+
+@pytest.mark.parametrize(("start", "num"), [(6_442, 4), (6_443, 3), (6_444, 2)])
+def test_epochs_are_not_told_apart_by_their_seeds(indexed: Any, start: int, num: int) -> None:
+    """Seeds have 32 bits: with seed=233, epoch 6,443 has that of epoch 5,024."""
+    rest = indexed.dataset("train", NUM, seed=233, epochs=6_446, start_step=start)
+    assert len(numbers_of(rest)) == num
+
+
+class CountingModel(tf.keras.Model):  # type: ignore[misc, unused-ignore]
+    """Counts in its state how often it was trained on each record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.dropout = tf.keras.layers.Dense(1), tf.keras.layers.Dropout(0.5)
+        self.seen = self.add_weight(
+            shape=(NUM,), dtype="int64", initializer="zeros", trainable=False, name="seen"
+        )
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        return self.dropout(self.dense(tf.cast(inputs[:, None], tf.float32)), training=training)
+
+    def train_step(self, data: Any) -> Any:
+        places = data[0][:, None]
+        self.seen.assign(tf.tensor_scatter_nd_add(self.seen.value, places, tf.ones_like(data[0])))
+        return super().train_step(data)
+
+
+class Epochs(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
+    """Notes how many records each epoch trained on, how often, and its loss; and interrupts."""
+
+    def __init__(self, steps: int = 0, interrupt: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.ended: dict[int, tuple[int, set[int], float]] = {}
+        self.left, self.interrupt = steps, interrupt
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.left -= 1
+        if not self.left:
+            self.interrupt()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        seen = self.model.seen.numpy()
+        self.ended[epoch] = int(seen.sum()), {*seen.tolist()}, logs["loss"]
+
+
+class Interrupt(Exception):
+    pass
+
+
+def stop() -> None:
+    raise Interrupt
+
+
+def fit(reader: Any, notes: Epochs, *callbacks: Any, size: int | None = 32, **options: Any) -> Any:
+    """The model after three epochs, or fewer."""
+    tf.keras.utils.set_random_seed(1)
+    model = CountingModel()
+    model.compile("adam", "mse", metrics=["mae"], steps_per_execution=options.pop("at_once", 1))
+    given = {"epochs": 3, "class_weight": None, "steps_per_epoch": None}
+    given |= {name: options.pop(name) for name in {*given} & {*options}}
+    if given["steps_per_epoch"]:
+        options["epochs"] = None
+    train = reader.dataset("train", size, as_supervised=("id", "label"), **options)
+    for callback in callbacks:
+        if isinstance(callback, reader.InputWait):
+            train = callback.watch(train)
+    validation = reader.dataset("train[:9]", 9, as_supervised=("id", "label"), shuffle=False)
+    with contextlib.suppress(Interrupt):
+        model.fit(
+            train if size else train.batch(32),
+            callbacks=[*callbacks, notes],
+            validation_data=validation,
+            shuffle=False,
+            verbose=0,
+            **given,
+        )
+    return model
+
+
+COMPLETE = [(NUM * (i + 1), {i + 1}) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def interrupted(indexed: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the state of a training in its second epoch."""
+    folder = tmp_path_factory.mktemp("run")
+    fit(indexed, Epochs(12, stop), indexed.Resume(folder, seconds=0))
+    return folder
+
+
+class TestFit:
+    """``Resume`` continues Keras's ``fit`` in the middle of an epoch."""
+
+    @pytest.mark.slow  # six times fit
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"seed": 1, "steps_per_epoch": 10},
+            {"shuffle": False},
+            {"shuffle": False, "class_weight": {0: 1.0, 1: 2.0}, "at_once": 4},
+            {"seed": 1},
+            {"seed": 1, "bucket": "tokens"},
+            {"seed": 1, "balance": {"a": 1, "b": 1}},
+            {"seed": 1, "augment": lambda example, seed: example},
+            {"seed": 1, "size": None},
+            {"seed": 1, "cache": "memory"},
+            {"seed": 1, "cache": "decoded"},
+            {"seed": 1, "watched": True},
+        ],
+        ids=lambda options: "-".join(f"{name}={value}"[:14] for name, value in options.items()),
+    )
+    def test_the_interrupted_epoch_continues(
+        self, indexed: Any, tmp_path: Path, options: dict[str, Any]
+    ) -> None:
+        """To the bit, as do all others if their order is fixed; a last start changes nothing."""
+        options = dict(options)
+        watched, plain = options.pop("watched", False), Epochs()
+        expected = fit(indexed, plain, **options)
+        ended: dict[int, Any] = {}
+        for steps in (3, 12, 8, 0, 0):
+            epochs = Epochs(-(-steps // options.get("at_once", 1)), stop)
+            callbacks = [indexed.InputWait()] * watched
+            callbacks += [indexed.Resume(tmp_path / "run", seconds=0)]
+            before, model = ended.copy(), fit(indexed, epochs, *callbacks, **options)
+            ended |= epochs.ended
+        assert ended == before
+        assert ended[0] == plain.ended[0]
+        assert [one[:2] for one in ended.values()] == [one[:2] for one in plain.ended.values()]
+        if "steps_per_epoch" in options or options.get("shuffle") is False:
+            assert ended == plain.ended
+            for one, other in zip(model.variables, expected.variables, strict=True):
+                assert np.array_equal(one.numpy(), other.numpy()), one.path
+
+    @pytest.mark.slow  # three processes
+    def test_killed_processes(self, reader: Any, tmp_path: Path) -> None:
+        """Without a seed: each epoch has every record once, with the state of the last process."""
+        folder = Path(str(reader.__file__)).parent.parent
+        code = (
+            "import os, signal, sys\n"
+            f"sys.path[:0] = [{str(folder)!r}, {str(Path(__file__).parents[2])!r}]\n"
+            "import reader\n"
+            "from tests.pipelines.test_reader_resume import Epochs, fit\n"
+            "epochs = Epochs(int(sys.argv[1]), lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+            f"model = fit(reader, epochs, reader.Resume({str(tmp_path / 'run')!r}, seconds=0))\n"
+            "print([found[:2] for found in epochs.ended.values()], int(model.optimizer.iterations))"
+        )
+        for steps in (14, 9, 0):
+            ran = subprocess.run(
+                [sys.executable, "-c", code, str(steps)], capture_output=True, text=True
+            )
+            assert ran.returncode == (-signal.SIGKILL if steps else 0), ran.stderr
+        assert ran.stdout.strip() == f"{COMPLETE[1:]} 30"
+
+    def test_start_step_shortens_one_epoch(self, indexed: Any) -> None:
+        epochs = Epochs()
+        with pytest.warns(UserWarning, match="ran out of data"):  # of Keras, after the first epoch
+            fit(indexed, epochs, seed=1, start_step=7)
+        nums = [num for num, *_ in epochs.ended.values()]
+        assert nums == [NUM - 7 * 32, 2 * NUM - 7 * 32, 3 * NUM - 7 * 32]
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (
+                {"epochs": 1},
+                "has come to epoch 2 with 10 steps in each; this one has 1 epochs with",
+            ),
+            ({"size": 64}, "this one has 3 epochs with 5 steps. Pass the same arguments"),
+            ({"steps_per_epoch": 4}, "this one has 3 epochs with 4 steps"),
+        ],
+    )
+    def test_another_training_in_its_folder(
+        self, indexed: Any, interrupted: Path, options: dict[str, Any], words: str
+    ) -> None:
+        with pytest.raises(ValueError, match=words):
+            fit(indexed, Epochs(), indexed.Resume(interrupted), **options)
+
+    def test_another_model(self, indexed: Any, interrupted: Path) -> None:
+        model = tf.keras.Sequential([tf.keras.layers.Dense(2), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        train = indexed.dataset("train", 32, as_supervised=("id", "label"))
+        train = train.map(lambda x, y: (tf.cast(x[:, None], tf.float32), y))
+        with pytest.raises(ValueError, match="holds the state of another model or dataset"):
+            model.fit(
+                train, epochs=3, callbacks=[indexed.Resume(interrupted)], shuffle=False, verbose=0
+            )
+
+    def test_other_checkpoints(self, indexed: Any, tmp_path: Path) -> None:
+        other = tf.train.Checkpoint(a=tf.Variable(1))
+        tf.train.CheckpointManager(other, str(tmp_path), max_to_keep=1).save()
+        with pytest.raises(ValueError, match="was not written by Resume"):
+            fit(indexed, Epochs(), indexed.Resume(tmp_path))
+
+    def test_a_position_that_cannot_be_saved(self, indexed: Any, tmp_path: Path) -> None:
+        def augment(example: Any, seed: Any) -> Any:
+            return example[0] + tf.random.uniform([], 0, 1, tf.int64), example[1]
+
+        with pytest.raises(ValueError, match=r"is stateful.*\n.*the seed of augment="):
+            fit(indexed, Epochs(), indexed.Resume(tmp_path), augment=augment)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .doctor import diagnose
     from .input_wait import InputWait
     from .parsing import parse
+    from .resume import Resume
     from .serving import preprocess
     from .splits import fold
 
@@ -52,6 +53,7 @@ __all__ = [
     "NAME",
     "NUM_EXAMPLES",
     "InputWait",
+    "Resume",
     "arrays",
     "dataset",
     "diagnose",
@@ -69,6 +71,7 @@ _LAZY = {
     "InputWait": "input_wait",
     "diagnose": "doctor",
     "parse": "parsing",
+    "Resume": "resume",
     "preprocess": "serving",
     "fold": "splits",
 }

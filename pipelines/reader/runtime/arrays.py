@@ -38,7 +38,7 @@ from .frames import (
     own_folder,
     read_manifest,
 )
-from .splits import Section, Split, select
+from .splits import Section, Split, check_not_empty, select
 from .targets import Supervised, ask, warn_of_fills
 
 __all__ = ["DamagedShardError", "Records", "Stream", "decode_image", "process_shard"]
@@ -359,6 +359,8 @@ class Stream(_Split):
         options |= {"equal_steps": equal_steps, "root": root, "check": check, "columns": columns}
         options |= {"as_supervised": as_supervised, "masks": masks}
         super().__init__(split, (0, 1) if shard is None else shard, decode=decode, **options)
+        part = self._options["shard"]
+        check_not_empty(split, len(self), shard=part, equal_steps=equal_steps)
         self._pass: _Pass | None = None
         """The latest pass."""
         self._resumed: dict[str, Any] | None = None

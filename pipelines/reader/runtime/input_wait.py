@@ -188,6 +188,8 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
         options.experimental_optimization.map_parallelization = False
+        # A saved position (Resume) needs no waits.
+        options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
         return pairs.map(convert(given)).with_options(options)
 
     def _note(self, seconds: Any) -> None:

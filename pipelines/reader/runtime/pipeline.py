@@ -18,6 +18,11 @@ from .options import Options, ReadSoFar
 from .order import CHUNK, Order
 from .shards import Shard, as_columns
 
+_SHARED = (
+    "Several workers of a tf.data service read this dataset, each of them every record. Pass the "
+    "address of the service to reader.dataset as service=, and apply no distribute()."
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -27,7 +32,7 @@ class Plan:
     order: Order
     """Decides which records come when."""
     num_batches: int | None
-    """Batches per epoch; None if unknown."""
+    """Batches per complete epoch; None if unknown."""
     open_records: Callable[..., tf.data.Dataset]
     """From the fields of a ``Piece`` and its number to a dataset of its serialized examples."""
     parse_batch: Callable[..., Any]
@@ -48,6 +53,8 @@ class Plan:
     """Whether each record is paired with its position in the stored order."""
     first: int = 0
     """The place in an epoch at which to begin, if the stage that reads epochs computes it."""
+    begins_later: bool = False
+    """Whether the first pass begins after its first batch, with ``start_step``."""
     rest_of_epoch: Callable[[ReadSoFar], tuple[int, int, int]] | None = None
     """Computes the number of finished epochs, ``first`` of the next one, and its batches."""
 
@@ -75,9 +82,28 @@ def parsed(plan: Plan) -> tf.data.Dataset:
 
 def read_epochs(plan: Plan) -> tf.data.Dataset:
     """Concatenates the batches of all epochs, each shuffled with its own seed."""
-    epochs = epoch_seeds(plan.options.seed).take(plan.options.epochs or -1)
-    read_one = tf.autograph.experimental.do_not_convert(functools.partial(plan.read_epoch, plan))
-    return epochs.flat_map(read_one)
+    seeds = epoch_seeds(plan.options.seed)
+    return read_each(seeds, plan.options.epochs, functools.partial(plan.read_epoch, plan))
+
+
+def read_each(
+    elements: tf.data.Dataset, num: int | None, read: Callable[[Any], tf.data.Dataset]
+) -> tf.data.Dataset:
+    """Concatenates what ``read`` returns for each of the first ``num`` elements; None: all.
+
+    The workers of a tf.data service would all do this. In its mode "distributed_epoch" they share
+    the numbers, so that one of them gets a number that nobody gets here, which is an error.
+    """
+    numbered = tf.data.Dataset.zip((tf.data.Dataset.range(tf.int64.max), elements))
+
+    def read_one(number: Any, element: Any) -> tf.data.Dataset:
+        if num is not None:
+            with tf.control_dependencies([tf.debugging.Assert(number < num, [_SHARED])]):
+                element = tf.identity(element)
+        return read(element)
+
+    # AutoGraph takes 50 ms.
+    return numbered.take(num or -1).flat_map(tf.autograph.experimental.do_not_convert(read_one))
 
 
 def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
@@ -173,7 +199,17 @@ def prefetch(plan: Plan, batches: tf.data.Dataset) -> tf.data.Dataset:
         batches = batches.repeat()  # endless anyway, but this makes the cardinality infinite
     elif plan.num_batches is not None:
         num = options.epochs * plan.num_batches
-        batches = batches.apply(tf.data.experimental.assert_cardinality(num))
+        if plan.begins_later:
+            # Keras asks for the cardinality once, or else takes the length of the first pass for
+            # all. A choice is infinite if one of its datasets is, here one that is never chosen.
+            first = tf.data.Dataset.range(tf.int64.max).map(lambda _: tf.zeros([], tf.int64))
+            either = [batches, batches.take(0).repeat()]
+            batches = tf.data.Dataset.choose_from_datasets(
+                either, first, stop_on_empty_dataset=True
+            )
+            batches = batches.take(num)
+        else:
+            batches = batches.apply(tf.data.experimental.assert_cardinality(num))
     own = tf.data.Options()
     own.deterministic = options.is_deterministic
     own.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -17,6 +17,7 @@ from .order import num_batches, plan_order
 from .parsing import make_parser
 from .pipeline import Plan, read_epoch, read_epochs
 from .shards import list_shards, open_records
+from .splits import check_not_empty
 from .targets import warn_of_fills
 from .urls import check_protocol
 
@@ -90,17 +91,20 @@ def plan_reading(options: Options, num_skipped: int = 0) -> Plan:
         from .resume import resume
 
         plan = resume(plan, num_skipped)
-    _check_end(options, plan.num_batches)
+    _check_batches(options, plan.num_batches)
     return plan
 
 
-def _check_end(options: Options, num_batches: int | None) -> None:
-    if options.epochs is None and num_batches == 0:
-        raise ValueError(
-            f"epochs=None would wait forever: split={options.split!r} gives this worker no batch "
-            f"of {options.batch_size}. Use a smaller batch_size, fewer workers, or "
-            "drop_remainder=False."
-        )
+def _check_batches(options: Options, num_batches: int | None) -> None:
+    check_not_empty(
+        options.split,
+        num_batches,
+        shard=options.part,
+        batch_size=options.batch_size,
+        drop_remainder=options.drop_remainder,
+        equal_steps=options.equal_steps,
+        is_endless=options.epochs is None,
+    )
 
 
 def warn_of_workers(options: Options) -> None:
@@ -231,5 +235,5 @@ def steps_of(options: Options) -> int:
         from .service import is_exact
 
         num = num if is_exact(options) else int(tf.data.UNKNOWN_CARDINALITY)
-    _check_end(options, num)
+    _check_batches(options, num)
     return num

@@ -1,4 +1,4 @@
-"""``start_step=``: resumes an interrupted epoch.
+"""Resumes an interrupted epoch: ``start_step=``, and ``Resume`` for Keras's ``fit``.
 
 As long as the records were dealt in the same way (the same global batch size, and numbers of
 workers that divide the streams), the same order continues, by arithmetic. Otherwise the order of
@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +32,7 @@ from .order import (
     is_dealt,
     plan_order,
 )
-from .pipeline import Plan, epoch_seeds, interleave_records, read_epoch
+from .pipeline import Plan, epoch_seeds, interleave_records, read_each, read_epoch
 from .shards import Piece, cut, ends_of, locate
 
 _EPOCHS, _PASSES = 1_000_000, 10_000
@@ -58,7 +60,7 @@ class _Progress:
 def resume(plan: Plan, num_skipped: int = 0) -> Plan:
     """Reads the rest of the interrupted epoch first, then all later epochs.
 
-    Later passes are complete. So the number of batches is known only if the first one is as long.
+    Later passes are complete.
 
     Args:
         plan: Of complete epochs.
@@ -83,9 +85,8 @@ def resume(plan: Plan, num_skipped: int = 0) -> Plan:
         return _resumed(plan, number, rest, num_batches)
 
     is_complete = num_batches == plan.num_batches and not num_skipped
-    if plan.options.epochs is not None and (not is_complete or number % plan.options.epochs):
-        plan = dataclasses.replace(plan, num_batches=None)
-    return dataclasses.replace(plan, read_epochs=read_epochs)
+    begins_later = not is_complete or number % (plan.options.epochs or 1) > 0
+    return dataclasses.replace(plan, read_epochs=read_epochs, begins_later=begins_later)
 
 
 def _skip(batches: tf.data.Dataset, num: int) -> tf.data.Dataset:
@@ -123,7 +124,7 @@ def _progress(plan: Plan) -> _Progress:
         if steps and at.done is None and is_dealt(now) and not now.bucket:
             at.delivered, at.options = at.delivered + steps * size * workers, now
         elif steps:
-            seed = tf.constant(_seeds(options, at.number)[1][-1], tf.int64)
+            _, seed = _seeds(options, at.number)
             before = np.zeros(total, bool) if at.done is None else at.done
             at.done = before.copy()
             for worker in range(workers):
@@ -168,7 +169,7 @@ def mark_of(plan: Plan, at: _Progress, total: int) -> Done:
     assert at.options is not None
     done = np.zeros(total, bool)
     workers = at.options.part[1]
-    seed = tf.constant(_seeds(plan.options, at.number)[1][-1], tf.int64)
+    _, seed = _seeds(plan.options, at.number)
     for worker in range(workers):
         options = dataclasses.replace(at.options, shard=(worker, workers))
         blind = _blind(plan, options, deal_records(options, plan.shards), None)
@@ -177,7 +178,7 @@ def mark_of(plan: Plan, at: _Progress, total: int) -> Done:
     return done
 
 
-def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Places:
+def _places(plan: Plan, now: Options, done: Done, steps: int, seed: Any) -> Places:
     """The positions of the records that a worker read in ``steps`` steps of an epoch."""
     order: Order
     if is_dealt(now) and not done.any():
@@ -185,7 +186,7 @@ def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Plac
     else:
         pieces, is_left = _left(plan, now, done)
         order = ByShard(pieces, buffer=now.buffer, batch_size=now.batch_size)
-    blind, epoch_seed = _blind(plan, now, order, is_left), tf.constant(seed, tf.int64)
+    blind = _blind(plan, now, order, is_left)
     if now.bucket:  # the order depends on lengths, so records must be read
         reading = dataclasses.replace(
             plan, options=now, order=order, open_records=plan.open_uncached or plan.open_records
@@ -194,11 +195,11 @@ def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Plac
         reading = dataclasses.replace(
             reading, open_records=_filtered(reading.open_records, is_left)
         )
-        batches = plan.read_epoch(reading, epoch_seed).take(steps)
+        batches = plan.read_epoch(reading, seed).take(steps)
         numbered = batches.map(lambda batch, seed: batch) if now.augments else batches
         places_of_batches = [places for _, places in numbered.as_numpy_iterator()]
         return np.concatenate([*places_of_batches, np.empty(0, np.int64)])
-    places = _flat(read_epoch(blind, epoch_seed))
+    places = _flat(read_epoch(blind, seed))
     return _first(places, steps * now.batch_size)
 
 
@@ -274,7 +275,7 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
     uncached = plan.open_uncached or plan.open_records
     if at.done is None and is_dealt(options):
         order: Order = plan_order(options, plan.shards, delivered=at.delivered)
-        seed = tf.constant(_seeds(options, at.number)[1][-1], tf.int64)
+        _, seed = _seeds(options, at.number)
         streams = [order.stream(row, seed) for row in order.streams(seed)]
         again = sum(int(tf.reduce_sum(delivered)) for _, delivered in streams)
         _log(at.delivered, total, sum(len(numbers) for numbers, _ in streams), again)
@@ -294,30 +295,38 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
 
 
 def _resumed(plan: Plan, number: int, rest: Any, num_batches: int) -> tf.data.Dataset:
-    """The rest of epoch ``number``, then all later epochs."""
-    seeds, (*over, current) = _seeds(plan.options, number)
+    """The rest of epoch ``number``, then all later epochs.
 
-    def either(epoch_seed: Any) -> tf.data.Dataset:
+    Epochs are known by their number within a pass: their seeds have 32 bits and repeat. The first
+    pass is known by the two numbers that are drawn for it.
+    """
+    seeds, _ = _seeds(plan.options, number)
+    start = number % (plan.options.epochs or _EPOCHS)
+    passes, same = (epoch_seeds(plan.options.seed or 0).batch(2) for _ in range(2))
+    first_pass = same.take(1).get_single_element()
+
+    def epochs_of(drawn: Any) -> tf.data.Dataset:
+        is_first = tf.reduce_all(drawn == first_pass)
+        before = tf.where(is_first, tf.constant(start, tf.int64), 0)
+        are_resumed = tf.data.Dataset.from_tensors(is_first)
+        are_resumed = are_resumed.concatenate(tf.data.Dataset.from_tensors(False).repeat())
+        return tf.data.Dataset.zip((are_resumed, seeds.skip(before)))
+
+    def read(is_resumed: Any, epoch_seed: Any) -> tf.data.Dataset:
         others = plan.read_epoch(plan, epoch_seed)
         variant = tf.cond(
-            epoch_seed == current,
+            is_resumed,
             lambda: tf.data.experimental.to_variant(rest(epoch_seed).take(num_batches)),
             lambda: tf.data.experimental.to_variant(plan.read_epoch(plan, epoch_seed)),
         )
         return tf.data.experimental.from_variant(variant, others.element_spec)
 
-    before = tf.sort(tf.constant([*over, tf.int64.max], tf.int64))
-
-    def to_come(drawn: Any) -> Any:
-        return tf.boolean_mask(drawn, tf.gather(before, tf.searchsorted(before, drawn)) != drawn)
-
-    # In batches: filtering the seeds of a million epochs one by one would take minutes.
-    convert = tf.autograph.experimental.do_not_convert
-    return seeds.batch(1_024).map(convert(to_come)).unbatch().flat_map(convert(either))
+    epochs = read_each(passes, 1, epochs_of)
+    return epochs.flat_map(tf.autograph.experimental.do_not_convert(read))
 
 
-def _seeds(options: Options, number: int) -> tuple[Any, list[int]]:
-    """The seeds of the pass that contains epoch ``number``, and those up to and including it.
+def _seeds(options: Options, number: int) -> tuple[Any, Any]:
+    """The seeds of the pass that contains epoch ``number``, and the seed of this epoch.
 
     The dataset of seeds is advanced past the earlier passes: its next iteration is that pass.
     """
@@ -331,8 +340,7 @@ def _seeds(options: Options, number: int) -> tuple[Any, list[int]]:
     seeds, same = (epoch_seeds(options.seed or 0) for _ in range(2))
     for _ in range(passes):
         next(iter(seeds)), next(iter(same))
-    drawn = same.take(inner + 1).batch(_EPOCHS).get_single_element()
-    return seeds.take(options.epochs or -1), drawn.numpy().tolist()
+    return seeds.take(options.epochs or -1), same.skip(inner).take(1).get_single_element()
 
 
 def _log(num_done: int, total: int, num_opened: int, again: int) -> None:
@@ -342,3 +350,153 @@ def _log(num_done: int, total: int, num_opened: int, again: int) -> None:
         "them without decoding.",
         *(num_done, total, num_opened, again, again * facts.RECORD_BYTES),
     )
+
+
+_PLACE = "place/.ATTRIBUTES/VARIABLE_VALUE"
+"""Key of the position in a checkpoint."""
+
+
+class Resume(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
+    """Resumes an interrupted ``fit`` where it was last saved, also in the middle of an epoch.
+
+        train = reader.dataset("train", 128, as_supervised=True)
+        model.fit(train, epochs=10, callbacks=[reader.Resume("checkpoints/run1")])
+
+    The same program, started again, continues the epoch with exactly the batches that would have
+    come; each epoch has every record once, also without a seed. Replaces Keras's
+    ``BackupAndRestore``. The folder holds the last state: the model and its optimizers, the
+    metrics, and the iterator with the batches prepared ahead. It remains when ``fit`` has ended:
+    the same program then restores the trained model, and continues if ``epochs`` is larger.
+
+    The steps already done of the interrupted epoch pass again without training, so that Keras and
+    other callbacks count as before; the last of them restores the state.
+
+    Args:
+        folder: Folder or URL, of its own for each training and process.
+        seconds: How often to save within an epoch; 0 saves after every step. The first step and the
+            end of each epoch are always saved.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, seconds: float = 300.0) -> None:
+        super().__init__()
+        self.folder, self.seconds = os.fspath(folder), seconds
+        self._saved: str | None = None
+        """The checkpoint to restore; None once it is."""
+        self._resumed = self._place = self._written = [0, 0]
+        """Epoch, and number of its steps that are done: in ``_saved``; now; when last saved."""
+        self._begun: int | None = None
+        """Number of the step that Keras is about to ask for."""
+        self._due = 0.0
+        self._iterator: Any = None
+        self._checkpoint: Any = None
+        self._position = tf.Variable([0, 0, 0], dtype=tf.int64)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Begins at the epoch that was interrupted.
+
+        Raises:
+            ValueError: if the folder holds another training, or one of more epochs.
+        """
+        steps = self.params["steps"] or -1  # known before the first epoch, or not at all
+        self._saved = tf.train.latest_checkpoint(self.folder)
+        if self._saved is not None:
+            saved = tf.train.load_checkpoint(self._saved)
+            if not saved.has_tensor(_PLACE):
+                raise ValueError(f"{self._saved} was not written by Resume. Pass another folder.")
+            *self._resumed, of_epoch = saved.get_tensor(_PLACE).tolist()
+            epoch, epochs = self._resumed[0], self.params["epochs"]
+            if of_epoch != steps or epoch >= epochs:
+                raise ValueError(
+                    f"{self.folder} holds a training that has come to epoch {epoch + 1} with "
+                    f"{_known(of_epoch)} steps in each; this one has {epochs:,} epochs with "
+                    f"{_known(steps)} steps. Pass the same arguments as before (epochs= may be "
+                    "larger), or another folder."
+                )
+            self.model._initial_epoch = epoch  # as BackupAndRestore does
+        self._place, self._steps, self._due = self._resumed, steps, 0.0
+        self._train, self.model.train_function = self.model.train_function, self._step
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Leaves the model as it was."""
+        self.model.train_function, self.model._initial_epoch = self._train, None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes the number of the epoch."""
+        self._place = [epoch, 0]
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes the number of the step."""
+        self._begun = batch
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Saves the state if it is time to."""
+        self._place[1] = batch + 1
+        if time.monotonic() >= self._due:
+            self._save()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Saves the state before validation, which resets the metrics."""
+        self._save()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Saves the state where there is no validation."""
+        self._save()
+
+    def _step(self, iterator: Any) -> Any:
+        """Replaces ``train_function``: the steps that were done before pass without training."""
+        begun, self._begun = self._begun, None
+        if begun is None:  # another call of ``fit``, after an error in this one
+            return self._train(iterator)
+        has_position = isinstance(iterator, tf.data.Iterator)
+        if not has_position:
+            raise ValueError(
+                f"Resume cannot save the position of a {type(iterator).__name__}: it needs "
+                "TensorFlow as Keras's backend, and no tf.distribute strategy of several devices."
+            )
+        self._iterator = iterator
+        if self._saved is None:
+            return self._train(iterator)
+        if begun + self.model.steps_per_execution < self._resumed[1]:
+            return {}
+        self._train(iterator)  # layers, optimizers and metrics make variables when first used
+        try:
+            self._state().restore(self._saved).assert_consumed()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise ValueError(
+                f"{self.folder} holds the state of another model or dataset. Pass the same "
+                f"arguments as before, or another folder. ({error})"
+            ) from None
+        self._saved, self._written = None, self._resumed
+        return self.model.get_metrics_result()
+
+    def _save(self) -> None:
+        """Saves the state, unless it is saved, or yet to be restored."""
+        if self._saved is not None or self._place == self._written:
+            return
+        state = self._state()
+        self._position.assign([*self._place, self._steps])
+        try:
+            tf.train.CheckpointManager(state, self.folder, max_to_keep=1).save()
+        except tf.errors.OpError as error:
+            raise ValueError(
+                f"Resume cannot save to {self.folder}: {error.message}\nA position cannot be saved "
+                "with service=. If a function draws random numbers (is stateful), take them from "
+                "the seed of augment=, or let a resumed run draw others: set "
+                "experimental_external_state_policy of tf.data.Options to IGNORE, and pass it as "
+                "options=."
+            ) from None
+        self._written, self._due = [*self._place], time.monotonic() + self.seconds
+
+    def _state(self) -> tf.train.Checkpoint:
+        if self._checkpoint is None:
+            # TensorFlow finds optimizers in the model, but no metrics and seeds of layers.
+            others = [*self.model.variables, *self.model.metrics_variables]
+            self._checkpoint = tf.train.Checkpoint(
+                model=self.model, others=[one.value for one in others], place=self._position
+            )
+        self._checkpoint.iterator = self._iterator
+        return self._checkpoint
+
+
+def _known(steps: int) -> str:
+    return f"{steps:,}" if steps >= 0 else "an unknown number of"

@@ -118,6 +118,46 @@ def select(split: Split) -> Selection:
     return Selection(tuple(parts), is_training="train" in names or are_folds)
 
 
+def check_not_empty(
+    split: Split,
+    num: int | None,
+    *,
+    shard: tuple[int, int],
+    batch_size: int | None = None,
+    drop_remainder: bool = False,
+    equal_steps: bool = False,
+    is_endless: bool = False,
+) -> None:
+    """Raises ValueError if options leave out every record, which ``fit`` would not notice.
+
+    Without such options, a split without records is empty, and so are some of many parts.
+
+    Args:
+        split: What is read.
+        num: Number of batches, or of records without ``batch_size``; None if unknown.
+        shard: (index, count) of this worker.
+        batch_size: As in ``dataset``, like the next two.
+        drop_remainder: An option that leaves out records.
+        equal_steps: Another one.
+        is_endless: Whether the split is repeated forever: waiting for its first record.
+    """
+    total, (index, count) = select(split).num_examples, shard
+    if num != 0 or not (is_endless or (total and (drop_remainder or equal_steps))):
+        return
+    remedies = {
+        "a smaller batch_size": drop_remainder,
+        "fewer workers": count > 1,
+        "drop_remainder=False": drop_remainder,
+        "equal_steps=False": equal_steps,
+    }
+    uses = " or ".join(name for name, helps in remedies.items() if helps) if total else ""
+    what = "record" if batch_size is None else f"batch of {batch_size}"
+    raise ValueError(
+        f"{'epochs=None would wait forever: ' if is_endless else ''}split={split!r} has {total:,} "
+        f"records, and shard=({index}, {count}) gets no {what}. Use {uses or 'another split'}."
+    )
+
+
 class Fold(NamedTuple):
     """The splits of one round of a cross-validation, for ``dataset``."""
 
