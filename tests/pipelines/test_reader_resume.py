@@ -351,6 +351,18 @@ class TestFit:
             assert ran.returncode == (-signal.SIGKILL if steps else 0), ran.stderr
         assert ran.stdout.strip() == f"{COMPLETE[1:]} 30"
 
+    @pytest.mark.slow  # four times fit
+    def test_more_epochs_and_another_model(self, indexed: Any, tmp_path: Path) -> None:
+        """A finished training continues; a callback may be used again, with another folder."""
+        resume, notes = indexed.Resume(tmp_path / "a"), Epochs()
+        fit(indexed, Epochs(), resume, epochs=1)
+        fit(indexed, notes, resume)
+        assert [found[:2] for found in notes.ended.values()] == COMPLETE
+        resume.folder = str(tmp_path / "b")
+        model = fit(indexed, Epochs(), resume)
+        again = fit(indexed, Epochs(), indexed.Resume(tmp_path / "b"))
+        assert np.array_equal(model.dense.kernel.numpy(), again.dense.kernel.numpy())
+
     def test_start_step_shortens_one_epoch(self, indexed: Any) -> None:
         epochs = Epochs()
         with pytest.warns(UserWarning, match="ran out of data"):  # of Keras, after the first epoch

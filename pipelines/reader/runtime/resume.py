@@ -414,6 +414,7 @@ class Resume(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
                 )
             self.model._initial_epoch = epoch  # as BackupAndRestore does
         self._place, self._steps, self._due = self._resumed, steps, 0.0
+        self._checkpoint, self._written = None, [0, 0]
         self._train, self.model.train_function = self.model.train_function, self._step
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
