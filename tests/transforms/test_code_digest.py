@@ -8,6 +8,7 @@ import enum
 import functools
 import importlib
 import json
+import logging
 import operator
 import os
 import re
@@ -407,6 +408,13 @@ def test_values_count_by_value() -> None:
     ]
 
 
+def test_loggers_do_not_depend_on_other_loggers() -> None:
+    logger = logging.getLogger("of.a.recipe")
+    before = _of(logger)
+    logging.getLogger("made.later")
+    assert _of(logger) == before
+
+
 def test_values_that_hold_themselves() -> None:
     looped: list[Any] = [1]
     looped.append(looped)
@@ -595,6 +603,10 @@ _CALLED = "def f(self, *_): return 1\n"
         "import functools\n@functools.cache\ndef THING(): return 0\nTHING._k = 1",
         "import numpy\nTHING = numpy.zeros(3, numpy.dtype('i4', metadata={'k': 1}))",
         "import numpy\nTHING = numpy.zeros(3, [('f', numpy.dtype('i4', metadata={'k': 1}))])",
+        "import numpy\nTHING = numpy.zeros(3, numpy.dtype('O', metadata={'k': 1}))",
+        f"import functools\nclass C: pass\n{_CALLED}C.__call__ = functools.partialmethod(f, 1)\n"
+        "THING = C()",
+        "class C: pass\nclass D: pass\nD.k = 1\nC.__call__ = D()\nTHING = C()",
         "import builtins\nbuiltins.ANY = 1\nTHING = lambda: ANY",
     ],
 )
@@ -650,6 +662,9 @@ sys.path.pop(0)
         ("V = 1\ndef f(): pass", "f.__globals__['V']", "reads __globals__"),
         ("V = 1\ndef f(): pass", "getattr(f, '__globals__')['V']", "reads __globals__"),
         ("def f():\n  '1'", "f.__doc__", "reads __doc__"),
+        ("import inspect\ndef f():\n  '1'", "inspect.getdoc(f)", "reads getdoc"),
+        ("from inspect import getsource\ndef f(): pass  # 1", "getsource(f)", "reads getsource"),
+        ("import sys\nV = 1", "getattr(sys.modules[__name__], 'V')", r"reads sys\.modules"),
         ("'1'", "__doc__", "reads __doc__"),
         ("def f(a: 1): pass", "f.__annotations__", "reads __annotations__"),
         ("import os\nHOME = os.environ['HOME']", "HOME", None),

@@ -62,8 +62,11 @@ _OF_CLASS = frozenset(
     | {"__match_args__", "__dataclass_params__"}
 )
 """Attributes that Python itself gives to classes."""
-_UNSEEN = frozenset({"__globals__", "__doc__", "__annotations__"})
-"""Attributes that lead to what a hash of code leaves out."""
+_UNSEEN = frozenset(
+    {"__globals__", "__doc__", "__annotations__", "sys.modules"}
+    | {"getcomments", "getdoc", "getsource", "getsourcelines"}
+)
+"""Attributes, and functions of ``inspect``, that lead to what a hash of code leaves out."""
 
 _MADE_BY_PYTHON = 1 << 9
 """The flag of classes defined in Python code (Py_TPFLAGS_HEAPTYPE)."""
@@ -659,6 +662,11 @@ def unseen_read(code: ast.AST | CodeType) -> str | None:
             for part in ast.walk(code)
             if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load)
         }
+        names |= {
+            f"{part.value.id}.{part.attr}"
+            for part in ast.walk(code)
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
+        }
     return min(_UNSEEN & (names | texts_in(code)), default=None)
 
 
@@ -817,6 +825,8 @@ def is_covered(name: str, cls: type, *, by_source: bool, methods: Mapping[str, A
     if name.startswith("__") and name.endswith("__"):
         if functions := _functions_in(value):
             return all(map(_is_generated, functions))  # as decorators make __init__ and __eq__
+        if isinstance(value, functools.partialmethod) or is_users_class(type(value)):
+            return False
         return by_source or name in _OF_CLASS or any(name in vars(b) for b in cls.__mro__[1:])
     slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
     return isinstance(value, slots) or type(value).__module__ in ("_abc", "_collections")

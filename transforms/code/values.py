@@ -54,7 +54,7 @@ _NO_EFFECT: tuple[type, ...] = (
 )
 _HELD_ALREADY = (types.SimpleNamespace, threading.local, type(os.environ))
 _OF_ENUM = frozenset({"_value_", "_name_", "_sort_order_", "_inverted_", "__objclass__"})
-_OF_LOGGER = frozenset(vars(logging.Logger("")))
+_OF_LOGGER = frozenset({*vars(logging.Logger("")), "manager"})  # which leads to all loggers
 _OF_MEMMAP = frozenset({"filename", "offset", "mode"})
 """Attributes that such objects have initially."""
 _SIMPLE = (str, bytes, int, float, bool, type(None))
@@ -295,10 +295,11 @@ def _numpy(value: Any, refer: Refer, where: str) -> Json | None:
         as_array = np.asarray(value)
         shape = [len(as_array.shape), *as_array.shape]
         if as_array.dtype.hasobject:
-            return ["ndarray", "object", shape, refer(as_array.ravel().tolist(), where)]
-        content = np.ascontiguousarray(as_array).tobytes()
-        dtype = repr(as_array.dtype.descr)
-        found = [type(value).__name__, dtype, shape, hashlib.sha256(content).hexdigest()]
+            found = ["ndarray", "object", shape, refer(as_array.ravel().tolist(), where)]
+        else:
+            content = np.ascontiguousarray(as_array).tobytes()
+            dtype = repr(as_array.dtype.descr)
+            found = [type(value).__name__, dtype, shape, hashlib.sha256(content).hexdigest()]
         held = _metadata(as_array.dtype, refer, where)
         return [*found, held] if held else found
     return None

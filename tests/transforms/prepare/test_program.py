@@ -272,8 +272,11 @@ cached_table = functools.cache(table_of_two)
         (lambda record: {"x": tf.sparse.from_dense([1])}, "SparseTensor"),
         (lambda record: {"x": tf.random.uniform(())}, "random numbers"),
         (lambda record: {"x": tf.where(record["member"], tf.random.normal(()), 0.0)}, "random"),
-        (lambda record: {"x": table_of_two().lookup(["a"])}, "makes a lookup table or variable"),
-        (lambda record: {"x": cached_table().lookup(["a"])}, "when it is called"),
+        (
+            lambda record: {"x": table_of_two().lookup(tf.constant("a"))},
+            "makes a lookup table or variable",
+        ),
+        (lambda record: {"x": cached_table().lookup(tf.constant("a"))}, "when it is called"),
         (lambda record: {"x": tf.Variable(1.0) + 1.0}, "makes a .*variable of TensorFlow"),
         (lambda record: {"x": UNBUILT(tf.zeros((1, 1)))}, "build.* for a layer with weights"),
         (lambda record: {"x": COUNTER.assign_add(1.0)}, "changes a variable.*AssignAdd"),
@@ -328,14 +331,19 @@ def counted(number: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (lambda record: {"x": LOOKED_UP.lookup("b")}, 1),
-        (lambda record: {"x": VOCABULARY.lookup("a")}, 0),
-        (lambda record: {"x": tf.ensure_shape(MUTABLE.lookup("a"), [])}, 7),
+        (lambda record: {"x": LOOKED_UP.lookup(tf.constant("b"))}, 1),
+        (lambda record: {"x": VOCABULARY.lookup(tf.constant("a"))}, 0),
+        (lambda record: {"x": tf.ensure_shape(MUTABLE.lookup(tf.constant("a")), [])}, 7),
         (lambda record: {"x": LAYER(tf.constant("a"))}, 2),
         (lambda record: {"x": DENSE(tf.fill((1, 1), 4.0))[0, 0]}, 4.0),
         (lambda record: {"x": counted(1.0)}, 1.0),
-        (ss.records.map(lambda record: {"x": LOOKED_UP.lookup("b")}), 1),
-        (functools.partial(lambda table, record: {"x": table.lookup("b")}, LOOKED_UP), 1),
+        (ss.records.map(lambda record: {"x": LOOKED_UP.lookup(tf.constant("b"))}), 1),
+        (
+            functools.partial(
+                lambda table, record: {"x": table.lookup(tf.constant("b"))}, LOOKED_UP
+            ),
+            1,
+        ),
         (SCALED, 6.0),
     ],
     ids=[
@@ -442,7 +450,6 @@ import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Image
 from snapshard.transforms.prepare.engine.program import StepRunner
-from snapshard.transforms.prepare.engine.serving import build_model
 from snapshard.transforms.runs.files import wire_schema
 import pyarrow as pa
 import tensorflow as tf
@@ -485,7 +492,6 @@ import snapshard as ss
 from snapshard.schemas.features import Image, Scalar
 from snapshard.transforms.prepare.engine.chain import output_features
 from snapshard.transforms.prepare.engine.program import StepRunner
-from snapshard.transforms.prepare.engine.serving import build_model
 steps = [ss.images.decode("image"), ss.images.resize("image", (4, 4))]
 output_features(steps, {"image": Image(storage="encoded")})
 StepRunner([], {"x": Scalar("int64")})

@@ -38,7 +38,7 @@ from ..images import Check
 from ..images import Decode as DecodeImage
 from ..images import Encode as EncodeImage
 from ..values import Tables, holding_tables
-from .resources import owners_of, refusing_variables, runs_users_code
+from .resources import refuse_unowned, refusing_variables, runs_users_code
 from .user_functions import describe as describe
 from .user_functions import note_file_reads, result_of, where_of
 
@@ -173,7 +173,7 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
                 scope=f"step{number}/",
                 instead="Use ss.records.map_python, which calls Python on records.",
             )
-    owners_of(concrete.graph, steps, tables.values())
+    refuse_unowned(concrete.graph, steps, tables.values())
     note_file_reads(concrete.graph, [step for step in steps if runs_users_code(step)])
     return traced[-1]
 

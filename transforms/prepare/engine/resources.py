@@ -7,7 +7,7 @@ are found by the walk that hashes a function, in what its names lead to and in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -48,44 +48,48 @@ def refusing_variables() -> Iterator[None]:
         yield
 
 
-def owners_of(graph: Any, steps: Iterable[Step], own: Iterable[Any]) -> list[Any]:
-    """The owners of the tables and variables that a traced graph captures, in a fixed order.
+def owners_of(graph: Any, steps: Iterable[Step], tables: Iterable[Any]) -> list[Any]:
+    """The owners of the tables and variables from outside that a traced graph captures, in order.
 
     Args:
         graph: A ``FuncGraph`` of the steps.
         steps: Whose functions refer to the owners.
-        own: What owns the tables of this package's own steps and of a transform graph.
+        tables: Those that this package's own steps made, which are left out.
+    """
+    captured = _captured(graph, tables)
+    owners: dict[int, Any] = {}
+    for candidate in _trackables(steps) if captured else ():
+        for handle in captured & _handles(candidate):
+            owners.setdefault(handle, candidate)
+    return list(owners.values())
+
+
+def refuse_unowned(graph: Any, steps: Iterable[Step], tables: Iterable[Any]) -> None:
+    """Refuses a graph that captures what has no owner: a function made it when it was called.
 
     Raises:
-        RecipeError: if something has no owner: a function made it when it was called.
+        RecipeError: saying where to make it.
     """
-    wanted = {id(outer) for outer, _ in graph.captures if outer.dtype.name == "resource"}
-    wanted -= {handle for owner in own for part in _parts(owner) for handle in _handles(part)}
-    owners: dict[int, Any] = {}
-    for candidate in _trackables(steps) if wanted else ():
-        for handle in _handles(candidate):
-            if handle in wanted:
-                owners.setdefault(handle, candidate)
-    if wanted - owners.keys():
+    owned = (_handles(owner) for owner in owners_of(graph, steps, tables))
+    if _captured(graph, tables).difference(*owned):
         raise RecipeError(_MADE_WHEN_CALLED)
-    return list(owners.values())
+
+
+def _captured(graph: Any, tables: Iterable[Any]) -> set[int]:
+    """The identities of the handles that a graph captures, except those of some tables."""
+    captured = {id(outer) for outer, _ in graph.captures if outer.dtype.name == "resource"}
+    return captured.difference(*map(_handles, tables))
 
 
 def _trackables(steps: Iterable[Step]) -> Iterator[Any]:
     """All that the users' functions in some steps refer to and TensorFlow can save."""
+    import tensorflow as tf
+
     for function in (function for step in steps for function in _functions_in(step)):
         walk = _TrackableWalk("", declared=True)
         walk.digest(function)
         for trackable in walk.trackables:
-            yield from _parts(trackable)
-
-
-def _parts(trackable: Any) -> list[Any]:
-    """An object that TensorFlow can save, and what it holds."""
-    import tensorflow as tf
-
-    parts: list[Any] = tf.train.TrackableView(trackable).descendants()
-    return parts
+            yield from tf.train.TrackableView(trackable).descendants()
 
 
 class _TrackableWalk(CodeWalk):
@@ -104,6 +108,6 @@ class _TrackableWalk(CodeWalk):
         return super()._refer(value, where)
 
 
-def _handles(owner: Any) -> Sequence[int]:
+def _handles(owner: Any) -> set[int]:
     handles = (getattr(owner, name, None) for name in ("resource_handle", "handle"))
-    return [id(handle) for handle in handles if handle is not None]
+    return {id(handle) for handle in handles if handle is not None}

@@ -121,8 +121,7 @@ def build_model(
     )
     module.tables = list(tables.values())
     module.resources = getattr(transform, "resources", [])
-    own = [*tables.values(), *module.resources]
-    if owners := owners_of(module.signature.graph, steps, own):
+    if owners := owners_of(module.signature.graph, steps, tables.values()):
         module.of_functions = owners
     optional = {part for n, f in inputs.items() if is_optional(f) for part in _input_specs(n, f)}
     return module, {argument: name in optional for name, argument in sorted(arguments.items())}
