@@ -6,6 +6,7 @@ import io
 import json
 import random
 import struct
+import tarfile
 import wave
 import zipfile
 import zlib
@@ -19,8 +20,6 @@ import pyarrow.parquet as pq
 from PIL import Image as Pillow
 
 from snapshard.transforms.examples.encode import encode_examples
-
-from ..file_bytes import tar_of, zip_of
 
 ROWS = 12
 
@@ -174,6 +173,24 @@ def npz(seed: int) -> bytes:
     rng = np.random.default_rng(seed)
     sink = io.BytesIO()
     np.savez(sink, x=rng.random((ROWS, 2)).astype(np.float32), n=rng.integers(0, 9, ROWS))
+    return sink.getvalue()
+
+
+def tar_of(members: Sequence[tuple[str, bytes]]) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return sink.getvalue()
+
+
+def zip_of(members: Sequence[tuple[str, bytes]]) -> bytes:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members:
+            archive.writestr(zipfile.ZipInfo(name), content)
     return sink.getvalue()
 
 

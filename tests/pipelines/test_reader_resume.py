@@ -13,9 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras  # type: ignore[import-untyped, unused-ignore]
 
 from snapshard.schemas.features import ClassLabel, Features, Scalar, Tensor
 
@@ -206,12 +208,12 @@ def test_epochs_are_not_told_apart_by_their_seeds(indexed: Any, start: int, num:
     assert len(numbers_of(rest)) == num
 
 
-class CountingModel(tf.keras.Model):  # type: ignore[misc, unused-ignore]
+class CountingModel(keras.Model):  # type: ignore[misc, unused-ignore]
     """Counts in its state how often it was trained on each record."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.dense, self.dropout = tf.keras.layers.Dense(1), tf.keras.layers.Dropout(0.5)
+        self.dense, self.dropout = keras.layers.Dense(1), keras.layers.Dropout(0.5)
         self.seen = self.add_weight(
             shape=(NUM,), dtype="int64", initializer="zeros", trainable=False, name="seen"
         )
@@ -225,7 +227,7 @@ class CountingModel(tf.keras.Model):  # type: ignore[misc, unused-ignore]
         return super().train_step(data)
 
 
-class Epochs(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
+class Epochs(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
     """Notes how many records each epoch trained on, how often, and its loss; and interrupts."""
 
     def __init__(self, steps: int = 0, interrupt: Callable[[], None] = lambda: None) -> None:
@@ -253,7 +255,7 @@ def stop() -> None:
 
 def fit(reader: Any, notes: Epochs, *callbacks: Any, size: int | None = 32, **options: Any) -> Any:
     """The model after three epochs, or fewer."""
-    tf.keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(1)
     model = CountingModel()
     model.compile("adam", "mse", metrics=["mae"], steps_per_execution=options.pop("at_once", 1))
     given = {"epochs": 3, "class_weight": None, "steps_per_epoch": None}
@@ -388,7 +390,7 @@ class TestFit:
             fit(indexed, Epochs(), indexed.Resume(interrupted), **options)
 
     def test_another_model(self, indexed: Any, interrupted: Path) -> None:
-        model = tf.keras.Sequential([tf.keras.layers.Dense(2), tf.keras.layers.Dense(1)])
+        model = keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         train = indexed.dataset("train", 32, as_supervised=("id", "label"))
         train = train.map(lambda x, y: (tf.cast(x[:, None], tf.float32), y))
@@ -396,6 +398,13 @@ class TestFit:
             model.fit(
                 train, epochs=3, callbacks=[indexed.Resume(interrupted)], shuffle=False, verbose=0
             )
+
+    def test_a_model_of_keras_2(self, indexed: Any, tmp_path: Path) -> None:
+        """Importing tensorflow_transform before TensorFlow's Keras makes ``tf.keras`` Keras 2."""
+        resume = indexed.Resume(tmp_path)
+        resume.set_model(tf_keras.Sequential([tf_keras.layers.Dense(1)]))
+        with pytest.raises(ValueError, match="Resume needs Keras 3, and this model is of Keras 2"):
+            resume.on_train_begin()
 
     def test_other_checkpoints(self, indexed: Any, tmp_path: Path) -> None:
         other = tf.train.Checkpoint(a=tf.Variable(1))

@@ -395,8 +395,15 @@ class Resume(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
         """Begins at the epoch that was interrupted.
 
         Raises:
-            ValueError: if the folder holds another training, or one of more epochs.
+            ValueError: if the folder holds another training, or one of more epochs, or the model is
+                of Keras 2.
         """
+        if not hasattr(self.model, "metrics_variables"):
+            raise ValueError(
+                "Resume needs Keras 3, and this model is of Keras 2 (tf_keras), which tf.keras is "
+                "with TF_USE_LEGACY_KERAS=1; importing tensorflow_transform sets it too. Build the "
+                "model with `import keras`, or use Keras 2's BackupAndRestore."
+            )
         steps = self.params["steps"] or -1  # known before the first epoch, or not at all
         self._saved = tf.train.latest_checkpoint(self.folder)
         if self._saved is not None:
