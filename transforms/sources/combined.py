@@ -271,7 +271,9 @@ class OpenedSources(OpenedSource):
         for file in files:
             name, path = _divided(file.path)
             by_name.setdefault(name, []).append(dataclasses.replace(file, path=path))
-        return self.each(lambda name, part: part.proving(by_name.get(name, ())))
+        # A block has files of one source: there may be hundreds of others.
+        proving = {name: self.opened[name].proving(own) for name, own in by_name.items()}
+        return dataclasses.replace(self, opened={**self.opened, **proving})
 
     def check(self) -> None:
         """See :meth:`OpenedSource.check`."""
