@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from ...schemas.features import Feature, Features
 from ...schemas.manifest import FileEntry, ServingEntry, file_entry
@@ -45,16 +46,17 @@ class ServingPlan:
 
 def put_serving(
     survey: Survey, settings: ShardSettings
-) -> tuple[ServingEntry | None, dict[str, FileEntry]]:
+) -> tuple[ServingEntry | None, dict[str, FileEntry], dict[str, dict[str, Any]]]:
     """Exports the preparation as a SavedModel into the snapshot's folder, unless it is empty.
 
     Returns:
-        The manifest's entry for it, including the steps that it leaves out, and its files.
+        The manifest's entry for it, including the steps that it leaves out; its files; and its
+        inputs by raw name, as in ``export_serving``.
     """
     if not survey.recipe.prepare and settings.graph is None:
-        return None, {}
+        return None, {}, {}
     plan = plan_serving(survey.recipe, survey.features.raw)
-    inputs: dict[str, bool] = {}
+    inputs: dict[str, dict[str, Any]] = {}
     files: dict[str, FileEntry] = {}
     if plan.steps or settings.graph is not None:
         with storage.scratch_folder(settings.workspace.root) as scratch:
@@ -74,13 +76,17 @@ def put_serving(
                 storage.put_bytes(join(settings.snapshot, path), content)
                 files[path] = file_entry(content)
     if not inputs and not plan.obstacles:
-        return None, {}
+        return None, {}, {}
     entry = ServingEntry(
-        inputs=sorted(inputs),
-        optional_inputs=sorted(name for name, optional in inputs.items() if optional),
+        inputs=sorted(facts["input"] for facts in inputs.values() if facts),
+        optional_inputs=sorted(_optional(inputs)),
         left_out=list(plan.obstacles),
     )
-    return entry, files
+    return entry, files, inputs
+
+
+def _optional(inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [facts["input"] for facts in inputs.values() if facts.get("optional")]
 
 
 def plan_serving(recipe: Recipe, raw: Features) -> ServingPlan:
@@ -120,7 +126,7 @@ def export_serving(
     label: str | None,
     graph: str | None,
     folder: str,
-) -> tuple[list[str], dict[str, bool]]:
+) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """Writes the SavedModel: the same preparation gives the same bytes.
 
     Args:
@@ -133,7 +139,7 @@ def export_serving(
             as scratch.
 
     Returns:
-        The files' names, relative to the folder, and the model's inputs: whether each is optional.
+        The files' names, relative to the folder, and the model's inputs, as in ``build_model``.
     """
     import tensorflow as tf
 
@@ -159,7 +165,7 @@ def export_serving(
         keep_autograph_files()
         tf.saved_model.save(model, folder, signatures={"serving_default": model.signature})
     path = os.path.join(folder, "saved_model.pb")
-    _make_optional(path, [name for name, optional in inputs.items() if optional])
+    _make_optional(path, _optional(inputs))
     canonicalize_serving(path)
     os.remove(os.path.join(folder, "fingerprint.pb"))
     return sorted(walk(folder)), inputs

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
+from typing import Any
 
 from ...schemas.blocks import ShardInfo, SplitPlan
 from ...schemas.errors import DamagedSnapshotError, PlaceError, StorageError
@@ -78,6 +79,8 @@ class Extras:
     """The manifest's entry of the serving model."""
     serving_files: Mapping[str, FileEntry]
     """The model's files, which are in place."""
+    serving_inputs: Mapping[str, Mapping[str, Any]]
+    """The model's inputs, by raw name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,12 +187,13 @@ def make_extras(
     )
     if stop.is_set():
         raise CancelledError
-    serving, files = put_serving(survey, settings)
+    serving, files, inputs = put_serving(survey, settings)
     return Extras(
         shared_contents=shared_contents,
         near_duplicates=near_duplicates,
         serving=serving,
         serving_files=files,
+        serving_inputs=inputs,
     )
 
 
@@ -365,7 +369,7 @@ def _put_files(
             num_missing=dict(sorted(num_missing.items())),
             version=survey.parts.versions["snapshard"],
             structs=tuple(structs),
-            serving=bool(extras.serving_files),
+            serving_inputs=extras.serving_inputs,
         )
     )
     for name, text in files.items():

@@ -12,6 +12,7 @@ import math
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ...schemas.features import (
     BoundingBoxes,
@@ -101,8 +102,8 @@ class ReaderFacts:
     shard_checksums: Mapping[str, Sequence[int | None]] = dataclasses.field(default_factory=dict)
     """For each shard, by split: the masked CRC32C of its first record, or with GZIP the CRC32 of
     its content; None if unknown, or if the shard has no record."""
-    serving: bool = False
-    """Whether the snapshot has a serving model of its preparation."""
+    serving_inputs: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """What the serving model takes, by raw name; empty if there is no model."""
 
 
 def emit_reader(facts: ReaderFacts) -> dict[str, str]:
@@ -161,7 +162,9 @@ def _assignments(facts: ReaderFacts) -> Iterator[str]:
         "LAYOUT: list[tuple[str, bytes, int]]": layout_of(facts.features),
         "COMPRESSION": facts.compression,
         "RECORD_BYTES": max(1, facts.record_bytes),
-        "HAS_SERVING": facts.serving,
+        "SERVING_INPUTS: dict[str, dict[str, Any]]": {
+            name: dict(one) for name, one in facts.serving_inputs.items()
+        },
     }
     for target, value in constants.items():
         yield from _assign(target, value)

@@ -176,3 +176,159 @@ def test_tokens_that_are_looked_up_in_the_only_step(tmp_path: Path) -> None:
     snapshot = ss.build(recipe, tmp_path / "out")
     served = _model(snapshot)(s=tf.constant(["x", "y z"]))
     assert served["s"].to_list() == [[0], [1, 2]]
+
+
+ROUNDED = ["exp", "log", "pow", "rsqrt", "sigmoid", "sin", "unit"]
+"""Outputs whose last bits depend on a value's place in its batch: TensorFlow computes vectors."""
+MAX_ULPS = 4
+"""docs/reading.md states it."""
+
+
+def _of_all_kinds(inputs: dict[str, Any]) -> dict[str, Any]:
+    import tensorflow_transform as tft
+
+    tokens = tf.strings.split(inputs["text"])
+    words = tft.compute_and_apply_vocabulary(tokens.to_sparse(), top_k=20, num_oov_buckets=1)
+    distinct, weights = tft.tfidf(words, 21)
+    tf.debugging.assert_positive(inputs["checked"])
+    x = inputs["x"]
+    return {
+        "tokens": tokens,
+        "words": distinct,
+        "weights": weights,
+        **{name: inputs[name] for name in ("class", "lot.size", "rooms", "sure")},
+        "exp": tf.math.exp(x / 50),
+        "log": tf.math.log(x),
+        "pow": tf.math.pow(x, 1.3),
+        "rsqrt": tf.math.rsqrt(x),
+        "sigmoid": tf.math.sigmoid(x / 50),
+        "sin": tf.math.sin(x),
+        "unit": tf.math.l2_normalize(tf.stack([x, x + 1, x + 2], axis=1), axis=1),
+    }
+
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def of_all_kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[ss.Snapshot, Rows]:
+    """A snapshot, and its raw rows in the order of its only split."""
+    rng = np.random.default_rng(0)
+    rows: Rows = [
+        {
+            "x": float(np.float32(rng.uniform(1, 100))),
+            "text": " ".join(f"w{word}" for word in rng.integers(0, 30, index % 5)),
+            "class": index % 3,
+            "lot": {"size": index, "unused": "far"},
+            "rooms": None if index % 5 == 0 else index % 4,
+            "sure": index % 2 > 0,
+            "checked": index + 1,
+            "unused": index,
+        }
+        for index in range(203)
+    ]
+    folder = tmp_path_factory.mktemp("kinds")
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (folder / "t.jsonl").write_text("".join(lines))
+    recipe = ss.Recipe(
+        name="x",
+        source=ss.JsonLines(str(folder / "t.jsonl"), types={"x": "float32", "text": "string"}),
+        splits=ss.Splits(train=1.0),
+        prepare=[ss.tables.clip("class", max=5)],
+        preprocessing_fn=_of_all_kinds,
+    )
+    snapshot = ss.build(recipe, folder / "out")
+    begins = np.cumsum([0, *map(len, lines)]).tolist()
+    (batch,) = snapshot.reader().dataset("train", 203, shuffle=False, with_id=True)
+    ids = [record_id.decode() for record_id in batch["record_id"].numpy()]
+    return snapshot, [rows[begins.index(int(id_.partition("#")[2]))] for id_ in ids]
+
+
+def _values(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch as plain values, by name; lists where it is ragged."""
+    flat = {k: v for k, v in batch.items() if not isinstance(v, dict)}
+    inner = {f"{k}.{n}": v for k, d in batch.items() if isinstance(d, dict) for n, v in d.items()}
+    return {
+        name: value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy()
+        for name, value in (flat | inner).items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 7, 203])
+def test_every_kind_of_output_is_what_the_reader_gives(
+    of_all_kinds: tuple[ss.Snapshot, Rows], size: int
+) -> None:
+    snapshot, rows = of_all_kinds
+    serve = _model(snapshot)
+    (batch,) = snapshot.reader().dataset("train", 203, shuffle=False)
+    read = _values(batch)
+    assert isinstance(read["words"], list)
+    for start in [*range(0, 203, size)][:30]:
+        part = rows[start : start + size]
+        columns: dict[str, Any] = {name: [row[name] for row in part] for name in part[0]}
+        columns["rooms"] = [np.nan if rooms is None else rooms for rooms in columns["rooms"]]
+        columns["lot"] = {"size": [row["lot"]["size"] for row in part]}
+        for served in (serve(part), serve(**columns)):
+            assert {k: type(v) for k, v in served.items()} == {k: type(batch[k]) for k in batch}
+            for name, values in _values(served).items():
+                expected = read[name][start : start + size]
+                if name in ROUNDED:
+                    np.testing.assert_array_max_ulp(values, expected, MAX_ULPS)
+                elif isinstance(values, list):
+                    assert values == expected, name
+                else:
+                    np.testing.assert_array_equal(values, expected, err_msg=name)
+    assert _values(serve([])).keys() == read.keys()
+
+
+@pytest.mark.slow
+def test_inputs_are_what_outputs_need(of_all_kinds: tuple[ss.Snapshot, Rows]) -> None:
+    snapshot, rows = of_all_kinds
+    serving = snapshot.manifest.serving
+    assert serving is not None
+    # A check of the preprocessing_fn reads "checked".
+    assert serving.inputs == ["checked", "class_", "lot_size", "rooms", "sure", "text", "x"]
+    assert serving.optional_inputs == ["rooms"]
+    serve = _model(snapshot)
+    wanted = _values(serve(rows[:3]))
+    flat = [row | {"class_": row["class"], "lot.size": row["lot"]["size"]} for row in rows[:3]]
+    needed = ["x", "text", "rooms", "sure", "checked"]
+    for names in (["class", "lot.size"], ["class_", "lot.size"], ["class", "lot"]):
+        served = _values(serve([{name: row[name] for name in (*needed, *names)} for row in flat]))
+        assert str(served) == str(wanted)
+    with pytest.raises(ValueError, match=r"^Missing inputs in row 1: 'class', 'text'\."):
+        serve([rows[0], {"x": 1.0, "lot.size": 1, "sure": True, "checked": 1}])
+    with pytest.raises(ValueError, match=r"^Missing inputs: 'checked', 'class', 'lot.size', "):
+        serve(x=[1.0])
+    with pytest.raises(ValueError, match="'class' and 'class_' are the same input"):
+        serve(flat)
+    with pytest.raises(ValueError, match=r"^There is no input 'clas', only 'checked', 'class', "):
+        serve([rows[0] | {"clas": 1}])
+
+
+NOT_ROWS = [
+    ({"x": 1.0}, "a dict: pass a list of rows, "),
+    ("x", "a str: pass a list of rows, "),
+    ([{"x": 1.0}, 1.0], "a list of float: pass a list of rows, "),
+]
+
+
+@pytest.mark.slow
+def test_requests_of_another_form_are_refused(of_all_kinds: tuple[ss.Snapshot, Rows]) -> None:
+    snapshot, rows = of_all_kinds
+    serve = _model(snapshot)
+    for given, message in NOT_ROWS:
+        with pytest.raises(ValueError, match=message):
+            serve(given)
+    with pytest.raises(ValueError, match="either rows or batches by name"):
+        serve(rows[:1], x=[1.0])
+    bools: list[Any] = [True, np.True_, np.array([True]), np.array([True], object), [True, 2]]
+    for name in ("x", "class", "rooms", "checked"):
+        for value in bools[:2]:
+            with pytest.raises(ValueError, match=f"^{name}=.*True.* is not .*: a bool is not"):
+                serve([rows[0] | {name: value}])
+        for value in bools[2:]:
+            with pytest.raises(ValueError, match=f"(?s)^{name}=.*True.* is not .*: a bool is not"):
+                serve(**{name: value})
+    assert serve([rows[0] | {"sure": np.True_}])["sure"].numpy().item() == 1

@@ -38,6 +38,7 @@ FACTS = "reader/facts.py"
 RUNTIME = Path(emit.__file__).with_name("runtime")
 MAX_LINES = 399
 LABEL: Features = {"label": ClassLabel(names=("no", "yes"))}
+SERVED = {"a b": {"input": "a_b", "dtype": "int64", "optional": True}, "c": {}}
 ENCODED = Image(storage="encoded")
 
 KINDS: dict[str, Features] = {
@@ -140,14 +141,14 @@ def snapshots() -> Iterator[tuple[Features, dict[str, Any]]]:
         for channels in (1, 3, 4):
             for rotated in (True, False):
                 features: Features = {"a": Image(storage="encoded", channels=channels)} | LABEL
-                told = {"image_formats": {"a": formats}, "serving": True}
+                told = {"image_formats": {"a": formats}, "serving_inputs": SERVED}
                 told["rotated_images"] = frozenset("a" if rotated else "")
                 yield features, told
                 yield features | {"b": Image(), "c": Image(height=8, width=8)}, told
     yield every | features, told
     thousands: Features = {"label": ClassLabel(names=tuple(map(str, range(10_000))))}
     yield thousands, {"class_counts": range(10_000)}
-    yield every | thousands, {"serving": True, "rotated_images": frozenset({"files 1"})}
+    yield every | thousands, {"serving_inputs": SERVED, "rotated_images": frozenset({"files 1"})}
     yield every, {}
     yield every | LABEL, {"rotated_images": frozenset(f"files {i}" for i in (1, 3, 4))}
     many = {f"column number {i} of many": form for i, form in enumerate([*every.values()] * 6)}

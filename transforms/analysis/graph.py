@@ -53,6 +53,8 @@ ON_RUNNER = {"batch_rows": BATCH_ROWS, "engine": "the runner", "format": 1}
 _NUMPY = {"int64": np.int64, "float32": np.float32, "bytes": np.object_}
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_CHECKS = ("Assert", "If", "StatefulPartitionedCall", "While")
+"""Operations that fail a request, or may contain one that does."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -286,7 +288,8 @@ def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
     Returns:
         A function from the tensors of the prepared features to those of the outputs, and for each
         unchanged output the name of its prepared feature. The function's attribute ``reads`` has
-        for each other output the names of the tensors from which it is computed.
+        for each other output the names of the tensors from which it is computed, ``checked`` those
+        that its checks read.
 
     Raises:
         DamagedWorkError: if it is missing or damaged.
@@ -306,13 +309,13 @@ def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
 
     # A model that calls it must keep these alive.
     transform.resources = [model]  # type: ignore[attr-defined]
-    reads = _reads(model.transform_fn)
-    transform.reads = reads  # type: ignore[attr-defined]
+    reads, checked = _reads(model.transform_fn)
+    transform.reads, transform.checked = reads, checked  # type: ignore[attr-defined]
     return transform, dict(info.kept)
 
 
-def _reads(function: Any) -> dict[str, set[str]]:
-    """The names of the inputs from which each output of a concrete function is computed."""
+def _reads(function: Any) -> tuple[dict[str, set[str]], set[str]]:
+    """The names of the inputs that each output of a concrete function, and its checks, read."""
     import tensorflow as tf
 
     def named(structure: Any, tensors: Sequence[Any]) -> list[tuple[str, str]]:
@@ -327,12 +330,14 @@ def _reads(function: Any) -> dict[str, set[str]]:
     (specs,), _ = function.structured_input_signature
     reach = Reach(function.graph.as_graph_def())
     inputs = {tensor.partition(":")[0]: name for name, tensor in named(specs, function.inputs)}
+
+    def read_by(tensors: Iterable[str]) -> set[str]:
+        return {inputs[node] for node in reach.before(tensors, control=False) if node in inputs}
+
     reads: dict[str, set[str]] = {name: set() for name in function.structured_outputs}
     for name, tensor in named(function.structured_outputs, function.outputs):
-        reads[name] |= {
-            inputs[node] for node in reach.before([tensor], control=False) if node in inputs
-        }
-    return reads
+        reads[name] |= read_by([tensor])
+    return reads, read_by(name for name, node in reach.nodes.items() if node.op in _CHECKS)
 
 
 @functools.lru_cache(maxsize=4)

@@ -64,4 +64,5 @@ LENGTHS: dict[str, list[int]] = {"at.boxes": [2, 4], "sound": [800, 1600], "word
 LAYOUT: list[tuple[str, bytes, int]] = []
 COMPRESSION = "none"
 RECORD_BYTES = 20_000
-HAS_SERVING = False
+SERVING_INPUTS: dict[str, dict[str, Any]] = {}
+"""What the model for serving takes, by raw name; no value where no output needs the feature."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .frames import own_folder
+from .targets import nested
 
 
 def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict[str, Any]]:
@@ -24,13 +24,14 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict
 
     Returns:
         A function that takes either the columns of raw records as keyword arguments, each a batch,
-        or a list of rows (dicts) as its only argument. A missing value is NaN, an omitted batch or
-        key, or None in a row. Returns batches of the features by name.
+        or a list of rows (dicts) as its only argument, by the names that they have in the source. A
+        missing value is NaN, an omitted batch or key, or None in a row. What no output needs may be
+        left out. Returns batches of the features by name, as ``dataset`` does.
 
     Raises:
         ValueError: if the snapshot has no such function, or TensorFlow cannot load it.
     """
-    if not facts.HAS_SERVING:
+    if not facts.SERVING_INPUTS:
         raise ValueError(
             f"{facts.NAME} has no preprocess(): some step cannot be exported. `snapshard inspect` "
             "names it."
@@ -40,44 +41,108 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict
         signature = tf.saved_model.load(f"{folder}/serving").signatures["serving_default"]
     except (RuntimeError, OSError, tf.errors.OpError) as error:  # missing op, or missing folder
         raise ValueError(f"TensorFlow {tf.__version__} cannot load the model: {error}") from None
-    return _served(signature, f"{folder}/manifest.json")
+    return _served(signature)
 
 
-def _served(signature: Any, manifest: str) -> Callable[..., dict[str, Any]]:
+def _served(signature: Any) -> Callable[..., dict[str, Any]]:
     specs = signature.structured_input_signature[1]
     none = {k: tf.zeros([0, *(n or 0 for n in x.shape[1:])], x.dtype) for k, x in specs.items()}
 
-    def served(rows: list[dict[str, Any]] | tuple[()] = (), /, **inputs: Any) -> Any:
+    def served(rows: list[dict[str, Any]] | tuple[()] = (), /, **batches: Any) -> Any:
+        _check_form(rows, batches)
         if not rows:
-            return signature(**none | {k: _input(k, value, specs) for k, value in inputs.items()})
+            given = _inputs(batches, specs)
+            if batches:
+                _check_complete(given)
+            return nested(signature(**none | given))
         places: dict[Any, list[int]] = {}  # rows with the same inputs missing are batched together
         alike: dict[Any, list[dict[str, Any]]] = {}
         for place, row in enumerate(rows):
-            given = {k: v for k, v in row.items() if not _is_missing(v, specs.get(k))}
-            given = {k: _input(k, v, specs, of_rows=0) for k, v in given.items()}
-            given = given or _empty_row_marks(manifest, specs)
+            given = _inputs(row, specs, of_rows=0)
+            _check_complete(given, f" in row {place}")
+            given = given or _empty_row_marks(specs)
             kind = tuple((k, *given[k].shape) for k in sorted(given))
             places.setdefault(kind, []).append(place)
             alike.setdefault(kind, []).append(given)
         stacked = [{k: tf.stack([x[k] for x in some]) for k in some[0]} for some in alike.values()]
         outputs = [signature(**none | batch) for batch in stacked]
         order = tf.argsort(list(itertools.chain.from_iterable(places.values())))
-        return {k: tf.gather(tf.concat([x[k] for x in outputs], 0), order) for k in outputs[0]}
+        gathered = {k: tf.gather(tf.concat([x[k] for x in outputs], 0), order) for k in outputs[0]}
+        return nested(gathered)
 
     return served
 
 
-def _input(name: str, value: Any, specs: dict[str, Any], of_rows: int = 1) -> tf.Tensor:
+def _check_form(rows: Any, batches: dict[str, Any]) -> None:
+    """Raises ValueError unless a request is a list of rows, or batches by name."""
+    is_list = isinstance(rows, list | tuple)
+    others = {type(row).__name__ for row in rows if not isinstance(row, dict)} if is_list else ()
+    if others or not is_list:
+        kind = f"{type(rows).__name__}{' of ' if others else ''}{' and '.join(sorted(others))}"
+        raise ValueError(
+            f"A request cannot be a {kind}: pass a list of rows, [{{name: value}}], or batches by "
+            "name, **{name: [value]}."
+        )
+    if rows and batches:
+        raise ValueError("A request is either rows or batches by name, not both.")
+
+
+def _check_complete(given: dict[str, Any], where: str = "") -> None:
+    """Raises ValueError if inputs lack one that may not be missing."""
+    required = {k: x for k, x in facts.SERVING_INPUTS.items() if x and not x.get("optional")}
+    missing = [repr(name) for name, fact in required.items() if fact["input"] not in given]
+    if missing:
+        raise ValueError(
+            f"Missing inputs{where}: {', '.join(missing)}. Only optional features may be missing."
+        )
+
+
+def _inputs(values: dict[str, Any], specs: dict[str, Any], of_rows: int = 1) -> dict[str, Any]:
+    """The model's inputs, of batches (with ``of_rows=0``, a row's values) by raw name, or theirs.
+
+    Leaves out what no output needs, and what a row lacks.
+    """
+    known = {fact["input"]: fact for fact in facts.SERVING_INPUTS.values() if fact}
+    known |= facts.SERVING_INPUTS
+    names: dict[str, str] = {}
+    made = {}
+    for name, value in _fields(values):
+        if not of_rows and value is None:
+            continue
+        if name not in known:
+            shown = ", ".join(map(repr, facts.SERVING_INPUTS))
+            raise ValueError(f"There is no input {name!r}, only {shown}.")
+        if not known[name]:
+            continue
+        key = known[name]["input"]
+        if key in names:
+            raise ValueError(f"{names[key]!r} and {name!r} are the same input: pass one of them.")
+        names[key] = name
+        if of_rows or not _is_missing(value, specs[key]):
+            made[key] = _input(name, value, specs[key], known[name]["dtype"], of_rows)
+    return made
+
+
+def _fields(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The values by name; those in the dict of a struct as ``<struct>.<field>``."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _fields({f"{name}.{field}": one for field, one in value.items()})
+        else:
+            yield name, value
+
+
+def _input(name: str, value: Any, spec: Any, raw_dtype: str, of_rows: int) -> tf.Tensor:
     """Converts a batch (with ``of_rows=0``, a row's value) to the model's input, without loss."""
-    if name not in specs:
-        raise ValueError(f"There is no input {name!r}, only {', '.join(specs)}.")
-    dtype, shape = specs[name].dtype, specs[name].shape[1 - of_rows :]
+    dtype, shape = spec.dtype, spec.shape[1 - of_rows :]
+    if raw_dtype not in ("bool", "string") and _has_bools(value):
+        raise ValueError(f"{name}={value!r} is not {dtype.name}{shape}: a bool is not a number.")
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # refused below
             made = tf.convert_to_tensor(value, dtype)
     except (TypeError, ValueError) as error:
         texts = (isinstance(x, str | bytes) for x in np.ravel(np.asarray(value, object)))
-        hint = " A class is passed as its index." if dtype.is_integer and any(texts) else ""
+        hint = " A class is passed as its index." if "int" in raw_dtype and any(texts) else ""
         raise ValueError(f"{name}={value!r} is not {dtype.name}{shape}.{hint}") from error
     if 0 in made.shape and made.shape.rank < shape.rank:  # an empty list has no inner dimensions
         made = tf.zeros([*made.shape[:of_rows], *(n or 0 for n in shape[of_rows:])], dtype)
@@ -103,18 +168,25 @@ def _is_exact(made: tf.Tensor, value: Any) -> bool:
     return bool(np.all(held == given))
 
 
+def _has_bools(value: Any) -> bool:
+    """Whether a value is a bool, or has one in it, which converts to 0 or 1 without an error."""
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return any(map(_has_bools, value))
+    return isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_
+
+
 def _is_missing(value: Any, spec: Any) -> bool:
-    if isinstance(value, float) and math.isnan(value) and spec is not None:
-        return not spec.dtype.is_floating or spec.shape.rank > 1  # otherwise the model handles it
-    return value is None
+    is_nan = isinstance(value, float | np.floating) and math.isnan(value)
+    # Otherwise the model handles it.
+    return is_nan and (not spec.dtype.is_floating or spec.shape.rank > 1)
 
 
-def _empty_row_marks(manifest: str, specs: dict[str, Any]) -> dict[str, tf.Tensor]:
+def _empty_row_marks(specs: dict[str, Any]) -> dict[str, tf.Tensor]:
     """Inputs that mark a row without any value: the model counts rows by its inputs."""
-    with tf.io.gfile.GFile(manifest) as file:
-        optional = json.load(file)["serving"]["optional_inputs"]
     marks = {}
-    for name in (name for name in optional if specs[name].shape.rank == 1):
+    for name in (name for name in specs if specs[name].shape.rank == 1):
         dtype = specs[name].dtype
         if dtype != tf.string:
             mark = float("nan") if dtype.is_floating else dtype == tf.int64 and dtype.min

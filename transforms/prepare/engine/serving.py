@@ -2,7 +2,8 @@
 
 A server applies to a request the same graph that a build applies to a record. The inputs are raw
 values, the outputs those of the reader, including masks. The label, which requests do not have, is
-left out, and so are the features from which only the label is computed, and that computation.
+left out, and so are the features from which no other output is computed, and what is computed from
+them.
 
 An optional input may be left out of a request: its tensor then has length zero. Within an input,
 NaN marks missing rows; for this, integers, bools and classes are passed as float64. For times it is
@@ -60,23 +61,24 @@ def build_model(
     final: Features,
     kept: Mapping[str, str],
     transform: Transform | None,
-) -> tuple[Any, dict[str, bool]]:
+) -> tuple[Any, dict[str, dict[str, Any]]]:
     """Builds the model: ``serve(**inputs)`` on batches, which is also its only signature.
 
     Args:
         steps: The steps on each record; no filters.
         features: The features of records before the steps.
         prepared: The features of records after the steps.
-        label: The feature to predict, which is not an output; what serves only to compute it is
-            not an input.
+        label: The feature to predict, which is not an output.
         final: The output features.
         kept: Outputs of the transform graph that are an unchanged input -> the input's name.
         transform: The transform graph, a function of the tensors of prepared records, or None.
 
     Returns:
-        A ``tf.Module`` for ``tf.saved_model.save``, and for each input whether it may be left out.
+        A ``tf.Module`` for ``tf.saved_model.save``, and what a request may have: by raw name the
+        signature's ``input``, its ``dtype``, and ``optional`` if it may be left out. An input that
+        no output needs has no entry but its name: the signature lacks it.
     """
-    unused = _for_label_alone(prepared, label=label, final=final, kept=kept, transform=transform)
+    unused = _unused(prepared, label=label, final=final, kept=kept, transform=transform)
     tables: Tables = {}
     records_of = _Records(
         steps, features, prepared=prepared, label=label, unused=unused, tables=tables
@@ -123,11 +125,18 @@ def build_model(
     module.resources = getattr(transform, "resources", [])
     if owners := owners_of(module.signature.graph, steps, tables.values()):
         module.of_functions = owners
-    optional = {part for n, f in inputs.items() if is_optional(f) for part in _input_specs(n, f)}
-    return module, {argument: name in optional for name, argument in sorted(arguments.items())}
+    served: dict[str, dict[str, Any]] = {name: {} for name in records_of.left_out}
+    for name, feature in inputs.items():
+        for part, spec in _input_specs(name, feature).items():
+            form = tensor_form(feature) if part == name else None
+            served[part] = {
+                "input": arguments[part],
+                "dtype": spec.dtype.name if form is None else form.dtype,
+            } | ({"optional": True} if is_optional(feature) else {})
+    return module, dict(sorted(served.items()))
 
 
-def _for_label_alone(
+def _unused(
     prepared: Features,
     *,
     label: str | None,
@@ -135,10 +144,14 @@ def _for_label_alone(
     kept: Mapping[str, str],
     transform: Transform | None,
 ) -> set[str]:
-    """The prepared features from which the label is made, and no other output."""
+    """The prepared features from which no output but the label is made.
+
+    Checks in a transform graph read what they check, unless only the label is made of it.
+    """
     if transform is None:
-        return {label} & {*prepared} if label is not None else set()
+        return {*prepared} & {label}
     reads: Mapping[str, set[str]] = getattr(transform, "reads", {})
+    checked: Set[str] = getattr(transform, "checked", set())
     of_column = {
         column.name: name for name, f in prepared.items() for column in f.wire_columns(name)
     }
@@ -146,14 +159,15 @@ def _for_label_alone(
         name: {kept[name]} if name in kept else {of_column[one] for one in reads.get(name, ())}
         for name in final
     }
-    others = [sources for name, sources in made_of.items() if name != label]
-    return made_of.get(label or "", set()).difference(*others)
+    for_label = made_of.pop(label or "", set())
+    used = set().union(*made_of.values())
+    return {*prepared} - used - ({of_column[one] for one in checked} - for_label)
 
 
 class _Records:
-    """The steps as a function of one record that leaves out what is computed for the label alone.
+    """The steps as a function of one record that leaves out what no output needs.
 
-    Checks of the label would fail for a placeholder.
+    Checks of what a request does not have would fail for a placeholder.
     """
 
     def __init__(
@@ -173,17 +187,23 @@ class _Records:
             features: The features before the steps.
             prepared: The features after the steps.
             label: The feature to predict.
-            unused: The features after the steps from which only the label is made.
+            unused: The features after the steps from which no output is made.
             tables: Receives the lookup tables of the steps.
         """
         self._steps, self._features = steps, features
         self._unused = {name: prepared[name] for name in sorted(unused)}
         self._part: _Part | None = None
-        outside = {*unused} if not steps else set()
-        self.left_out: Set[str] = {n for n in features if n == label or n in outside}
+        self.left_out: Set[str] = {*features} & {label}
         """The features before the steps that requests do not have."""
-        if unused and steps:
+        if steps:
             self._trace(prepared, unused, tables)
+        else:
+            self._leave_out({*features} & unused)
+
+    def _leave_out(self, names: Set[str]) -> None:
+        """Leaves out inputs, unless none would be left: the model counts records by its inputs."""
+        if not self._features.keys() <= self.left_out | names:
+            self.left_out |= names
 
     def _trace(self, prepared: Features, unused: Set[str], tables: Tables) -> None:
         specs = {
@@ -215,8 +235,7 @@ class _Records:
         def origins(tensors: Iterable[str]) -> set[str]:
             return {owner[inputs[node]] for node in reach.before(tensors) if node in inputs}
 
-        for_label = origins(tensor for (name, _), tensor in made.items() if name in unused)
-        self.left_out |= for_label - origins(wanted.values())
+        self._leave_out({*self._features} - origins(wanted.values()))
         if not any(t.consumers() for t in given if owner[inputs[t.op.name]] in self.left_out):
             return
         checks = [name for name in stateful if not origins([name]) & self.left_out]
@@ -382,7 +401,7 @@ def _as_read(name: str, feature: Feature, value: Any, present: Any) -> dict[str,
     """A feature as the reader returns it: the fill value where it is missing, and the mask."""
     form = tensor_form(feature)
     if form is None or not form.optional:
-        return {name: value}
+        return {name: _ragged(value) if isinstance(value, tf.SparseTensor) else value}
     if isinstance(value, tf.SparseTensor):  # from a transform graph: at most one value per row
         rows, shape = value.indices[:, :1], value.dense_shape[:1]
         place = tf.scatter_nd(rows, tf.range(1, tf.size(rows, tf.int64) + 1), shape)
@@ -393,6 +412,13 @@ def _as_read(name: str, feature: Feature, value: Any, present: Any) -> dict[str,
         value = tf.where(present, value, tf.constant(form.fill, value.dtype))
     mask = mask_name(name, feature)
     return {name: value} | ({} if mask is None else {mask: present})
+
+
+def _ragged(value: Any) -> Any:
+    """The rows of a sparse tensor: their values, in the order of their columns."""
+    value = tf.sparse.reorder(value)
+    rows, num_rows = value.indices[:, 0], value.dense_shape[0]
+    return tf.RaggedTensor.from_value_rowids(value.values, rows, nrows=num_rows)
 
 
 def argument_names(names: Iterable[str]) -> dict[str, str]:
