@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -332,3 +333,29 @@ def test_requests_of_another_form_are_refused(of_all_kinds: tuple[ss.Snapshot, R
             with pytest.raises(ValueError, match=f"(?s)^{name}=.*True.* is not .*: a bool is not"):
                 serve(**{name: value})
     assert serve([rows[0] | {"sure": np.True_}])["sure"].numpy().item() == 1
+
+
+@pytest.mark.slow
+def test_sounds_of_several_rates(tmp_path: Path) -> None:
+    contents = {}
+    for index in range(8):
+        name = f"{'ab'[index % 2]}/{index}.wav"
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        with wave.open(str(tmp_path / "in" / name), "wb") as file:
+            file.setparams((1, 2, 8000 * (1 + index % 2), 0, "NONE", ""))
+            file.writeframes(np.arange(100 + index, dtype=np.int16).tobytes())
+        contents[name] = (tmp_path / "in" / name).read_bytes()
+    recipe = ss.Recipe(
+        name="x",
+        source=ss.AudioFolder(str(tmp_path / "in")),
+        prepare=[ss.audio.decode("audio", plain_wav=True)],
+        preprocessing_fn=dict,
+        splits=ss.Splits(train=1.0),
+    )
+    reader = ss.build(recipe, tmp_path / "out").reader()
+    (batch,) = reader.dataset("train", 8, shuffle=False, with_id=True)
+    ids = [record_id.decode() for record_id in batch.pop("record_id").numpy()]
+    del batch["label"]
+    served = reader.preprocess()([{"audio": contents[name]} for name in ids])
+    assert str(_values(served)) == str(_values({name: batch[name] for name in served}))
+    assert served.keys() == batch.keys()

@@ -184,6 +184,11 @@ def test_only_analysed_columns_are_asked_for() -> None:
     assert trace(preprocessing_fn, PREPARED).analyzed == ["mass", "name", "size"]
 
 
+def test_the_first_input_may_be_a_list() -> None:
+    prepared = {"a": Tensor("float32", (None,)), **PREPARED}
+    assert trace(lambda inputs: {"a": inputs["a"]}, prepared).kept == {"a": "a"}
+
+
 # What a user can do wrong
 
 

@@ -229,7 +229,7 @@ def trace(preprocessing_fn: PreprocessingFn, prepared: Features) -> Traced:
         keep_autograph_files()
         with running(preprocessing_fn):
             outputs = preprocessing_fn(inputs)
-        graph = next(iter(given.values())).graph
+        graph = tf.compat.v1.get_default_graph()
         refuse_random(graph, "preprocessing_fn")
         refuse_python(graph, "preprocessing_fn", instead="Use ss.records.map_python in prepare=.")
         _check_outputs(outputs)

@@ -249,7 +249,8 @@ class TransformGraph:
 
         Returns:
             The transformed features in wire form, one row per record. Large batches (4,096 rows
-            and more) are fast; the result does not depend on how records are batched.
+            and more) are fast. How records are batched changes at most last bits, of functions that
+            TensorFlow computes several values at a time, such as ``tf.exp``.
         """
         if batch.num_rows == 0:
             return pa.RecordBatch.from_pylist([], schema=self._schema)

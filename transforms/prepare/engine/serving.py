@@ -109,8 +109,10 @@ def build_model(
             sources = dict(kept)
         read: dict[str, Any] = {}
         for name, feature in outputs.items():
-            present = records.get(presence_name(sources.get(name, "")))
-            read |= _as_read(name, feature, made[name], present)
+            source = sources.get(name, "")
+            read |= _as_read(name, feature, made[name], records.get(presence_name(source)))
+            sides = zip(side_columns(name, feature), side_columns(source, feature), strict=True)
+            read |= {side: records[given] for side, given in sides if given in record_outputs}
         return read
 
     module = tf.Module()
@@ -456,6 +458,7 @@ def _record_specs(name: str, feature: Feature) -> dict[str, Any]:
         return {name: tf.TensorSpec([], tf.string)}
     dtype = "float32" if feature.kind == "audio" else form.dtype
     specs = {name: _spec(form.shape, dtype)}
+    specs |= {side: tf.TensorSpec([], tf.int64) for side in side_columns(name, feature)}
     if is_optional(feature):
         specs[presence_name(name)] = tf.TensorSpec([], tf.bool)
     return specs
@@ -551,6 +554,7 @@ def _transform_inputs(prepared: Features, records: dict[str, Any]) -> dict[str, 
                 tf.cast(tf.stack([tf.shape(value)[0], 1]), tf.int64),
             )
         given[name] = value
+        given |= {side: records[side] for side in side_columns(name, feature)}
     return {name: value for name, value in given.items() if name in specs}
 
 
