@@ -300,6 +300,8 @@ def test_inputs_are_what_outputs_need(of_all_kinds: tuple[ss.Snapshot, Rows]) ->
         assert str(served) == str(wanted)
     with pytest.raises(ValueError, match=r"^Missing inputs in row 1: 'class', 'text'\."):
         serve([rows[0], {"x": 1.0, "lot.size": 1, "sure": True, "checked": 1}])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="x > 0 did not hold"):
+        serve([rows[0] | {"checked": 0}])
     with pytest.raises(ValueError, match=r"^Missing inputs: 'checked', 'class', 'lot.size', "):
         serve(x=[1.0])
     with pytest.raises(ValueError, match="'class' and 'class_' are the same input"):

@@ -15,6 +15,11 @@ from . import facts
 from .frames import own_folder
 from .targets import nested
 
+_NEEDED = {name: fact for name, fact in facts.SERVING_INPUTS.items() if fact}
+_KNOWN = {fact["input"]: fact for fact in _NEEDED.values()} | facts.SERVING_INPUTS
+"""By the names that a request may use: raw ones, and those of the model where no raw one is."""
+_REQUIRED = {fact["input"]: name for name, fact in _NEEDED.items() if "optional" not in fact}
+
 
 def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict[str, Any]]:
     """Loads the preparation of raw records, as a function of batches by name or of a list of rows.
@@ -89,8 +94,7 @@ def _check_form(rows: Any, batches: dict[str, Any]) -> None:
 
 def _check_complete(given: dict[str, Any], where: str = "") -> None:
     """Raises ValueError if inputs lack one that may not be missing."""
-    required = {k: x for k, x in facts.SERVING_INPUTS.items() if x and not x.get("optional")}
-    missing = [repr(name) for name, fact in required.items() if fact["input"] not in given]
+    missing = [repr(name) for key, name in _REQUIRED.items() if key not in given]
     if missing:
         raise ValueError(
             f"Missing inputs{where}: {', '.join(missing)}. Only optional features may be missing."
@@ -102,24 +106,23 @@ def _inputs(values: dict[str, Any], specs: dict[str, Any], of_rows: int = 1) -> 
 
     Leaves out what no output needs, and what a row lacks.
     """
-    known = {fact["input"]: fact for fact in facts.SERVING_INPUTS.values() if fact}
-    known |= facts.SERVING_INPUTS
     names: dict[str, str] = {}
     made = {}
     for name, value in _fields(values):
         if not of_rows and value is None:
             continue
-        if name not in known:
+        if name not in _KNOWN:
             shown = ", ".join(map(repr, facts.SERVING_INPUTS))
             raise ValueError(f"There is no input {name!r}, only {shown}.")
-        if not known[name]:
+        fact = _KNOWN[name]
+        if not fact:
             continue
-        key = known[name]["input"]
+        key = fact["input"]
         if key in names:
             raise ValueError(f"{names[key]!r} and {name!r} are the same input: pass one of them.")
         names[key] = name
         if of_rows or not _is_missing(value, specs[key]):
-            made[key] = _input(name, value, specs[key], known[name]["dtype"], of_rows)
+            made[key] = _input(name, value, specs[key], fact["dtype"], of_rows)
     return made
 
 
