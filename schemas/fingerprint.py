@@ -19,6 +19,7 @@ _LIBRARIES = (
     "pillow",
     "protobuf",
     "pyarrow",
+    "simplejpeg",
     "snapshard",
     "tensorflow",
     "tensorflow-metadata",

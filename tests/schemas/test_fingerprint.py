@@ -122,6 +122,7 @@ def test_library_versions_names_what_shapes_bytes() -> None:
         "pillow",
         "protobuf",
         "pyarrow",
+        "simplejpeg",
         "python",
         "snapshard",
         "tensorflow",

@@ -1,22 +1,18 @@
 """Images as bytes and as pixels: decode, turn, encode, in TensorFlow operations on one image.
 
-For batches of encoded images: a quick check that all of them decode, and a division into parts by
-decoded size.
+Batches of encoded images are divided into parts by decoded size.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...schemas.blocks import RawBatch
 from ...schemas.features import RESERVED_PREFIX, Features, Image
-from .image_header import UnreadableImageError, read_header
 
 Format = Literal["jpeg", "png"]
 
@@ -47,7 +43,6 @@ _EXIF_HEAD_BYTES = 1 << 16
 _EXIF_ENTRY_BYTES = 12
 _MAX_EXIF_ENTRIES = 64
 
-_PARALLEL_CHECKS = 8
 MAX_PART_PIXELS = 48 << 20
 """Maximum decoded together, unless a single image has more: 144 MiB as RGB."""
 
@@ -391,99 +386,6 @@ def _tiff_orientation(tiff: Any) -> Any:
         tf.size(orientations) > 0, lambda: orientations[0], lambda: tf.constant(1, tf.int64)
     )
     return tf.where((value >= 1) & (value <= 8), value, tf.constant(1, tf.int64))
-
-
-class JpegCheck:
-    """A quick check of batches of JPEGs that stay encoded: do all decode to their stated size?
-
-    It can only confirm: any other batch goes through the graph of the steps, which finds the
-    failing images. Its loop only decodes, at 1/8 of the size, and so costs a quarter less than that
-    graph. Thread-safe. Keep it: making one is expensive.
-    """
-
-    def __init__(self, names: Sequence[str], clips: Sequence[str] = ()) -> None:
-        """Compiles the graph; ``names`` are the encoded images of a record, and the clips."""
-        import tensorflow as tf
-
-        self._tf, self._names, self._clips = tf, tuple(names), tuple(clips)
-        with tf.device("/CPU:0"):
-            self._sizes = tf.function(_small_sizes, autograph=False).get_concrete_function(
-                tf.TensorSpec([None], tf.string)
-            )
-
-    def passes(self, columns: pa.RecordBatch) -> bool:
-        """Whether all images of a batch are JPEGs that decode to the size in their headers.
-
-        Args:
-            columns: Wire columns, including the images' side columns.
-        """
-        return all(
-            self._clips_pass(columns.column(name))
-            if name in self._clips
-            else self._passes(columns, name)
-            for name in self._names
-        )
-
-    def _clips_pass(self, clips: pa.LargeListArray) -> bool:
-        """Whether all frames are upright JPEGs, of one size in each clip."""
-        frames = clips.flatten()
-        if not _are_jpegs(frames):
-            return False
-        try:
-            headers = [read_header(frame.as_buffer().to_pybytes()) for frame in frames]
-        except UnreadableImageError:
-            return False
-        if any(header.orientation != 1 for header in headers):
-            return False
-        sizes = np.array([(header.height, header.width) for header in headers]).reshape(-1, 2)
-        rows = np.repeat(np.arange(len(clips)), pc.list_value_length(clips).to_numpy())
-        same = (rows[1:] != rows[:-1]) | (sizes[1:] == sizes[:-1]).all(axis=1)
-        return bool(same.all()) and self._decode_to(frames, sizes)
-
-    def _passes(self, columns: pa.RecordBatch, name: str) -> bool:
-        data = columns.column(name)
-        if not _are_jpegs(data):
-            return False
-        height, width, orientation = (
-            columns.column(f"{name}/{part}").to_numpy()
-            for part in ("height", "width", "orientation")
-        )
-        turned = orientation >= 5
-        stated = np.stack([np.where(turned, width, height), np.where(turned, height, width)], 1)
-        return self._decode_to(data, stated)
-
-    def _decode_to(self, data: pa.LargeBinaryArray, stated: Any) -> bool:
-        """Whether all images decode to the stated heights and widths, ``int[n, 2]``."""
-        with self._tf.device("/CPU:0"):
-            try:
-                sizes = self._sizes(self._tf.constant(data.to_numpy(zero_copy_only=False)))
-            except self._tf.errors.OpError:
-                return False
-        return bool(np.array_equal(sizes.numpy(), (stated + 7) // 8))
-
-
-def _are_jpegs(data: pa.LargeBinaryArray) -> bool:
-    return not data.null_count and bool(pc.all(pc.starts_with(data, b"\xff\xd8\xff")).as_py())
-
-
-def _small_sizes(data: Any) -> Any:
-    """int32[n, 2]: height and width at 1/8 of the size, of JPEGs as string[n]."""
-    import tensorflow as tf
-
-    num_images = tf.shape(data)[0]
-    images = tf.TensorArray(tf.string, size=num_images, element_shape=[]).unstack(data)
-    sizes = tf.TensorArray(tf.int32, size=num_images, element_shape=[2])
-    _, sizes = tf.while_loop(
-        lambda row, sizes: row < num_images,
-        lambda row, sizes: (
-            row + 1,
-            sizes.write(row, tf.shape(decode_small(images.read(row)))[:2]),
-        ),
-        (tf.constant(0), sizes),
-        parallel_iterations=_PARALLEL_CHECKS,
-        maximum_iterations=num_images,
-    )
-    return sizes.stack()
 
 
 def parts_by_pixels(

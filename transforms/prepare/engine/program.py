@@ -20,7 +20,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,7 @@ from ...activity import advance
 from ...case_mapping import refuse_other_case
 from ...media.image_codecs import NO_ALPHA, NOT_16_BITS, NOT_A_MASK, decoding_error
 from ...media.image_header import diagnose
+from ...media.quick_check import confirmed
 from ...media.tiff import is_converted
 from ...rejects import FAILURE_MARK, MAX_PAYLOAD_BYTES, with_bytes, with_row
 from ...runs.files import wire_schema
@@ -65,9 +66,6 @@ from .chain import (
     output_features,
     trace,
 )
-
-if TYPE_CHECKING:
-    from ...media.image_codecs import JpegCheck
 
 _STEP = re.compile(r"\{\{node (?:[^}]*?/)?step(\d+)(?:_\d+)?/")
 _RAISED = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)): ")
@@ -118,12 +116,13 @@ class StepRunner:
         self._schema = wire_schema(self.features)
         self._programs: list[Program] | None = None
         self._compiling = threading.Lock()
-        self._quick = self._quick_check()
-        if self._quick is None:
+        self._stored = self._only_checked()
+        """The images that are checked, if that is all that the steps do."""
+        if not self._stored:
             self.programs()
 
     def programs(self) -> list[Program]:
-        """The steps' programs; if there is a quick check, compiled only when it fails."""
+        """The steps' programs; if they only check images, compiled when one is not confirmed."""
         with self._compiling:
             if self._programs is None:
                 self._programs = (
@@ -149,11 +148,14 @@ class StepRunner:
                 f"expected the wire columns {self._input_schema.to_string()}, found "
                 f"{columns.schema.to_string()}"
             )
-        if not self._steps or (self._quick is not None and self._quick.passes(columns)):
+        copied = self._copied(columns)
+        if copied.all():
             return dataclasses.replace(batch, columns=columns.select(self._schema.names))
         rejects = list(batch.rejects)
         num_filtered = batch.num_filtered
-        rows = np.arange(columns.num_rows)
+        rows = np.flatnonzero(~copied)
+        if copied.any():
+            columns = columns.filter(pa.array(~copied))
         for program in self.programs():
             kept, good = [rows[:0]], []
             for places, outcome in run_apart(program, columns):
@@ -172,30 +174,39 @@ class StepRunner:
             if not len(rows):
                 break
             columns = good[0] if len(good) == 1 else pa.concat_batches(good)
+        columns = columns if len(rows) else self.empty_batch()
+        if copied.any():
+            others = batch.columns.filter(pa.array(copied)).select(self._schema.names)
+            others = pa.RecordBatch.from_arrays(others.columns, schema=columns.schema)
+            rows = np.concatenate([rows, np.flatnonzero(copied)])
+            order = np.argsort(rows)
+            rows, columns = rows[order], pa.concat_batches([columns, others]).take(order)
         return RawBatch(
             ids=[batch.ids[row] for row in rows],
-            columns=columns if len(rows) else self.empty_batch(),
+            columns=columns,
             rejects=tuple(rejects),
             num_filtered=num_filtered,
         )
 
-    def _quick_check(self) -> JpegCheck | None:
-        """A check that can replace the graph if all steps are checks, which change nothing."""
-        checked = [step.name for step in self._steps if isinstance(step, Check)]
-        if not checked or len(checked) < len(self._steps):
-            return None
-        if not set(self._schema) <= set(self._input_schema):
-            return None
+    def _only_checked(self) -> tuple[str, ...]:
+        """The images that the steps check, if these are all of them: they change nothing."""
+        checked = tuple(step.name for step in self._steps if isinstance(step, Check))
+        if len(checked) < len(self._steps) or not set(self._schema) <= set(self._input_schema):
+            return ()
         if any(getattr(self._features[name], "dtype", "") == "uint16" for name in checked):
-            return None
+            return ()
         for name, feature in self.features.items():
             # The graph must enforce a declaration that differs from the inferred feature.
             if not is_encoded(feature) and feature != self._features.get(name):
-                return None
-        from ...media.image_codecs import JpegCheck
+                return ()
+        return checked
 
-        clips = [name for name in checked if frames_of(self._features[name]) is not None]
-        return JpegCheck(checked, clips)
+    def _copied(self, columns: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Which records stay as they are without running a program: ``bool[n]``."""
+        if not self._stored:
+            return np.full(columns.num_rows, not self._steps)
+        clips = [name for name in self._stored if frames_of(self._features[name]) is not None]
+        return confirmed(columns, self._stored, clips)
 
     def empty_batch(self) -> pa.RecordBatch:
         """A prepared batch without records."""
