@@ -500,6 +500,24 @@ assert "tensorflow" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_builds_without_steps_load_no_tensorflow(pictures: Any, tmp_path: Path) -> None:
+    for number, form in enumerate(("JPEG", "PNG", "WEBP")):
+        path = tmp_path / "images" / f"{number % 2}" / f"{number}.{form.lower()}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pictures.encode(pictures.pixels(), form))
+    (tmp_path / "table.csv").write_text("a,b\n" + "1,x\n2,y\n" * 50)
+    (tmp_path / "table.jsonl").write_text('{"a": 1, "b": "x"}\n' * 100)
+    code = """
+import sys
+import snapshard as ss
+for source in (ss.ImageFolder("images"), ss.Csv("table.csv"), ss.JsonLines("table.jsonl")):
+    recipe = ss.Recipe(name=type(source).__name__, source=source, splits=ss.Splits(train=1.0))
+    ss.build(recipe, "out")
+assert "tensorflow" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
 def test_many_unfit_rows_of_a_batch_are_found_without_taking_it_apart() -> None:
     features: Features = {"x": Scalar("float64", optional=True), "y": Sequence(Scalar("int64"))}
     steps = [tables.cast("x", "int8"), tables.cast("y", "uint8"), tables.clip("x", 0, 9)]
