@@ -29,27 +29,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from .schemas.features import (
-    Audio,
-    BoundingBoxes,
-    ClassLabel,
-    Feature,
-    Features,
-    Image,
-    Mask,
-    Timestamp,
-    frames_of,
-    is_optional,
-    mask_name,
-    tensor_form,
-)
-from .schemas.features import Sequence as List
-from .schemas.manifest import Manifest, SplitEntry
 from .schemas.visible import human_count, visible
 
 if TYPE_CHECKING:
     from .pipelines.inspect.forecast import SplitForecast
     from .pipelines.inspect.verify_report import Report
+    from .schemas.features import Feature, Features
+    from .schemas.manifest import Manifest, SplitEntry
 
 # Neither markup nor emoji: the output contains names from the data.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -323,6 +309,8 @@ def show_features(
         lines: Print at most this many; all by default.
         all_with: The command that prints all of them.
     """
+    from .schemas.features import is_optional  # pydantic's classes: longer than all of --help
+
     shown = list(features.items())[:lines]
     rows = []
     for name, feature in shown:
@@ -351,6 +339,8 @@ def show_missing(
         stored: Whether these are the features that the reader returns, rather than those that a
             ``preprocessing_fn`` gets.
     """
+    from .schemas.features import mask_name, tensor_form
+
     rows = []
     for name, number in counts.items():
         form = tensor_form(features[name])
@@ -390,37 +380,39 @@ def show_counts(title: str, counts: Mapping[str, int]) -> None:
 def describe_feature(feature: Feature) -> str:
     """A feature's type and shape, in one line.
 
-    >>> from snapshard.schemas.features import Scalar
+    >>> from snapshard.schemas.features import ClassLabel, Image, Scalar, Sequence
     >>> describe_feature(Image(height=64, width=64))
     'image, uint8[64, 64, 3]'
     >>> describe_feature(Scalar("float32", optional=True))
     'float32'
     >>> describe_feature(ClassLabel(names=("no", "yes")))
     'class, one of 2: no, yes'
-    >>> describe_feature(List(ClassLabel(names=("no", "yes"))))
+    >>> describe_feature(Sequence(ClassLabel(names=("no", "yes"))))
     'class[any], one of 2: no, yes'
     """
-    if isinstance(feature, ClassLabel):
+    from .schemas import features as kinds
+
+    if isinstance(feature, kinds.ClassLabel):
         names = shorten(", ".join(map(_cell, feature.names)), 40)
         return f"class, one of {len(feature.names):,}: {names}"
-    if isinstance(feature, List) and isinstance(feature.of, ClassLabel):
+    if isinstance(feature, kinds.Sequence) and isinstance(feature.of, kinds.ClassLabel):
         return describe_feature(feature.of).replace("class", "class[any]", 1)
-    frame = frames_of(feature)
+    frame = kinds.frames_of(feature)
     if frame is not None:
         return f"clip: {describe_feature(frame)}"
-    if isinstance(feature, Image):
+    if isinstance(feature, kinds.Image):
         shape = (feature.height, feature.width, feature.channels)
-        kind = "mask" if isinstance(feature, Mask) else "image"
+        kind = "mask" if isinstance(feature, kinds.Mask) else "image"
         sides = ", ".join("any" if n is None else str(n) for n in shape)
         text = f"{kind}, {feature.dtype}[{sides}]"
         return text + (", its file's bytes" if feature.storage == "encoded" else "")
-    form = tensor_form(feature)
+    form = kinds.tensor_form(feature)
     if form is None:
         return "sound, its file's bytes"
-    words = {Audio: "sound, ", Timestamp: "time, ", BoundingBoxes: "boxes, "}
+    words = {kinds.Audio: "sound, ", kinds.Timestamp: "time, ", kinds.BoundingBoxes: "boxes, "}
     shape_text = ", ".join("any" if n is None else str(n) for n in form.shape)
     text = words.get(type(feature), "") + form.dtype + (f"[{shape_text}]" if form.shape else "")
-    if isinstance(feature, Timestamp):
+    if isinstance(feature, kinds.Timestamp):
         text += f" {feature.unit}"
     default = getattr(feature, "default", None)
     return text if default is None else f"{text}, default {default!r}"
