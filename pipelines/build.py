@@ -383,7 +383,7 @@ def _from_prepare_on(
     build: Build, survey: Survey, process: AnalysisProcess | None, *, started: float
 ) -> Snapshot:
     runner, progress, workspace = build.runner, build.progress, build.workspace
-    staged = stage(survey.recipe, workspace)
+    staged = stage(survey.recipe, workspace, survey.code)
     if build.damage_met:
         process = None  # one process runs only one analysis
     if process is not None:
@@ -558,7 +558,7 @@ def _prepare_step(build: Build, survey: Survey, part: Part | None) -> _Done:
         check_prepared(survey, prepared, build.workspace)
     else:
         _refuse_changed(survey)
-        staged = stage(survey.recipe, build.workspace)
+        staged = stage(survey.recipe, build.workspace, survey.code)
         if part is not None:
             blocks = part.of(survey.inventory.blocks)
             num_made = prepare_part(
@@ -611,7 +611,7 @@ def _from_analyze_on(
     is_analyzed = graph is None or checked_graph(graph) is not None
     if step == "analyze":
         if not is_analyzed:
-            staged = stage(survey.recipe, workspace)
+            staged = stage(survey.recipe, workspace, survey.code)
             with build.timed(step):
                 make_graph(
                     survey,

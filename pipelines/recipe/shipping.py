@@ -29,7 +29,7 @@ from ...schemas.errors import DamagedWorkError, RecipeError
 from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
 from ...transforms import storage
-from ...transforms.code.digest import code_digest, functions_of, step_digest
+from ...transforms.code.digest import CodeHashes, functions_of
 from ...transforms.code.user_code import user_modules
 from ...transforms.prepare.engine.chain import give_files
 from ...transforms.storage.artifacts import put_if_changed
@@ -77,12 +77,17 @@ def load_recipe_file(path: str | os.PathLike[str]) -> Recipe:
 
 
 def stage(
-    recipe: Recipe, workspace: Workspace, *, max_bytes: int = MAX_ARCHIVE_BYTES
+    recipe: Recipe,
+    workspace: Workspace,
+    code: CodeHashes | None = None,
+    *,
+    max_bytes: int = MAX_ARCHIVE_BYTES,
 ) -> StagedRecipe:
     """Makes a recipe available to workers.
 
     A recipe from :func:`load_recipe_file` is put into the workspace, as an archive named by its
-    content; any other is carried by value.
+    content; any other is carried by value. ``code`` has the hashes of its functions, if they are
+    known.
 
     Raises:
         RecipeError: if the code next to the recipe is too large to be code.
@@ -110,7 +115,7 @@ def stage(
         folder=origin.folder,
         main=origin.main,
         attribute=origin.attribute,
-        code=_code_of(recipe),
+        code=_code_of(recipe, code),
     )
     _LIVE[staged.key] = recipe
     return staged
@@ -417,19 +422,16 @@ def _import_recipe(
     return attribute, recipe
 
 
-def _code_of(recipe: Recipe) -> dict[str, str]:
+def _code_of(recipe: Recipe, code: CodeHashes | None = None) -> dict[str, str]:
     """Digests of a recipe's functions and steps, including the values they refer to, by name."""
-    folder, declared = recipe.folder, bool(recipe.depends_on)
-    code = {
-        f"prepare[{index}]": step_digest(step, folder=folder, declared=declared)
-        for index, step in enumerate(recipe.prepare)
+    code = CodeHashes.of(recipe) if code is None else code
+    digests = {
+        f"prepare[{index}]": code.step_digest(step) for index, step in enumerate(recipe.prepare)
     }
     functions = {f"source.functions[{i}]": f for i, f in enumerate(functions_of(recipe.source))}
     if recipe.preprocessing_fn is not None:
         functions["preprocessing_fn"] = recipe.preprocessing_fn
-    for name, function in functions.items():
-        code[name] = code_digest(function, folder=folder, declared=declared)
-    return code
+    return digests | {name: code.function(f).digest for name, f in functions.items()}
 
 
 def _only_recipe(names: dict[str, Any], *, shown: str) -> str:

@@ -17,7 +17,7 @@ from ...schemas.errors import SnapshardError
 from ...schemas.fingerprint import canonical_json, digest
 from ...schemas.naming import Workspace
 from ...schemas.recipe import CrossStep, PrepareStep, Recipe, StepTraits
-from ...transforms.code.digest import code_parts, functions_of, step_digest
+from ...transforms.code.digest import CodeHashes, functions_of
 from ...transforms.code.user_code import is_users_class, library_name
 from ...transforms.storage import redact
 from ..inventory.step import read_descriptors, write_descriptors
@@ -37,39 +37,37 @@ def fingerprint_details(survey: Survey) -> dict[str, Any]:
         RecipeError: if a function refers to something that cannot be hashed.
     """
     recipe = survey.recipe
-    source = [_function(function, recipe) for function in functions_of(recipe.source)]
+    source = [_function(function, survey.code) for function in functions_of(recipe.source)]
     inventory = survey.inventory
     details: dict[str, Any] = {
         "inputs": {"files": len(inventory.files), "bytes": inventory.num_bytes},
         "sides": {redact(url): sha256 for url, sha256 in survey.opened.sides.items()},
         "source": source,
-        "steps": [_step(step, recipe) for step in recipe.prepare],
+        "steps": [_step(step, recipe, survey.code) for step in recipe.prepare],
     }
     if survey.dependencies.entries:
         details["depends_on"] = dict(survey.dependencies.entries)
     if recipe.preprocessing_fn is not None:
-        details["preprocessing"] = _function(recipe.preprocessing_fn, recipe)
+        details["preprocessing"] = _function(recipe.preprocessing_fn, survey.code)
     return details
 
 
-def _function(function: Any, recipe: Recipe) -> dict[str, Any]:
+def _function(function: Any, code: CodeHashes) -> dict[str, Any]:
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    code = code_parts(function, folder=recipe.folder, declared=bool(recipe.depends_on))
-    return {"name": str(name), "code": code}
+    return {"name": str(name), "code": code.parts(function)}
 
 
-def _step(step: Any, recipe: Recipe) -> dict[str, Any]:
+def _step(step: Any, recipe: Recipe, code: CodeHashes) -> dict[str, Any]:
     traits = StepTraits.of(step)
     files = {redact(url): hashlib.sha256(recipe.contents[url]).hexdigest() for url in traits.files}
-    code = step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))
     if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
         settings = {name: _short(value) for name, value in step.settings().items()}
-        functions = [_function(function, recipe) for function in traits.functions]
+        functions = [_function(function, code) for function in traits.functions]
         name = library_name(type(step)).rpartition(":")[2]
         described = {"name": name, "settings": settings, "functions": functions}
     else:
-        described = _function(step, recipe)
-    return {**described, "digest": code[:16], "files": files}
+        described = _function(step, code)
+    return {**described, "digest": code.step_digest(step)[:16], "files": files}
 
 
 def _short(value: object) -> object:

@@ -5,7 +5,10 @@ A build starts with it; a dry run ends with it.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +26,7 @@ from ...transforms.code.dependencies import (
     read_dependencies,
     refuse_undeclared,
 )
-from ...transforms.code.digest import code_digest, source_settings, step_digest
+from ...transforms.code.digest import CodeHashes
 from ...transforms.prepare.engine.chain import digest_with_files, read_step_files
 from ...transforms.sources.combined import blocks_have_sides, open_files, settings_of_all
 from ...transforms.storage.opened_source import OpenedSource
@@ -48,6 +51,9 @@ from .texts import explaining_strings
 
 RUN_FORMAT = 6
 """Increased when the same input and code would give other runs."""
+
+_SLOW_S = 1.0
+"""If hashing the recipe's code takes longer, a warning says what is hashed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +85,8 @@ class Survey:
     """For each stage, a hash of what turns a unit of work into a run, apart from the unit."""
     excluded: IdList | None
     """The records that the recipe excludes; None if it excludes none."""
+    code: CodeHashes
+    """The hashes of the recipe's functions."""
 
     @property
     def num_files_excluded(self) -> int:
@@ -118,7 +126,10 @@ def take_survey(
     excluded = None
     if recipe.exclude is not None:
         excluded = read_ids(str(recipe.exclude), recipe.folder, argument="Recipe: exclude=")
-    dependencies = read_dependencies(recipe)
+    code = CodeHashes.of(recipe)
+    dependencies = read_dependencies(recipe, code)
+    if code.seconds > _SLOW_S:
+        progress.warn(_what_is_hashed(code, recipe.folder))
     held = dependencies.hold()
     given, findings = recipe, None
     if stored is None:
@@ -131,7 +142,7 @@ def take_survey(
             limit=limit,
             excluded=excluded,
         )
-        described = _described_source(recipe)
+        described = _described_source(recipe, code)
         findings = _findings(workspace, described, dependencies)
         inventory, inferred = _infer(recipe.files, inventory, opened, findings=findings)
     else:
@@ -143,7 +154,7 @@ def take_survey(
         opened = open_files(recipe.files, recipe.folder, recipe.limits, look=False)
         # The recipe may have changed, and with it their number: the fingerprint will differ.
         opened = opened.expecting(dict(zip(recipe.files.side_urls, stored.sides, strict=False)))
-        described = _described_source(recipe)
+        described = _described_source(recipe, code)
         inventory, inferred = stored.inventory, stored.inferred
     source = recipe.files
     with explaining_strings(source, inventory.selected, opened, inferred.features):
@@ -155,6 +166,8 @@ def take_survey(
     held.check()
     if findings is not None and write:
         findings.write()
+    # Functions have run on a sample: an object that changed then would differ in workers, too.
+    code = code.again()
     stages = stages_of(recipe)
     between = stage_features(stages, features.raw, prepared=features.prepared)
     check_stages(recipe, stages, between)
@@ -166,8 +179,9 @@ def take_survey(
         sides=list(opened.sides.values()),
         dependencies=dependencies,
         versions=versions,
+        code=code,
     )
-    graph, preprocessing, analysis = _analysis_part(recipe, features.prepared)
+    graph, preprocessing, analysis = _analysis_part(recipe, features.prepared, code)
     if recipe.label is not None:
         check_label(recipe, _final_names(recipe, features.prepared, graph))
     parts = FingerprintParts(
@@ -199,8 +213,34 @@ def take_survey(
         dependencies=dependencies,
         held=held,
         excluded=excluded,
-        stage_digests=_stage_digests(recipe, stages, between, base=prepare),
+        stage_digests=_stage_digests(recipe, stages, between, base=prepare, code=code),
+        code=code,
     )
+
+
+def _what_is_hashed(code: CodeHashes, folder: str) -> str:
+    """Says what took long to hash, and how to avoid it."""
+    files = code.source_files
+    took = f"Hashing the recipe's code took {code.seconds:.0f} s: {len(files):,} Python files"
+    own = os.path.abspath(folder) + os.sep
+    elsewhere = [path for path in files if os.path.isabs(path) and not path.startswith(own)]
+    if not elsewhere:
+        return (
+            f"{took}, and the values that they use. Values load faster inside a function, from a "
+            "file that depends_on names."
+        )
+    (library, num_files), *_ = collections.Counter(map(_library_of, elsewhere)).most_common(1)
+    return (
+        f"{took}, {num_files:,} of them in {library}. A library outside site-packages counts as "
+        "your own code. Install it by pip install, without -e: then its version counts instead."
+    )
+
+
+def _library_of(path: str) -> str:
+    """The folder of a module's package, below an entry of ``sys.path``."""
+    entries = (entry for entry in sys.path if path.startswith(entry.rstrip(os.sep) + os.sep))
+    entry = max(entries, key=len, default=os.path.dirname(path))
+    return os.path.join(entry, os.path.relpath(path, entry).split(os.sep)[0])
 
 
 def _list_source(
@@ -229,10 +269,9 @@ def _list_source(
     return opened, inventory
 
 
-def _described_source(recipe: Recipe) -> Mapping[str, Any]:
+def _described_source(recipe: Recipe, code: CodeHashes) -> Mapping[str, Any]:
     """The settings of the source, and the limits that the recipe changes."""
-    declared = bool(recipe.depends_on)
-    described = source_settings(recipe.files, folder=recipe.folder, declared=declared)
+    described = code.source_settings(recipe.files)
     changed = recipe.limits.changed()
     return {**described, "limits": changed} if changed else described
 
@@ -264,6 +303,7 @@ def _prepare_part(
     sides: Sequence[str],
     dependencies: Dependencies,
     versions: Mapping[str, str],
+    code: CodeHashes,
 ) -> dict[str, object]:
     """The part of the fingerprint that says how records are prepared."""
     part: dict[str, object] = {
@@ -274,7 +314,7 @@ def _prepare_part(
         "seed": recipe.seed,
         "source": described,
         "sides": sides,
-        "steps": [digest_with_files(step, recipe) for step in recipe.prepare],
+        "steps": [digest_with_files(step, recipe, code) for step in recipe.prepare],
         "versions": versions,
     }
     if dependencies.entries:
@@ -285,7 +325,7 @@ def _prepare_part(
 
 
 def _analysis_part(
-    recipe: Recipe, prepared: Features
+    recipe: Recipe, prepared: Features, code: CodeHashes
 ) -> tuple[GivenGraph | None, str | None, Mapping[str, object] | None]:
     """The graph of another build, if any; the digest of the ``preprocessing_fn``; how it is run.
 
@@ -294,9 +334,7 @@ def _analysis_part(
     """
     preprocessing, analysis = None, None
     if recipe.preprocessing_fn is not None:
-        preprocessing = code_digest(
-            recipe.preprocessing_fn, folder=recipe.folder, declared=bool(recipe.depends_on)
-        )
+        preprocessing = code.function(recipe.preprocessing_fn).digest
         analysis = ON_RUNNER if recipe.analyze_on_runner else ANALYSIS
     if recipe.transform_from is None:
         return None, preprocessing, analysis
@@ -350,6 +388,7 @@ def _stage_digests(
     features: Sequence[StageFeatures],
     *,
     base: Mapping[str, object],
+    code: CodeHashes,
 ) -> tuple[str, ...]:
     """For each stage, a hash of all that shapes its runs: nothing that only later stages use."""
     names = ["depends_on", "format", "raw", "seed", "source", "versions"]
@@ -369,18 +408,12 @@ def _stage_digests(
         before = digest(
             {
                 "before": before,
-                "cross": _step_digest(stage.cross, recipe),
-                "following": _step_digest(following, recipe),
+                "cross": None if stage.cross is None else code.step_digest(stage.cross),
+                "following": None if following is None else code.step_digest(following),
                 "outputs": features_to_json(made.outputs),
                 "splits": splits,
-                "steps": [digest_with_files(step, recipe) for step in stage.steps],
+                "steps": [digest_with_files(step, recipe, code) for step in stage.steps],
             }
         )
         digests.append(before)
     return tuple(digests)
-
-
-def _step_digest(step: object | None, recipe: Recipe) -> str | None:
-    if step is None:
-        return None
-    return step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))

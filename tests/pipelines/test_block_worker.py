@@ -19,6 +19,7 @@ from snapshard.schemas.errors import SourceChangedError, StorageError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.splits import KEY_SPACE
 from snapshard.transforms.code.dependencies import read_dependencies
+from snapshard.transforms.code.digest import CodeHashes
 from snapshard.transforms.rejects import Dropped, iterate_rejects
 from snapshard.transforms.runs.keys import text_keys
 from snapshard.transforms.runs.partitions import GroupSplits, SplitEnds
@@ -44,7 +45,7 @@ class Project:
             workspace=self.workspace,
             features=self.stages[0],
             key=StageKey(digest="first"),
-            dependencies=read_dependencies(self.recipe),
+            dependencies=read_dependencies(self.recipe, CodeHashes.of(self.recipe)),
         )
 
     def write(self, text: str) -> None:

@@ -4,9 +4,12 @@ In each case an edited file must give another fingerprint, or the recipe must be
 way out; with the file in ``depends_on``, editing it must give another fingerprint.
 """
 
+import ast
+import collections
 import json
 import shutil
 import textwrap
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +18,15 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.why import FingerprintFacts, part_changes
-from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.recipe.shipping import load_recipe_file, stage
+from snapshard.pipelines.survey import survey as survey_module
 from snapshard.pipelines.survey.fingerprint_details import fingerprint_details
 from snapshard.pipelines.survey.survey import Survey, take_survey
 from snapshard.schemas.errors import RecipeError, StorageError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.code.digest import functions_of
+from snapshard.transforms.code import user_code
+from snapshard.transforms.code.digest import CodeWalk, functions_of
 
 from .read_records import read_blocks, read_records, survey_of
 
@@ -838,3 +843,53 @@ def test_what_a_function_writes_it_may_read(tmp_path: Path) -> None:
         (folder / "late.json").write_text(str(number))
         (record,) = read_records(load_recipe_file(folder / "recipe.py"), tmp_path).records.values()
         assert record["x"] == number + 1
+
+
+def test_a_library_on_the_path_is_hashed_once_and_named_if_it_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, folder = tmp_path / "libraries" / "onpath", tmp_path / "project"
+    package.mkdir(parents=True)
+    for name in ("a", "b"):
+        (package / f"{name}.py").write_text(f"def of(x):\n    return x + '{name}'\n")
+    (package / "__init__.py").write_text("from . import a, b\n")
+    body = "import onpath; found = onpath.a.of(onpath.b.of(''))"
+    recipe = project(folder, "", body, options="prepare=[lambda record: record]")
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.setattr(survey_module, "_SLOW_S", 0.0)
+
+    walks: dict[Any, int] = collections.Counter()
+    parsed: dict[str, int] = collections.Counter()
+    walk, parse = CodeWalk.digest, ast.parse
+    warnings: list[str] = []
+
+    def count_walk(self: CodeWalk, root: Any, **options: Any) -> str:
+        walks[root.__qualname__] += 1
+        return walk(self, root, **options)
+
+    def count_parse(text: str) -> ast.Module:
+        parsed[text] += 1
+        return parse(text)
+
+    class Recorded(Silent):
+        def warn(self, message: str) -> None:
+            warnings.append(message)
+
+    loaded = load_recipe_file(recipe)
+    monkeypatch.setattr(CodeWalk, "digest", count_walk)
+    monkeypatch.setattr(
+        user_code, "ast", types.SimpleNamespace(**{**vars(ast), "parse": count_parse})
+    )
+    work = Workspace(str(tmp_path / "work"))
+    survey = take_survey(loaded, workspace=work, progress=Recorded())
+    # Before functions run and after, because what they hold may have changed.
+    assert walks == {"read": 1, "<lambda>": 2}
+    stage(survey.recipe, work, survey.code)
+    fingerprint_details(survey)
+    # Once more each for workers and for the names of the parts.
+    assert walks == {"read": 3, "<lambda>": 3}
+    assert {text: n for text, n in parsed.items() if n > 1} == {}
+    assert sum("def of" in text for text in parsed) == 2
+    (warning,) = warnings
+    assert f"3 Python files, 2 of them in {package}. A library outside site-packages" in warning
+    assert "pip install, without -e" in warning

@@ -26,7 +26,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import RecipeError
-from snapshard.transforms.code.digest import code_digest, code_parts, step_digest
+from snapshard.transforms.code.digest import CodeHashes
 
 _RECIPE = '''
 """A recipe."""
@@ -169,12 +169,12 @@ def _write(folder: Path, changes: dict[str, tuple[str, str]] | None = None) -> P
 
 def _digest_of(path: Path) -> str:
     recipe = load_recipe_file(path)
-    return code_digest(recipe.prepare[0], folder=recipe.folder)
+    return CodeHashes(recipe.folder).function(recipe.prepare[0]).digest
 
 
 def _parts_of(path: Path) -> dict[str, str]:
     recipe = load_recipe_file(path)
-    return code_parts(recipe.prepare[0], folder=recipe.folder)
+    return CodeHashes(recipe.folder).parts(recipe.prepare[0])
 
 
 @pytest.fixture(scope="module")
@@ -298,10 +298,10 @@ def test_place_times_and_hash_seed_do_not_matter(tmp_path: Path, base: str) -> N
     os.utime(path, (1, 1))
     script = (
         "from snapshard.pipelines.recipe.shipping import load_recipe_file\n"
-        "from snapshard.transforms.code.digest import code_digest\n"
+        "from snapshard.transforms.code.digest import CodeHashes\n"
         "import sys\n"
         "recipe = load_recipe_file(sys.argv[1])\n"
-        "print(code_digest(recipe.prepare[0], folder=recipe.folder), end='')"
+        "print(CodeHashes(recipe.folder).function(recipe.prepare[0]).digest, end='')"
     )
     for seed in ("1", "2"):
         done = subprocess.run(
@@ -326,7 +326,7 @@ def _of(value: Any) -> str:
     def function() -> Any:
         return value
 
-    return code_digest(function, folder="")
+    return CodeHashes("").function(function).digest
 
 
 class _Color(enum.Enum):
@@ -579,10 +579,10 @@ def test_what_cannot_be_told_is_refused(tmp_path: Path, line: str, message: str 
     )
     recipe = load_recipe_file(path)
     if message is None:
-        assert code_digest(recipe.prepare[0], folder=recipe.folder)
+        assert CodeHashes(recipe.folder).function(recipe.prepare[0]).digest
         return
     with pytest.raises(RecipeError, match=message):
-        code_digest(recipe.prepare[0], folder=recipe.folder)
+        CodeHashes(recipe.folder).function(recipe.prepare[0])
 
 
 _CALLED = "def f(self, *_): return 1\n"
@@ -718,7 +718,7 @@ def _scaled(text: str, *changes: tuple[str, str]) -> str:
         text = text.replace(old, new)
     scope: dict[str, Any] = {"__name__": "typed_in"}
     exec(compile(textwrap.dedent(text), "<typed in>", "exec"), scope)
-    return code_digest(scope["f"], folder="")
+    return CodeHashes("").function(scope["f"]).digest
 
 
 _TYPED = """
@@ -761,15 +761,15 @@ def test_a_file_edited_after_it_was_loaded_does_not_stand_for_the_code(tmp_path:
     try:
         import edited_later  # type: ignore[import-not-found]
 
-        before = code_digest(edited_later.f, folder=str(tmp_path))
+        before = CodeHashes(str(tmp_path)).function(edited_later.f).digest
         path.write_text("def f(x):\n    return x + 2\n")
-        stale = code_digest(edited_later.f, folder=str(tmp_path))
+        stale = CodeHashes(str(tmp_path)).function(edited_later.f).digest
         del sys.modules["edited_later"]
         import edited_later as fresh
 
         os.utime(path, (1, 1))
         importlib.reload(fresh)
-        assert stale != code_digest(fresh.f, folder=str(tmp_path))
+        assert stale != CodeHashes(str(tmp_path)).function(fresh.f).digest
         assert before != stale
     finally:
         sys.path.remove(str(tmp_path))
@@ -785,9 +785,9 @@ def test_a_recipe_that_reads_its_own_file_counts_by_the_code_that_ran(tmp_path: 
     path = tmp_path / "recipe.py"
     path.write_text(text)
     recipe = load_recipe_file(path)
-    before = code_digest(recipe.prepare[0], folder=recipe.folder)
+    before = CodeHashes(recipe.folder).function(recipe.prepare[0]).digest
     path.write_text(text.replace("x + 1", "x + 2"))
-    assert code_digest(recipe.prepare[0], folder=recipe.folder) == before
+    assert CodeHashes(recipe.folder).function(recipe.prepare[0]).digest == before
 
 
 def _factories() -> list[Any]:
@@ -803,8 +803,8 @@ def _factories() -> list[Any]:
 
 
 def test_what_factories_make() -> None:
-    digests = [code_digest(function, folder="") for function in _factories()]
-    assert digests == [code_digest(function, folder="") for function in _factories()]
+    digests = [CodeHashes("").function(function).digest for function in _factories()]
+    assert digests == [CodeHashes("").function(function).digest for function in _factories()]
     assert len(set(digests)) == 6
 
 
@@ -858,11 +858,11 @@ def test_a_bare_module_counts_as_a_whole(tmp_path: Path) -> None:
 def test_built_in_steps_count_by_their_settings() -> None:
     decode, resize = ss.images.decode("image"), ss.images.resize("image", (64, 64))
     digests = {
-        step_digest(step, folder="")
+        CodeHashes("").step_digest(step)
         for step in (decode, resize, ss.images.resize("image", (64, 32)), ss.images.decode("other"))
     }
     assert len(digests) == 4
-    assert step_digest(ss.images.decode("image"), folder="/elsewhere") in digests
+    assert CodeHashes("/elsewhere").step_digest(ss.images.decode("image")) in digests
 
 
 def test_steps_of_the_users_own_count_by_code_and_settings(tmp_path: Path) -> None:
@@ -884,7 +884,7 @@ def test_steps_of_the_users_own_count_by_code_and_settings(tmp_path: Path) -> No
     def of(old: str = "", new: str = "") -> str:
         path.write_text(textwrap.dedent(text).replace(old, new))
         recipe = load_recipe_file(path)
-        return step_digest(recipe.prepare[0], folder=recipe.folder)
+        return CodeHashes(recipe.folder).step_digest(recipe.prepare[0])
 
     assert of() == of("def features", "# so\n    def features")
     assert len({of(), of("Scale(2)", "Scale(3)"), of("] * self.by", "] / self.by")}) == 3

@@ -32,7 +32,7 @@ from ...schemas.recipe import Recipe, StepTraits
 from .. import storage
 from ..storage.opened_source import open_source
 from ..storage.unchanged import Identity, file_digest, identity_of
-from .digest import CodeWalk, functions_of
+from .digest import CodeHashes, CodeWalk, functions_of
 from .user_code import PACKAGE, is_user_file, is_users_class
 
 _CHUNK_BYTES = 4 << 20
@@ -108,8 +108,12 @@ class HeldFiles:
                 _refuse_changed(name)
 
 
-def read_dependencies(recipe: Recipe) -> Dependencies:
+def read_dependencies(recipe: Recipe, code: CodeHashes) -> Dependencies:
     """Hashes what a recipe depends on in addition to its source.
+
+    Args:
+        recipe: The recipe.
+        code: The hashes of its functions.
 
     Raises:
         RecipeError: if a file does not exist or cannot be read, or a value cannot be hashed.
@@ -128,10 +132,9 @@ def read_dependencies(recipe: Recipe) -> Dependencies:
             files |= walk.files
         entries.append((name, content))
     for function in functions_in(recipe):
-        walk = CodeWalk(recipe.folder, declared=bool(recipe.depends_on))
-        walk.digest(function)
-        files |= walk.files
-        opaque += (f"{name_of(function)} uses {use}" for use in walk.opaque)
+        hashed = code.function(function)
+        files |= hashed.files
+        opaque += (f"{name_of(function)} uses {use}" for use in hashed.opaque)
     if opaque:
         loaded = _read_loaded(recipe, opaque[0])
         added = ((sha, _named(path, recipe)) for path, sha in loaded.items() if path not in files)

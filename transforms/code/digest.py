@@ -8,7 +8,7 @@ content. Everything else is refused, unless the recipe's ``depends_on`` names wh
 What nothing refers to does not count, nor do caches of functions and properties: the walk empties
 those that it meets.
 
-:func:`code_parts` names and digests each function, class and variable by itself, to report which
+``CodeHashes.parts`` names and digests each function, class and variable by itself, to report which
 one differs. Only digests, no values: a constant may be confidential.
 
 For example, ``def scale(record): return {"x": record["x"] * FACTOR}`` beside ``FACTOR = 2`` is two
@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import functools
 import inspect
 import os
 import sys
+import time
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +34,7 @@ from typing import Any
 
 from ...schemas.errors import RecipeError
 from ...schemas.fingerprint import digest
-from ...schemas.recipe import CrossStep, ExtractedSource, PrepareStep, Source, StepTraits
+from ...schemas.recipe import CrossStep, ExtractedSource, PrepareStep, Recipe, Source, StepTraits
 from .user_code import (
     Sources,
     as_built_in,
@@ -57,7 +59,6 @@ from .user_code import (
     is_users_function,
     library_name,
     moves,
-    normalised,
     own_functions,
     shared_generator_used,
     texts_in,
@@ -107,44 +108,121 @@ _NAMES = frozenset({"globals", "names"})
 """Fields of a record that map names to what they refer to: variables are separate parts."""
 
 
-def code_digest(function: Any, *, folder: str, declared: bool = False) -> str:
-    """The content hash (sha256, hex) of a user's callable.
+class CodeHashes:
+    """The hashes of a recipe's functions: each is walked once, each source file read once.
 
-    Args:
-        function: A function, lambda, method, partial, or instance of a class with ``__call__``.
-        folder: The recipe's folder: paths inside it count relative to it. Files that paths lead to
-            count by content.
-        declared: Whether the recipe has a ``depends_on``: if so, an object whose content cannot be
-            hashed counts by its type; ``read_dependencies`` adds what it may be made from.
-
-    Returns:
-        64 hex digits. Comments, formatting, the location and times of files, and what the function
-        does not refer to have no effect on it.
-
-    Raises:
-        RecipeError: if it refers to something whose content cannot be hashed (an open file, a
-            model), because a change to that would go unnoticed.
+    What a function refers to may change when it runs, so hashes that must not be older are taken
+    by :meth:`again`.
     """
-    return CodeWalk(folder, declared=declared).digest(function)
+
+    def __init__(self, folder: str, *, declared: bool = False) -> None:
+        """No function is hashed yet.
+
+        Args:
+            folder: The recipe's folder: paths inside it count relative to it. Files that paths lead
+                to count by content.
+            declared: Whether the recipe has a ``depends_on``: if so, an object whose content cannot
+                be hashed counts by its type; ``read_dependencies`` adds what it may be made from.
+        """
+        self._folder = folder
+        self._declared = declared
+        self._sources = Sources()
+        self._hashed: dict[int, tuple[Any, CodeHash]] = {}
+        self.seconds = 0.0
+        """How long it took."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> CodeHashes:
+        """Those of a recipe's functions."""
+        return cls(recipe.folder, declared=bool(recipe.depends_on))
+
+    def again(self) -> CodeHashes:
+        """Hashes that are computed anew, of source files that are read already."""
+        hashes = CodeHashes(self._folder, declared=self._declared)
+        hashes._sources = self._sources
+        return hashes
+
+    @property
+    def source_files(self) -> list[str]:
+        """The files whose code is part of the hashes."""
+        return self._sources.paths
+
+    def function(self, function: Any) -> CodeHash:
+        """The hash of a user's callable and everything that it refers to.
+
+        Args:
+            function: A function, lambda, method, partial, or instance of a class with ``__call__``.
+
+        Returns:
+            Comments, formatting, the location and times of files, and what the function does not
+            refer to have no effect on it.
+
+        Raises:
+            RecipeError: if it refers to something whose content cannot be hashed (an open file, a
+                model), because a change to that would go unnoticed.
+        """
+        if id(function) not in self._hashed:
+            started = time.perf_counter()
+            walk = CodeWalk(self._folder, declared=self._declared, sources=self._sources)
+            hashed = CodeHash(walk.digest(function), walk.files, tuple(walk.opaque))
+            self._hashed[id(function)] = function, hashed
+            self.seconds += time.perf_counter() - started
+        return self._hashed[id(function)][1]
+
+    def step_digest(self, step: Any) -> str:
+        """The content hash (sha256, hex) of a prepare step.
+
+        A built-in step counts by its class's name, ``settings()``, and the code of functions that
+        it calls; one of the user's own also by its code; a function as in :meth:`function`.
+
+        Raises:
+            RecipeError: as :meth:`function` does.
+        """
+        if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
+            parts = {"step": library_name(type(step)), "settings": step.settings()}
+            code = [self.function(function).digest for function in StepTraits.of(step).functions]
+            return digest({**parts, "functions": code} if code else parts)
+        return self.function(step).digest
+
+    def source_settings(self, source: Source) -> dict[str, object]:
+        """A source as plain JSON: its class's name, its settings, and digests of its functions.
+
+        Raises:
+            RecipeError: as :meth:`function` does.
+        """
+        described = {"type": type(source).__name__, **source.settings()}
+        code = [self.function(function).digest for function in functions_of(source)]
+        return {**described, "functions": code} if code else described
+
+    def parts(self, function: Any) -> dict[str, str]:
+        """Digests of everything that a user's callable refers to, itself included, by name.
+
+        Returns:
+            ``"recipe.py: scale" -> 16 hex digits``, sorted by name; empty for more than MAX_PARTS.
+            Files are named relative to the recipe's folder. If the hashes of two functions differ,
+            so does one of these, unless only the order of their content differs.
+
+        Raises:
+            RecipeError: as :meth:`function` does.
+        """
+        walk = _PartsWalk(self._folder, declared=self._declared, sources=self._sources)
+        found = walk.parts(function)
+        return found if len(found) <= MAX_PARTS else {}
 
 
-def step_digest(step: Any, *, folder: str, declared: bool = False) -> str:
-    """The content hash (sha256, hex) of a prepare step.
+@dataclasses.dataclass(frozen=True)
+class CodeHash:
+    """The hash of a user's callable.
 
-    A built-in step counts by its class's name, ``settings()``, and the code of functions that it
-    calls; one of the user's own also by its code; a function as in :func:`code_digest`.
-
-    Raises:
-        RecipeError: as :func:`code_digest` does.
+    Attributes:
+        digest: 64 hex digits.
+        files: The files that its paths lead to: absolute path -> sha256, hex.
+        opaque: Objects whose content cannot be hashed, as messages name them.
     """
-    if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
-        parts = {"step": library_name(type(step)), "settings": step.settings()}
-        code = [
-            code_digest(function, folder=folder, declared=declared)
-            for function in StepTraits.of(step).functions
-        ]
-        return digest({**parts, "functions": code} if code else parts)
-    return code_digest(step, folder=folder, declared=declared)
+
+    digest: str
+    files: Mapping[str, str]
+    opaque: tuple[str, ...]
 
 
 class CodeWalk:
@@ -155,11 +233,13 @@ class CodeWalk:
     which differ from process to process, do not matter.
     """
 
-    def __init__(self, folder: str, *, declared: bool = False) -> None:
+    def __init__(
+        self, folder: str, *, declared: bool = False, sources: Sources | None = None
+    ) -> None:
         self._values = Values(folder, alone=self._alone)
         self._declared = declared
         self._hashes_alone: dict[int, Json] = {}
-        self._sources = Sources()
+        self._sources = Sources() if sources is None else sources
         self._records: list[Json] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []
@@ -298,9 +378,10 @@ class CodeWalk:
         name = function.__qualname__
         names = global_names(code)
         record: dict[str, Json] = {"kind": "function"}
-        if attribute := unseen_read(code if node is None else node):
+        form = None if node is None else self._sources.form(node)
+        if attribute := unseen_read(code) if form is None else form.unseen:
             raise RecipeError(_UNSEEN.format(name=name, attribute=attribute))
-        if node is None:
+        if node is None or form is None:
             record["code"] = code_json(code, function.__doc__)
             record["imports"] = [
                 self._module_named(imported, function.__globals__)
@@ -310,13 +391,13 @@ class CodeWalk:
                 raise RecipeError(_COMPUTED_IMPORT.format(name=name))
         else:
             _refuse_random(node, function.__globals__, name)
-            record["code"] = normalised(node)
+            record["code"] = form.text
             record["imports"] = self._imports_in(node, function)
             if called := self._called_imports(node, function.__globals__, name):
                 record["called imports"] = called
             decorators = getattr(node, "decorator_list", [])
             names |= {n for decorator in decorators for n in free_names(ast.Expr(decorator))}
-        if files := self._values.files_named(texts_in(code if node is None else node)):
+        if files := self._values.files_named(texts_in(code) if form is None else form.strings):
             record["files"] = files
         record["globals"] = self._names(names, function.__globals__, node)
         record["closure"] = self._closure(function, name)
@@ -486,13 +567,17 @@ class CodeWalk:
         for node in nodes:
             _refuse_random(node, scope, cls.__qualname__)
         if nodes:
-            record["code"] = [normalised(node) for node in nodes]
+            forms = [self._sources.form(node) for node in nodes]
+            record["code"] = [form.text for form in forms]
             called = [i for n in nodes for i in self._called_imports(n, scope, cls.__qualname__)]
             if called:
                 record["called imports"] = called
-            if files := self._values.files_named({t for n in nodes for t in texts_in(n)}):
+            if files := self._values.files_named({text for form in forms for text in form.strings}):
                 record["files"] = files
-            record["globals"] = [self._names(free_names(n), scope, n) for n in nodes]
+            record["globals"] = [
+                self._names(form.free_names, scope, node)
+                for form, node in zip(forms, nodes, strict=True)
+            ]
             record["closures"] = [
                 [name, self._closure(method, f"{cls.__qualname__}.{name}")]
                 for name, method in sorted(methods.items())
@@ -584,49 +669,11 @@ def functions_of(source: Source | ExtractedSource) -> tuple[Any, ...]:
     return (*found, source) if is_users_class(type(source)) else found
 
 
-def source_settings(source: Source, *, folder: str, declared: bool = False) -> dict[str, object]:
-    """The source as plain JSON: its class's name, its settings, and digests of its functions.
-
-    Args:
-        source: The source of a recipe.
-        folder: The recipe's folder.
-        declared: Whether the recipe has a ``depends_on``.
-
-    Raises:
-        RecipeError: if a function refers to what cannot be hashed, as in ``code_digest``.
-    """
-    described = {"type": type(source).__name__, **source.settings()}
-    code = [
-        code_digest(function, folder=folder, declared=declared) for function in functions_of(source)
-    ]
-    return {**described, "functions": code} if code else described
-
-
-def code_parts(function: Any, *, folder: str, declared: bool = False) -> dict[str, str]:
-    """Digests of everything that a user's callable refers to, itself included, by name.
-
-    Args:
-        function: As for ``code_digest``.
-        folder: The recipe's folder: files are named relative to it.
-        declared: Whether the recipe has a ``depends_on``.
-
-    Returns:
-        ``"recipe.py: scale" -> 16 hex digits``, sorted by name; empty for more than MAX_PARTS.
-        If the ``code_digest`` of two functions differs, so does one of these, unless only the
-        order of their content differs.
-
-    Raises:
-        RecipeError: as ``code_digest`` does.
-    """
-    found = _PartsWalk(folder, declared=declared).parts(function)
-    return found if len(found) <= MAX_PARTS else {}
-
-
 class _PartsWalk(CodeWalk):
     """A walk that keeps the name of each record, and the value of each variable."""
 
-    def __init__(self, folder: str, *, declared: bool = False) -> None:
-        super().__init__(folder, declared=declared)
+    def __init__(self, folder: str, *, declared: bool, sources: Sources) -> None:
+        super().__init__(folder, declared=declared, sources=sources)
         self._roots = [os.path.abspath(folder), os.path.realpath(folder)] if folder else []
         self._labels: dict[int, str] = {}
         self._objects: dict[int, str] = {}

@@ -154,11 +154,22 @@ def user_modules() -> list[ModuleType]:
 
 
 class Sources:
-    """Parsed source files, each read once."""
+    """Parsed source files, each read once, and the definitions found in them."""
 
     def __init__(self) -> None:
         self._trees: dict[str, ast.Module | None] = {}
         self._codes: dict[str, list[CodeType]] = {}
+        self._found: dict[int, tuple[CodeType, ast.AST | None]] = {}
+        self._forms: dict[int, NormalForm] = {}
+
+    @property
+    def paths(self) -> list[str]:
+        """The files that were read, in order."""
+        return [path for path, tree in self._trees.items() if tree is not None]
+
+    def form(self, node: ast.AST) -> NormalForm:
+        """The normal form of a definition in these sources."""
+        return self._forms.setdefault(id(node), NormalForm(node))
 
     def module(self, names: Mapping[str, Any]) -> ast.Module | None:
         """The source of the module with this namespace; None if there is none."""
@@ -179,7 +190,12 @@ class Sources:
         was edited since, or the text of a notebook is gone.
         """
         code = function.__code__
-        tree = self._tree(code.co_filename, function.__globals__)
+        if id(code) not in self._found:
+            self._found[id(code)] = code, self._find_function(code, function.__globals__)
+        return self._found[id(code)][1]
+
+    def _find_function(self, code: CodeType, names: Mapping[str, Any]) -> ast.AST | None:
+        tree = self._tree(code.co_filename, names)
         if tree is None or not any(_same_code(code, c) for c in self._codes[code.co_filename]):
             return None
         if code.co_name == "<lambda>":
@@ -290,19 +306,15 @@ def imported_names(code: CodeType) -> set[str]:
     }
 
 
-def texts_in(code: ast.AST | CodeType) -> set[str]:
-    """The strings in some code; of a source text, without docstrings."""
-    if isinstance(code, CodeType):
-        constants = [constant for inner in _nested(code) for constant in inner.co_consts]
-    else:
-        nodes = ast.walk(stripped(code))
-        constants = [part.value for part in nodes if isinstance(part, ast.Constant)]
+def texts_in(code: CodeType) -> set[str]:
+    """The strings in some compiled code."""
+    constants = [constant for inner in _nested(code) for constant in inner.co_consts]
     return {constant for constant in constants if isinstance(constant, str)}
 
 
 def free_names(node: ast.AST) -> set[str]:
     """Names that a definition or statement reads from its surroundings."""
-    module: Any = ast.Module(body=[stripped(node)], type_ignores=[])  # type: ignore[list-item]
+    module: Any = ast.Module(body=[_stripped(node)], type_ignores=[])  # type: ignore[list-item]
     table = symtable.symtable(ast.unparse(ast.fix_missing_locations(module)), "<node>", "exec")
     names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
     waiting = list(table.get_children())
@@ -428,12 +440,49 @@ def _same_constant(a: object, b: object) -> bool:
     )
 
 
-def normalised(node: ast.AST) -> str:
-    """A text that is the same for equivalent code, however it is written."""
-    return ast.dump(stripped(node))
+class NormalForm:
+    """What has an effect in a definition or statement; each part is computed once."""
+
+    def __init__(self, node: ast.AST) -> None:
+        self._node = node
+
+    @functools.cached_property
+    def _stripped(self) -> ast.AST:
+        return _stripped(self._node)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """A text that is the same for equivalent code, however it is written."""
+        return ast.dump(self._stripped)
+
+    @functools.cached_property
+    def strings(self) -> set[str]:
+        """The strings in it, without docstrings."""
+        constants = (n.value for n in ast.walk(self._stripped) if isinstance(n, ast.Constant))
+        return {constant for constant in constants if isinstance(constant, str)}
+
+    @functools.cached_property
+    def free_names(self) -> set[str]:
+        """Names that it reads from its surroundings."""
+        return free_names(self._stripped)
+
+    @functools.cached_property
+    def unseen(self) -> str | None:
+        """An attribute by which it reads what its hash leaves out, as ``__doc__``."""
+        names = {
+            part.id if isinstance(part, ast.Name) else part.attr
+            for part in ast.walk(self._node)
+            if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load)
+        }
+        names |= {
+            f"{part.value.id}.{part.attr}"
+            for part in ast.walk(self._node)
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
+        }
+        return min(_UNSEEN & (names | self.strings), default=None)
 
 
-def stripped(node: ast.AST) -> ast.AST:
+def _stripped(node: ast.AST) -> ast.AST:
     """A copy of a definition or statement without the parts that have no effect."""
     stripped: ast.AST = _Normaliser().visit(copy.deepcopy(node))
     return stripped
@@ -652,21 +701,9 @@ def shared_generator_used(node: ast.AST, scope: Mapping[str, Any]) -> str | None
     return None
 
 
-def unseen_read(code: ast.AST | CodeType) -> str | None:
-    """An attribute by which some code reads what its hash leaves out, as ``__doc__``."""
-    if isinstance(code, CodeType):
-        names = {name for inner in _nested(code) for name in inner.co_names}
-    else:
-        names = {
-            part.id if isinstance(part, ast.Name) else part.attr
-            for part in ast.walk(code)
-            if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load)
-        }
-        names |= {
-            f"{part.value.id}.{part.attr}"
-            for part in ast.walk(code)
-            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
-        }
+def unseen_read(code: CodeType) -> str | None:
+    """An attribute by which compiled code reads what its hash leaves out, as ``__doc__``."""
+    names = {name for inner in _nested(code) for name in inner.co_names}
     return min(_UNSEEN & (names | texts_in(code)), default=None)
 
 

@@ -24,7 +24,7 @@ from snapshard.schemas.features import (
     Text,
 )
 from snapshard.schemas.recipe import StepTraits
-from snapshard.transforms.code.digest import step_digest
+from snapshard.transforms.code.digest import CodeHashes
 from snapshard.transforms.prepare.engine.program import StepRunner
 
 FEATURES = {
@@ -327,7 +327,7 @@ def digests(tmp_path: Any, *, limit: int, comment: str = "pass") -> list[str]:
     path.write_text(CODE.format(limit=limit, comment=comment))
     names: dict[str, Any] = {"__file__": str(path), "__name__": "__main__"}
     exec(compile(path.read_text(), str(path), "exec"), names)
-    return [step_digest(step, folder=str(tmp_path)) for step in names["steps"]]
+    return [CodeHashes(str(tmp_path)).step_digest(step) for step in names["steps"]]
 
 
 def test_functions_in_steps_are_in_the_fingerprint(tmp_path: Any) -> None:

@@ -16,6 +16,7 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Scalar, Sequence, Tensor, Text
 from snapshard.schemas.recipe import StepTraits
+from snapshard.transforms.code.digest import CodeHashes
 from snapshard.transforms.prepare.engine.chain import (
     digest_with_files,
     read_step_files,
@@ -146,7 +147,9 @@ def test_a_vocabulary_file_counts_by_content(kitchen: Any, tmp_path: Path) -> No
     recipes = [recipe(folder, step) for folder in folders] + [recipe(folders[2], elsewhere)]
     for made in recipes:
         read_step_files(made)
-    one, two, three, four = (digest_with_files(made.prepare[0], made) for made in recipes)
+    one, two, three, four = (
+        digest_with_files(made.prepare[0], made, CodeHashes.of(made)) for made in recipes
+    )
     assert one == two == four
     assert one != three
     (bound,) = with_files(recipes[0].prepare, recipes[0])
@@ -155,7 +158,7 @@ def test_a_vocabulary_file_counts_by_content(kitchen: Any, tmp_path: Path) -> No
     # An edited file is read again.
     (folders[0] / "words.txt").write_bytes(b"dog\n")
     read_step_files(recipes[0])
-    assert digest_with_files(recipes[0].prepare[0], recipes[0]) != one
+    assert digest_with_files(recipes[0].prepare[0], recipes[0], CodeHashes.of(recipes[0])) != one
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from ....schemas.features import (
 )
 from ....schemas.recipe import PrepareStep, Recipe, RecordFn, StepTraits
 from ...code.dependencies import running
-from ...code.digest import step_digest
+from ...code.digest import CodeHashes
 from ...code.graph_operations import refuse_python, refuse_random, refuse_writes
 from ...code.user_code import is_users_class
 from ...storage.opened_source import open_source
@@ -411,18 +411,18 @@ def with_files(steps: Iterable[_Step], recipe: Recipe) -> tuple[_Step, ...]:
     return tuple(made)
 
 
-def digest_with_files(step: object, recipe: Recipe) -> str:
+def digest_with_files(step: object, recipe: Recipe, code: CodeHashes) -> str:
     """The sha256 (hex) of a step and the contents of its files.
 
     Raises:
-        RecipeError: as ``step_digest``.
+        RecipeError: as ``CodeHashes.step_digest``.
     """
-    code = step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))
+    digest = code.step_digest(step)
     files = StepTraits.of(step).files
     if not files:
-        return code
+        return digest
     contents = [hashlib.sha256(recipe.contents[url]).hexdigest() for url in files]
-    return hashlib.sha256("\n".join([code, *contents]).encode()).hexdigest()
+    return hashlib.sha256("\n".join([digest, *contents]).encode()).hexdigest()
 
 
 def _read(url: str, step: object, *, folder: str) -> bytes:
