@@ -362,6 +362,32 @@ class TestEncodedImages:
             assert (pixels == decode_pixels(tf.constant(content), channels).numpy()).all(), number
             assert (pixels == decode_image(content, channels)).all(), number
 
+    @pytest.mark.parametrize("formats", [["jpeg", "webp"], ["jpeg"], []])
+    def test_a_tensorflow_without_webp(
+        self,
+        tmp_path: Path,
+        formats: list[str],
+        write_snapshot: WriteSnapshot,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """As TensorFlow 2.16 and 2.18, on which unknown formats must not need the operation."""
+        monkeypatch.delattr(tf.image, "decode_webp")
+        record = self.record(encode(gradient(16, 16), "JPEG"))
+        told = {"image_formats": {"image": frozenset(formats)}}
+        reader = write_snapshot(tmp_path, self.FEATURES, {"train": [[record]]}, **told)
+        if "webp" in formats:
+            with pytest.raises(
+                ValueError, match=r"'image' has WebP.*install TensorFlow 2\.21, pass"
+            ):
+                reader.dataset("train", 1, image_size=(16, 16))
+            found = next(iter(reader.dataset("train", 1, decode=False)))
+            assert found["image"].numpy()[0] == record["image"]
+            labels = reader.dataset("train", 1, columns=["label"])
+            assert next(iter(labels))["label"].numpy() == 1
+        else:
+            found = next(iter(reader.dataset("train", 1, image_size=(16, 16))))
+            assert found["image"].shape == (1, 16, 16, 3)
+
     @pytest.mark.slow
     @pytest.mark.parametrize("size", [None, (10, 12)])
     def test_images_of_one_size_need_no_image_size(

@@ -12,7 +12,10 @@ from .kinds import is_clip
 
 Size = tuple[int, int]
 _FORMATS = ("jpeg", "cmyk", "png", "gif", "bmp", "webp")
-"""Possible formats of encoded images; "cmyk" means JPEGs of four components."""
+"""Possible formats of encoded images; "cmyk" means JPEGs of four components …"""
+if not hasattr(tf.image, "decode_webp"):
+    _FORMATS = _FORMATS[:-1]
+"""… and TensorFlow 2.16 and 2.18 have no WebP."""
 
 
 def image_batch(name: str, parts: list[Any], size: Size) -> Any:

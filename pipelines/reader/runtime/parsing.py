@@ -206,7 +206,8 @@ def _image_sizes(
     """(height, width) of the images, by feature name.
 
     Raises:
-        ValueError: if ``image_size`` is invalid, or missing although images differ in size.
+        ValueError: if ``image_size`` is invalid, or missing although images differ in size; if
+            this TensorFlow cannot decode the images.
     """
     sides = tf.nest.flatten(image_size)
     valid = [side for side in sides if hasattr(side, "__index__") and 0 < side < 2**16]
@@ -222,6 +223,13 @@ def _image_sizes(
             raise ValueError(
                 f"The images of {name!r} differ in size: pass image_size=(h, w), or decode=False "
                 "for an augment= that crops them."
+            )
+        formats = facts.IMAGE_FORMATS.get(name, ())
+        if needs_size and "webp" in formats and not hasattr(tf.image, "decode_webp"):
+            raise ValueError(
+                f"{name!r} has WebP images, which TensorFlow {tf.__version__} cannot decode: "
+                "install TensorFlow 2.21, pass decode=False or other columns=, read with "
+                "reader.arrays and Pillow, or store pixels (ss.images.decode in the recipe)."
             )
     return sizes
 
