@@ -253,6 +253,11 @@ def is_time(feature: Feature) -> bool:
 def time_advice(name: str, feature: Feature) -> str:
     """How to fix a feature that is not a time, for messages."""
     form = tensor_form(feature)
+    if form is not None and form.shape == () and form.dtype.startswith("float"):
+        return (
+            f"Declare it in types= of the source: {{{written(name)}: ss.Timestamp(…)}}, or "
+            f'{{{written(name)}: "int64"}} if it holds whole numbers.'
+        )
     if form is None or form.shape != () or form.dtype not in ("string", "uint64"):
         return "Name a feature of times."
     if form.dtype == "uint64":

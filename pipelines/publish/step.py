@@ -61,7 +61,7 @@ from ..prepare.step import Prepared
 from ..reader.emit import LATEST_READER_FILE, ReaderFacts, emit_reader
 from ..snapshot import Snapshot, read_latest
 from ..survey.fingerprint_details import fingerprint_details, list_inputs
-from ..survey.stages import label_of
+from ..survey.stages import label_of, times_of
 from ..survey.survey import Survey
 from ..write.step import Written
 from .serving import put_serving
@@ -350,6 +350,7 @@ def _put_files(
             fingerprint=survey.fingerprint,
             features=settings.final,
             label=settings.label,
+            times=times_of(survey.recipe, settings.final),
             compression=settings.compression,
             num_examples=num_examples,
             limit=limit,

@@ -76,6 +76,8 @@ class ReaderFacts:
     """Features of the examples."""
     label: str | None
     """The feature to predict, if there is one."""
+    times: tuple[str, ...] = ()
+    """Features that say when a record was: no inputs unless they are named."""
     compression: str
     """Compression of the shards: "none" or "gzip"."""
     num_examples: Mapping[str, int]
@@ -150,6 +152,7 @@ def _assignments(facts: ReaderFacts) -> Iterator[str]:
             split: list(facts.shard_checksums.get(split, ())) for split in facts.num_examples
         },
         "LABEL: str | None": facts.label,
+        "TIMES: list[str]": list(facts.times),
         "CLASS_NAMES: list[str] | None": class_names,
         "CLASS_SHARES: list[float]": shares,
         "CLASS_WEIGHTS: list[float]": weights,

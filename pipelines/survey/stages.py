@@ -21,6 +21,7 @@ from ...schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn, SortedRe
 from ...schemas.splits import KEY_SPACE, Splits
 from ...transforms.prepare.engine.chain import output_features, stored_features, with_files
 from ...transforms.prepare.records import Rename
+from ...transforms.prepare.series import Windows
 from ...transforms.prepare.tables import Stack
 from ...transforms.runs.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from ...transforms.runs.keys import order_by_key
@@ -140,6 +141,22 @@ def label_of(recipe: Recipe, features: Features) -> str | None:
     # A function may make the source's label again, after a step that renamed it.
     names = [recipe.label, *names, recipe.source.label]
     return next((name for name in names if name in features), None)
+
+
+def times_of(recipe: Recipe, features: Features) -> tuple[str, ...]:
+    """Features that only say when a record was: no inputs of a model unless they are named.
+
+    What a ``preprocessing_fn`` returns was named.
+    """
+    names: list[str] = []
+    for step in recipe.prepare:
+        if isinstance(step, Rename):
+            names = [step.names.get(name, name) for name in names]
+        elif isinstance(step, Windows) and step.time not in step.names:
+            names.append(step.time)
+    if recipe.preprocessing_fn is not None or recipe.transform_from is not None:
+        return ()
+    return tuple(name for name in names if name in features)
 
 
 def check_label(recipe: Recipe, features: Iterable[str]) -> None:

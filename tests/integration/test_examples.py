@@ -81,6 +81,8 @@ def assert_windows(lab: Any, snapshot: ss.Snapshot, table: Path) -> None:
         found[split].append(window)
     assert {split: sorted(windows) for split, windows in found.items()} == wanted
     assert snapshot.manifest.label == "target"
+    inputs, _ = snapshot.reader().dataset("train", 8, as_supervised=True).element_spec
+    assert inputs.shape.as_list() == [None, 12]  # the time is no input
 
 
 def test_text_packed_into_rows(lab: Any, tmp_path: Path, examples: Path) -> None:

@@ -366,3 +366,20 @@ def test_keras_weighs_examples(reader: types.ModuleType) -> None:
         ((x, y, weights),) = batches
         errors = (x.numpy() - y.numpy()) ** 2 * weights.numpy()
         assert model.evaluate(batches, verbose=0) == pytest.approx(errors.mean(), rel=1e-5)
+
+
+def test_a_time_is_an_input_only_if_it_is_named(
+    tmp_path: Path, write_snapshot: WriteSnapshot
+) -> None:
+    features: Features = {"x": Tensor("float32", (3,)), "t": Scalar("int64"), "y": Scalar("int64")}
+    encoded = [encode_example({"x": [n, n, n], "t": n, "y": n}, features) for n in range(NUM)]
+    reader = write_snapshot(tmp_path, features, {"train": [encoded]}, label="y", times=("t",))
+
+    def inputs(**options: Any) -> Any:
+        found = reader.dataset("train", 8, **options).element_spec[0]
+        return {*found} if isinstance(found, dict) else found.shape.as_list()
+
+    assert inputs(as_supervised=True) == inputs(as_supervised="y") == [None, 3]
+    assert inputs(as_supervised=True, columns=["x", "t", "y"]) == {"x", "t"}
+    assert inputs(as_supervised=(("x", "t"), "y")) == {"x", "t"}
+    assert {*reader.dataset("train", 8).element_spec} == {"x", "t", "y"}

@@ -24,6 +24,7 @@ from ...schemas.errors import RecipeError, Reject
 from ...schemas.features import (
     Feature,
     Features,
+    Scalar,
     Tensor,
     TensorForm,
     is_time,
@@ -67,13 +68,13 @@ class Windows(BuiltIn):
     prefix_bytes = _GROUP_BYTES + 8
 
     def __post_init__(self) -> None:
-        """Checks names, sizes, and that target and horizon are given together."""
+        """Checks names, sizes, and that a horizon has a target."""
         if not self.names or len(set(self.names)) != len(self.names):
             raise ValueError("expected at least one feature, each only once")
-        if self.size + self.horizon < 2:
+        if self.horizon and self.target is None:
+            raise ValueError("horizon= needs target=: what to predict")
+        if self.size + self._num_ahead < 2:
             raise ValueError("size=1 without a target: a window of one row is the row itself")
-        if (self.target is None) != (self.horizon == 0):
-            raise ValueError("target= and horizon= require each other: what to predict, how far")
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
@@ -89,7 +90,12 @@ class Windows(BuiltIn):
     @property
     def span(self) -> int:
         """Rows from the first to the last of a window, including the target."""
-        return (self.size + self.horizon - 1) * self.stride + 1
+        return (self.size + self._num_ahead - 1) * self.stride + 1
+
+    @property
+    def _num_ahead(self) -> int:
+        """Rows of the target: one, as a single value, if there is no horizon."""
+        return self.horizon or int(self.target is not None)
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -103,7 +109,7 @@ class Windows(BuiltIn):
             if name in self.names:
                 after[name] = Tensor(form.dtype, (self.size, *form.shape))
             if name == self.target:
-                after[TARGET] = Tensor(form.dtype, (self.horizon, *form.shape))
+                after[TARGET] = self._target(form)
         if self.target is not None and TARGET in self.names:
             raise RecipeError(
                 f"prepare: {self!r}: {TARGET!r} is reserved for the target. Rename the feature."
@@ -119,8 +125,9 @@ class Windows(BuiltIn):
             group = self._feature(self.group, features)
             if not is_countable(group):
                 raise RecipeError(
-                    f"prepare: {self!r}: group={self.group!r} is {group}, expected a class, a "
-                    "string or an integer."
+                    f"prepare: {self!r}: group={self.group!r} is {written(group)}, expected a "
+                    "class, a string or an integer. Declare it in types= of the source: "
+                    f'{{{written(self.group)}: "string"}}.'
                 )
             after.setdefault(self.group, group)
         return after
@@ -184,7 +191,7 @@ class Windows(BuiltIn):
         """The wire columns of the windows that start at some rows."""
         arrays: dict[str, pa.Array] = {}
         inputs = starts[:, None] + np.arange(self.size) * self.stride
-        ahead = starts[:, None] + np.arange(self.size, self.size + self.horizon) * self.stride
+        ahead = starts[:, None] + np.arange(self.size, self.size + self._num_ahead) * self.stride
         last = pa.array(inputs[:, -1] if len(starts) else starts)
         for name, feature in after.items():
             source = self.target if name == TARGET and self.target is not None else name
@@ -299,6 +306,11 @@ class Windows(BuiltIn):
         kept = (heads == last) & (ends - np.arange(len(rows.ids)) < self.span)
         return rows.take(np.flatnonzero(kept))
 
+    def _target(self, form: TensorForm) -> Feature:
+        if self.horizon:
+            return Tensor(form.dtype, (self.horizon, *form.shape))
+        return Tensor(form.dtype, form.shape) if form.shape else Scalar(form.dtype)
+
     def _group_hashes(self, columns: Any, features: Features) -> npt.NDArray[np.uint8]:
         """uint8[n, 16]: a hash of each record's group, of the empty string if it is missing."""
         num_records = columns.num_rows
@@ -347,7 +359,7 @@ def windows(
     """Cuts windows of rows that are consecutive in time, each within one group and one split.
 
     The rows of each group are sorted by time, across all files and blocks. Windows of ``size``
-    rows (and ``horizon`` more for the target) are cut from unbroken stretches. A stretch ends at a
+    rows (and those of the target) are cut from unbroken stretches. A stretch ends at a
     gap, and at a row in which a used feature is missing or NaN. A window's record id is that of its
     first row.
 
@@ -356,10 +368,12 @@ def windows(
             row: each becomes ``dtype[size, …]``.
         size: Rows per window.
         time: A Timestamp or an integer that orders the rows; the window keeps that of its last
-            row. If two rows of a group have the same time, the second is rejected.
+            row. If two rows of a group have the same time, the second is rejected. The reader's
+            ``as_supervised=True`` does not count it among the inputs, unless ``names`` has it.
         group: The feature that identifies the series; the window keeps it.
-        target: The feature to predict; it becomes ``target``, ``dtype[horizon, …]``.
-        horizon: Rows of the target, directly after the window.
+        target: The feature to predict; it becomes ``target``: its value in the row directly after
+            the window, or with ``horizon`` those of several rows.
+        horizon: Rows of the target, directly after the window: ``dtype[horizon, …]``.
         shift: Rows from the start of one window to the start of the next.
         stride: Rows from one element to the next, within a window and its target.
         max_gap: A longer time than this between two rows is a gap, in the unit of ``time``; None

@@ -78,8 +78,9 @@ def dataset(
             (``<name>_present``), its rate (``<name>/rate``), or the length of a list
             (``<name>_length``). None is all features, masks and rates.
         as_supervised: Yield (inputs, targets), as Keras expects them. True: the target is the
-            label, the inputs are all other features; a name: the target is that feature. Inputs
-            are then a dict, or a tensor if there is only one. (inputs, targets) names both, and
+            label, the inputs are all other features, except the time of windows, unless
+            ``columns`` names it; a name: the target is that feature. Inputs are then a dict, or a
+            tensor if there is only one. (inputs, targets) names both, and
             (inputs, targets, weights) the weight of each example: a name, as in ``columns``,
             yields a tensor, a tuple of names a dict, as in (("image", "age"), "label"). Nothing
             else enters the inputs.

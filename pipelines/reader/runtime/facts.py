@@ -16,6 +16,8 @@ LIMIT: int | None = None
 SHARD_CHECKSUMS: dict[str, list[int | None]] = {"train": [], "validation": [], "test": []}
 """Of each shard, by split: the masked CRC32C of its first record; with GZIP its content's CRC32."""
 LABEL: str | None = "label"
+TIMES: list[str] = ["at.time"]
+"""Features that say when a record was: no inputs of a model unless they are named."""
 CLASS_NAMES: list[str] | None = ["left", "right"]
 CLASS_SHARES: list[float] = [0.25, 0.75]
 CLASS_WEIGHTS: list[float] = [2.0, 0.666667]

@@ -11,11 +11,9 @@ from . import facts
 from .kinds import is_clip
 
 Size = tuple[int, int]
-_FORMATS = ("jpeg", "cmyk", "png", "gif", "bmp", "webp")
-"""Possible formats of encoded images; "cmyk" means JPEGs of four components …"""
-if not hasattr(tf.image, "decode_webp"):
-    _FORMATS = _FORMATS[:-1]
-"""… and TensorFlow 2.16 and 2.18 have no WebP."""
+_WEBP = ("webp",) if hasattr(tf.image, "decode_webp") else ()  # TensorFlow 2.16 and 2.18 have none
+_FORMATS = ("jpeg", "cmyk", "png", "gif", "bmp", *_WEBP)
+"""Possible formats of encoded images; "cmyk" means JPEGs of four components."""
 
 
 def image_batch(name: str, parts: list[Any], size: Size) -> Any:

@@ -127,6 +127,8 @@ def ask(
     taken = {name: None for side in others for name in _names(side)}
     _check_values(as_supervised, taken)
     if inputs is None:
+        if columns is None:
+            names = tuple(name for name in names if name not in facts.TIMES)
         inputs = _with_masks(tuple(name for name in names if name not in taken), bool(masks))
         if not inputs:
             which = "the label" if [*taken] == [facts.LABEL] else "the target"

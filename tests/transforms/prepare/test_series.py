@@ -79,7 +79,7 @@ def _expected(step: Windows, rows: list[Row]) -> tuple[dict[str, Any], set[str]]
                 inputs, ahead = picked[: step.size], picked[step.size :]
                 found[f"f#{inputs[0]}"] = (
                     [rows[i][0] for i in inputs],
-                    [rows[i][1] for i in ahead],
+                    [rows[i][1] for i in ahead] if step.horizon else rows[ahead[0]][1],
                     rows[inputs[-1]][2],
                     rows[inputs[-1]][3],
                 )
@@ -103,7 +103,7 @@ _ROWS = st.lists(
     rows=_ROWS,
     cuts=st.lists(st.integers(0, 60), max_size=4),
     size=st.integers(1, 4),
-    horizon=st.integers(1, 3),
+    horizon=st.integers(0, 3),
     shift=st.integers(1, 3),
     stride=st.integers(1, 2),
     max_gap=st.one_of(st.none(), st.integers(1, 4)),
@@ -155,7 +155,6 @@ def test_windows_are_those_of_a_plain_loop(
     [
         ({"size": 0}, "size"),
         ({"size": 1}, "row itself"),
-        ({"size": 2, "target": "y"}, "horizon"),
         ({"size": 2, "horizon": 2}, "target"),
     ],
 )
@@ -168,14 +167,30 @@ def test_unfit_arguments(arguments: dict[str, Any], message: str) -> None:
     ("step", "message"),
     [
         (windows("z", size=2, time="t"), "no feature 'z'"),
-        (windows("x", size=2, time="y"), "expected a time or an integer that int64 holds. Name a"),
+        (windows("x", size=2, time="y"), r"Declare it in types= of the source: .\"y\": ss\.Timest"),
+        (windows("x", size=2, time="v"), "expected a time or an integer that int64 holds. Name a"),
         (windows("x", size=2, time="u"), r'Cast it: ss.tables.cast\("u", "int64"\)'),
-        (windows("x", size=2, time="t", group="y"), "group='y'"),
+        (
+            windows("x", size=2, time="t", group="y"),
+            r"group='y' is .*types= of the source: ..y.: .string",
+        ),
     ],
 )
 def test_features_that_do_not_fit(step: Windows, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        step.features({**FEATURES, "u": ss.Scalar("uint64")})
+        step.features({**FEATURES, "u": ss.Scalar("uint64"), "v": ss.Tensor("int64", (2,))})
+
+
+def test_the_target_of_one_step_is_a_single_value() -> None:
+    features = {**FEATURES, "v": ss.Tensor("float32", (2,))}
+    for name, one, several in (
+        ("y", ss.Scalar("float64"), ss.Tensor("float64", (1,))),
+        ("v", ss.Tensor("float32", (2,)), ss.Tensor("float32", (1, 2))),
+    ):
+        step = windows("x", size=2, time="t", target=name)
+        assert step.features(features)["target"] == one
+        step = windows("x", size=2, time="t", target=name, horizon=1)
+        assert step.features(features)["target"] == several
 
 
 def test_splits_that_leak_are_refused() -> None:
