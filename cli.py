@@ -95,8 +95,8 @@ def build(
         int | None,
         typer.Option(
             min=1,
-            help="Number of worker processes; for engines other than direct, of elements processed "
-            "at once. (default: 1)",
+            help="Number of worker processes (direct) or of elements processed at once (flink, "
+            "spark), 1 by default; of machines at first (dataflow). No effect with prism.",
             metavar="N",
             show_default=False,
         ),

@@ -35,10 +35,10 @@ class Direct:
 
 @config_class
 class Prism:
-    """Prism, Beam's local engine: a Go program that runs next to this process.
+    """Prism, Beam's local engine: a Go program that runs next to this process, its worker.
 
     Args:
-        workers: Number of elements processed at once.
+        workers: No effect: Prism decides how many elements are processed at once.
         binary: Path of the program; by default ``prism`` on the PATH or in ``~/go/bin``.
         stall_timeout: Seconds without progress after which a build fails; 0 for no limit.
         beam_options: Additional Beam options, each as ``--name=value``.

@@ -1,5 +1,6 @@
 """What is said where an engine or its surroundings are missing: one sentence, and how to get it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.engines import runner_config
 from snapshard.runners import make_runner
+from snapshard.runners.prism import PrismRunner
 
 
 def check(config: Any) -> str:
@@ -109,3 +111,13 @@ def test_unknown_engine() -> None:
     with pytest.raises(ss.SnapshardError, match="has no setting 'flink_master'"):
         runner_config("spark", flink_master="a:1")
     assert runner_config("flink", flink_master="a:1") == ss.Flink(master="a:1")
+
+
+def test_prism_has_no_use_for_workers() -> None:
+    """As its docstring, ``--help`` and docs/engines.md say."""
+    one, many = (make_runner(ss.Prism(workers=n, binary=sys.executable)) for n in (1, 8))
+    assert isinstance(one, PrismRunner)
+    assert isinstance(many, PrismRunner)
+    assert one.engine_options() == many.engine_options()
+    assert one.server_command(1, "x") == many.server_command(1, "x")
+    assert "workers: No effect" in str(ss.Prism.__doc__)
