@@ -106,7 +106,8 @@ class Map:
 
     Args:
         function: From a dict of tensors, a record's features by name, to a dict of the new
-            record's features.
+            record's features. Those that it does not return are dropped: return
+            ``{**record, "length": …}`` to add one.
         batched: Whether the function also works on tensors with a leading batch dimension
             (``tf.RaggedTensor`` if lists vary in length), elementwise over records, which is a
             hundred times as fast on tables. Beware of functions like ``tf.exp``: the last bit of
@@ -230,15 +231,18 @@ def map_python(
 ) -> MapPython:
     """Adds or replaces features of each record with a plain Python function.
 
+    The function returns the new features only, and the record keeps all others. This differs from
+    :class:`map`, whose function returns the complete new record.
+
     Slower than TensorFlow, and not exported for serving. An exception rejects the record, with
     its message. The fingerprint covers everything that the function refers to; the function must
     be deterministic.
 
     Args:
         function: From a dict of NumPy values by name (``str`` for Text, ``bytes`` for other
-            strings and files, None for a missing value) to a dict of the values that ``features``
-            declares, None for a missing optional one. Other features are unchanged.
-        features: The features that the function returns.
+            strings and files, None for a missing value) to a dict of exactly the values that
+            ``features`` declares, None for a missing optional one.
+        features: The features that the function returns, new ones or in place of old ones.
         inputs: Names of the features that it reads; None for all of them, which is slow if there
             are images.
 

@@ -329,7 +329,10 @@ class _Caller:
             shown = (
                 sorted(map(str, result)) if isinstance(result, Mapping) else type(result).__name__
             )
-            raise SchemaError(f"the function returned {shown}, expected {sorted(outputs)}")
+            text = f"the function returned {shown}, expected {sorted(outputs)}"
+            if isinstance(result, Mapping) and set(result) > set(outputs):
+                text += ": only those that features= declares; the record keeps all others"
+            raise SchemaError(text)
         return {name: _array(name, feature, result[name]) for name, feature in outputs.items()}
 
 
