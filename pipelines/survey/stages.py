@@ -152,7 +152,7 @@ def times_of(recipe: Recipe, features: Features) -> tuple[str, ...]:
     for step in recipe.prepare:
         if isinstance(step, Rename):
             names = [step.names.get(name, name) for name in names]
-        elif isinstance(step, Windows) and step.time not in step.names:
+        elif isinstance(step, Windows) and step.time and step.time not in step.names:
             names.append(step.time)
     if recipe.preprocessing_fn is not None or recipe.transform_from is not None:
         return ()

@@ -1,9 +1,10 @@
-"""Steps on time series: windows of rows that are consecutive in time.
+"""Steps on time series: windows of rows that are consecutive in time, or in their file.
 
 Rows are sorted by group and time on disk, regardless of their file or block. The sort key holds 24
 bits of the group's hash and 40 bits that preserve the order of times, so the rows of a group are
 adjacent, and even a single long series is merged piece by piece. The prefix of the id holds the
-complete group hash and the exact time.
+complete group hash and the exact time. Without a time, it is the row's position in its file, and
+the file is part of what is hashed as the group.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Windows(BuiltIn):
 
     names: tuple[str, ...]
     size: _Positive
-    time: str
+    time: str | None = None
     group: str | None = None
     target: str | None = None
     horizon: Annotated[int, pydantic.Field(ge=0)] = 0
@@ -68,9 +69,11 @@ class Windows(BuiltIn):
     prefix_bytes = _GROUP_BYTES + 8
 
     def __post_init__(self) -> None:
-        """Checks names, sizes, and that a horizon has a target."""
+        """Checks names, sizes, that a horizon has a target, and a gap a time."""
         if not self.names or len(set(self.names)) != len(self.names):
             raise ValueError("expected at least one feature, each only once")
+        if self.max_gap is not None and self.time is None:
+            raise ValueError("max_gap= needs time=: what it measures")
         if self.horizon and self.target is None:
             raise ValueError("horizon= needs target=: what to predict")
         if self.size + self._num_ahead < 2:
@@ -78,9 +81,7 @@ class Windows(BuiltIn):
 
     def __repr__(self) -> str:
         """The step as written in a recipe."""
-        return call_text(
-            "ss.series.windows", *self.names, size=self.size, time=self.time, **changed(self)
-        )
+        return call_text("ss.series.windows", *self.names, size=self.size, **changed(self))
 
     @property
     def label(self) -> str | None:
@@ -114,13 +115,14 @@ class Windows(BuiltIn):
             raise RecipeError(
                 f"prepare: {self!r}: {TARGET!r} is reserved for the target. Rename the feature."
             )
-        kept = self._feature(self.time, features)
-        if not is_time(kept):
-            raise RecipeError(
-                f"prepare: {self!r}: time={self.time!r} is {written(kept)}, expected a time "
-                f"or an integer that int64 holds. {time_advice(self.time, kept)}"
-            )
-        after.setdefault(self.time, _required(kept))
+        if self.time is not None:
+            kept = self._feature(self.time, features)
+            if not is_time(kept):
+                raise RecipeError(
+                    f"prepare: {self!r}: time={self.time!r} is {written(kept)}, expected a time "
+                    f"or an integer that int64 holds. {time_advice(self.time, kept)}"
+                )
+            after.setdefault(self.time, _required(kept))
         if self.group is not None:
             group = self._feature(self.group, features)
             if not is_countable(group):
@@ -148,10 +150,13 @@ class Windows(BuiltIn):
     def order(
         self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
     ) -> tuple[Any, Any]:
-        """Sorts by group, then time."""
+        """Sorts by group, then time; without one, by file and group, then position in the file."""
         del seed
         groups = self._group_hashes(columns, features)
-        times = columns.column(self.time).fill_null(0).to_numpy()
+        if self.time is None:
+            groups, times = self._in_files(ids, groups)
+        else:
+            times = columns.column(self.time).fill_null(0).to_numpy()
         head = groups[:, :3].astype(np.uint64)
         keys = (head[:, 0] << 56) | (head[:, 1] << 48) | (head[:, 2] << 40) | _ordered_bits(times)
         exact = (times.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8")
@@ -213,8 +218,11 @@ class Windows(BuiltIn):
         prefixes = np.frombuffer(b"".join(part.prefixes.to_pylist()), np.uint8).reshape(
             -1, self.prefix_bytes
         )
-        times = part.columns.column(self.time)
-        missing = times.is_null().to_numpy(zero_copy_only=False)
+        exact = np.ascontiguousarray(prefixes[:, _GROUP_BYTES:]).view(">u8").reshape(-1)
+        times = (exact.astype(np.uint64) ^ np.uint64(1 << 63)).view(np.int64)
+        missing = np.zeros(len(times), bool)
+        if self.time is not None:
+            missing = part.columns.column(self.time).is_null().to_numpy(zero_copy_only=False)
         rejects += reject_rows(
             part.ids,
             np.flatnonzero(missing),
@@ -236,7 +244,7 @@ class Windows(BuiltIn):
         rows = _SeriesRows(
             ids=list(part.ids),
             groups=np.ascontiguousarray(prefixes[:, :_GROUP_BYTES]).view("S16").reshape(-1),
-            times=times.fill_null(0).to_numpy(),
+            times=times,
             splits=part.splits,
             complete=complete,
             positions=np.full(len(part.ids), -1, np.int64),
@@ -306,6 +314,32 @@ class Windows(BuiltIn):
         kept = (heads == last) & (ends - np.arange(len(rows.ids)) < self.span)
         return rows.take(np.flatnonzero(kept))
 
+    def _in_files(
+        self, ids: Sequence[str], groups: npt.NDArray[np.uint8]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """The groups, each divided by file, and the records' positions in their files.
+
+        Raises:
+            RecipeError: if a record has no position.
+        """
+        hashes: dict[tuple[str, bytes], bytes] = {}
+        divided, positions = [], []
+        for record_id, group in zip(ids, groups, strict=True):
+            path, _, position = record_id.rpartition("#")
+            if not path or not position.isdecimal():
+                raise RecipeError(
+                    f"prepare: {self!r}: record {record_id!r} is a file of its own, in no order. "
+                    "Name the feature that orders the records: time=."
+                )
+            key = path, group.tobytes()
+            if key not in hashes:
+                content = path.encode("utf-8", "surrogateescape") + b"\0" + key[1]
+                hashes[key] = blake2b(content, digest_size=_GROUP_BYTES).digest()
+            divided.append(hashes[key])
+            positions.append(int(position))
+        table = np.frombuffer(b"".join(divided), np.uint8).reshape(-1, _GROUP_BYTES)
+        return table, np.array(positions, np.int64)
+
     def _target(self, form: TensorForm) -> Feature:
         if self.horizon:
             return Tensor(form.dtype, (self.horizon, *form.shape))
@@ -348,7 +382,7 @@ class Windows(BuiltIn):
 def windows(
     *names: str,
     size: int,
-    time: str,
+    time: str | None = None,
     group: str | None = None,
     target: str | None = None,
     horizon: int = 0,
@@ -358,7 +392,8 @@ def windows(
 ) -> Windows:
     """Cuts windows of rows that are consecutive in time, each within one group and one split.
 
-    The rows of each group are sorted by time, across all files and blocks. Windows of ``size``
+    The rows of each group are sorted by time, across all files and blocks, or without ``time`` by
+    their position, within each file. Windows of ``size``
     rows (and those of the target) are cut from unbroken stretches. A stretch ends at a
     gap, and at a row in which a used feature is missing or NaN. A window's record id is that of its
     first row.
@@ -370,6 +405,7 @@ def windows(
         time: A Timestamp or an integer that orders the rows; the window keeps that of its last
             row. If two rows of a group have the same time, the second is rejected. The reader's
             ``as_supervised=True`` does not count it among the inputs, unless ``names`` has it.
+            None: the rows of each file are a series, in the order in which the file has them.
         group: The feature that identifies the series; the window keeps it.
         target: The feature to predict; it becomes ``target``: its value in the row directly after
             the window, or with ``horizon`` those of several rows.

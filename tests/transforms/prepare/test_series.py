@@ -150,9 +150,45 @@ def test_windows_are_those_of_a_plain_loop(
     }
 
 
+@pytest.mark.parametrize("group", ["g", None])
+def test_without_a_time_the_rows_of_each_file_are_a_series(
+    sorted_parts: Callable[..., Iterator[SortedRecords]], group: str | None
+) -> None:
+    ids = [f"{path}#{position}" for path in ("a#b", "c") for position in range(0, 120, 10)]
+    rows: list[Row] = [(float(n), 0.0, None, "gh"[n % 2], 0) for n in range(len(ids))]
+    rows[5] = (None, *rows[5][1:])
+    shuffled = [n * 7 % len(ids) for n in range(len(ids))]
+    step = windows("x", size=3, group=group, target="x")
+    parts = sorted_parts(
+        step,
+        [ids[n] for n in shuffled],
+        _columns([rows[n] for n in shuffled]),
+        features=FEATURES,
+        splits=[0] * len(ids),
+        cuts=range(len(ids)),
+    )
+    assert "t" not in step.features(FEATURES)
+    found = {}
+    for batch in step.merge(parts, features=FEATURES):
+        assert not batch.rejects
+        x = dense_values(batch.columns.column("x"), ss.Tensor("float32", (3,)).form)
+        y = dense_values(batch.columns.column("target"), ss.Scalar("float32").form)
+        found |= dict(zip(batch.ids, np.column_stack([x, y]).tolist(), strict=True))
+    wanted = {}
+    for file in (range(12), range(12, 24)):
+        for series in (file[::2], file[1::2]) if group else (file,):
+            for window in (series[n : n + 4] for n in range(len(series) - 3)):
+                if 5 not in window:
+                    wanted[ids[window[0]]] = [float(n) for n in window]
+    assert found == wanted
+    with pytest.raises(RecipeError, match=r"record 'a\.jpg' is a file of its own.*time="):
+        step.order(["a.jpg"], _columns(rows[:1]), features=FEATURES, seed=0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"size": 2, "time": None, "max_gap": 3}, "max_gap= needs time="),
         ({"size": 0}, "size"),
         ({"size": 1}, "row itself"),
         ({"size": 2, "horizon": 2}, "target"),
@@ -160,7 +196,7 @@ def test_windows_are_those_of_a_plain_loop(
 )
 def test_unfit_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        windows("x", time="t", **arguments)
+        windows("x", **{"time": "t", **arguments})
 
 
 @pytest.mark.parametrize(
@@ -204,4 +240,5 @@ def test_splits_that_leak_are_refused() -> None:
 def test_it_reads_as_it_is_written() -> None:
     step = windows("x", "y", size=3, time="t", group="g", target="y", horizon=2, max_gap=5)
     assert eval(repr(step), {"ss": ss}) == step
+    assert repr(windows("x", size=2)) == 'ss.series.windows("x", size=2)'
     assert repr(windows("x", size=2, time="t")) == 'ss.series.windows("x", size=2, time="t")'
