@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import (
@@ -30,9 +30,11 @@ from ...schemas.features import (
 )
 from ...schemas.features import Sequence as SequenceOf
 
-_FLAGS: ContextVar[list[Any] | None] = ContextVar("flags", default=None)
+_FLAGS: ContextVar[list[Flag] | None] = ContextVar("flags", default=None)
 NO_FEATURES: Features = types.MappingProxyType({})
 _Media = TypeVar("_Media", Audio, Image)
+MAX_FOUND = 8
+"""Maximum number of values that an error shows."""
 _MAX_SHOWN = 8
 """Maximum number of tokens or classes in the text of a step."""
 Value = Scalar | ClassLabel | Text | Timestamp | Tensor | SequenceOf
@@ -41,6 +43,18 @@ Tables = dict[tuple[tuple[str, ...], int], Any]
 """(tokens, index of unknown tokens) -> lookup table."""
 
 _HELD: ContextVar[Tables | None] = ContextVar("tables", default=None)
+
+
+class Flag(NamedTuple):
+    """A check of all records of a batch, in a graph."""
+
+    scope: Any
+    """The name scope of the check, which identifies its step: a string scalar."""
+    fits: Any
+    """bool[num_records]: which records pass."""
+    found: list[Any]
+    """What the message shows of records that fail: string scalars, and tensors with a row for each
+    record of the batch."""
 
 
 def call_text(name: str, *arguments: object, **settings: object) -> str:
@@ -176,19 +190,21 @@ def each(function: Callable[[Any], Any], value: Any) -> Any:
         return value.with_flat_values(function(value.flat_values))
     with flagging() as inner:
         made = value.with_flat_values(function(value.flat_values))
-    # A record with one invalid value is invalid.
-    flags += [tf.reduce_all(value.with_flat_values(fits), axis=1) for fits in inner]
+    for flag in inner:
+        found = [value.with_flat_values(part) if part.shape.rank else part for part in flag.found]
+        # A record with one invalid value is invalid.
+        fits = tf.reduce_all(value.with_flat_values(flag.fits), axis=1)
+        flags.append(Flag(flag.scope, fits, found))
     return made
 
 
 @contextmanager
-def flagging() -> Iterator[list[Any]]:
-    """Makes checks of batches collect which records pass, bool[num_records], instead of failing.
+def flagging() -> Iterator[list[Flag]]:
+    """Makes checks of batches collect which records pass, and what was found, instead of failing.
 
-    A failure would affect all records of a batch. With flags, only the invalid records are run
-    again, one by one and without flagging, to get the reason.
+    A failure would affect all records of a batch, and tell the reason of one.
     """
-    flags: list[Any] = []
+    flags: list[Flag] = []
     token = _FLAGS.set(flags)
     try:
         yield flags
@@ -207,14 +223,16 @@ def checked(value: Any, fits: Any, *, expected: str, found: Any) -> Any:
         return tf.identity(value)
 
 
-def verdicts(fits: Any, data: list[Any]) -> list[Any]:
+def verdicts(fits: Any, found: list[Any]) -> list[Any]:
     """Asserts that all of ``fits`` is true; in a batch, records it as a flag instead."""
     import tensorflow as tf
 
     flags = _FLAGS.get()
     if flags is None or not fits.shape.rank:
-        return [tf.debugging.Assert(tf.reduce_all(fits), data, summarize=8)]
-    flags.append(tf.reduce_all(fits, axis=list(range(1, fits.shape.rank))))
+        return [tf.debugging.Assert(tf.reduce_all(fits), found, summarize=MAX_FOUND)]
+    scope = tf.constant(tf.get_current_name_scope())
+    fits = tf.reduce_all(fits, axis=list(range(1, fits.shape.rank)))
+    flags.append(Flag(scope, fits, [tf.convert_to_tensor(part) for part in found]))
     return []
 
 

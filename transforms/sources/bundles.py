@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ...schemas.recipe import OpenSource
+from ..in_parts import in_parts
 from ..storage.decompress import DamagedError
 from .text_stream import Rows
 
@@ -107,19 +108,17 @@ def read_bundle(
         alone: What is made of one file, which is not read again if ``small`` has read it.
     """
     read = [small(file) if len(bundle) > 1 else None for file in bundle]
-    pending = [(0, len(bundle))]
-    while pending:
-        start, stop = pending.pop()
+
+    def make(start: int, stop: int) -> Any | None:
         texts = [text for text in read[start:stop] if text is not None]
-        made = together(texts) if len(texts) == stop - start else None
+        return together(texts) if len(texts) == stop - start else None
+
+    for start, stop, made in in_parts(make, len(bundle), smallest=_FEW_FILES):
         if made is not None:
             yield made
-        elif stop - start > _FEW_FILES:
-            middle = (start + stop) // 2
-            pending += [(middle, stop), (start, middle)]
-        else:
-            for file, text in zip(bundle[start:stop], read[start:stop], strict=True):
-                yield from alone(file, text)
+            continue
+        for file, text in zip(bundle[start:stop], read[start:stop], strict=True):
+            yield from alone(file, text)
 
 
 @runtime_checkable

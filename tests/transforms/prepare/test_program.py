@@ -16,7 +16,7 @@ import tensorflow as tf
 import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import RecipeError, Reject
-from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Sequence, Tensor
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Sequence, Tensor, Text
 from snapshard.transforms.prepare import images, tables
 from snapshard.transforms.prepare.engine.chain import output_features
 from snapshard.transforms.prepare.engine.program import StepRunner
@@ -516,6 +516,89 @@ for source in (ss.ImageFolder("images"), ss.Csv("table.csv"), ss.JsonLines("tabl
 assert "tensorflow" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def too_large(record: dict[str, Any]) -> dict[str, Any]:
+    if record["x"] >= 100:
+        raise ValueError(f"{record['x']} is too large")
+    return {"y": record["x"]}
+
+
+def assert_small(record: dict[str, Any]) -> dict[str, Any]:
+    tf.debugging.assert_less(record["x"], np.int64(100), message="too large")
+    return {"y": record["x"] + 1}
+
+
+_NUMBER: Features = {"x": Scalar("int64")}
+_TEXT: Features = {"x": Text()}
+_PYTHON = ss.records.map_python(too_large, {"y": Scalar("int64")})
+_FOUND = "assertion failed: [expected {}, found] [{}]"
+
+
+@pytest.mark.parametrize(
+    ("features", "steps", "good", "bad", "shown", "num_bad", "max_runs"),
+    [
+        (_NUMBER, [_PYTHON], 1, 300, "ValueError: 300 is too large", 256, 1),
+        (
+            _NUMBER,
+            [tables.cast("x", "uint8")],
+            1,
+            -3,
+            _FOUND.format("a value of uint8", -3),
+            256,
+            1,
+        ),
+        (
+            {"x": Tensor("int64", (3,))},
+            [tables.cast("x", "int8")],
+            [1, 2, 3],
+            [4, 5, 300],
+            _FOUND.format("a value of int8", "[4 5 300]"),
+            256,
+            1,
+        ),
+        (_NUMBER, [tables.one_hot("x", 4)], 1, 7, _FOUND.format("0 to 3", 7), 256, 1),
+        (
+            _TEXT,
+            [tables.multi_hot("x", ("a", "b"))],
+            b"a|b",
+            "a|Zoë {{node step9/".encode(),
+            _FOUND.format("some of the 2 classes", "a Zoë {{node step9/"),
+            256,
+            1,
+        ),
+        # To find one of 512: at most 8 runs for each of 3 levels.
+        (_NUMBER, [assert_small], 1, 300, "assertion failed: [too large]", 4, 1 + 4 * 3 * 8),
+    ],
+    ids=["map_python", "cast", "tensor", "one_hot", "multi_hot", "an operation that fails"],
+)
+def test_rejects_take_few_runs(
+    features: Features,
+    steps: list[Any],
+    good: Any,
+    bad: Any,
+    shown: str,
+    num_bad: int,
+    max_runs: int,
+) -> None:
+    runner = StepRunner(steps, features)
+    (program,) = runner.programs()
+    runs: list[int] = []
+    function = program.function
+    program.function = lambda num, wire: runs.append(int(num)) or function(num, wire)  # type: ignore[func-returns-value]
+    fails = np.arange(512) % (512 // num_bad) == 1
+    columns = pa.RecordBatch.from_pydict(
+        {"x": [bad if failing else good for failing in fails]}, schema=wire_schema(features)
+    )
+    ids = [str(row) for row in range(512)]
+    prepared = runner.prepare(RawBatch(ids=ids, columns=columns))
+    assert prepared.ids == [ids[row] for row in np.flatnonzero(~fails)]
+    assert [reject.record_id for reject in prepared.rejects] == [
+        ids[row] for row in np.flatnonzero(fails)
+    ]
+    assert all(shown in reject.message for reject in prepared.rejects)
+    assert {reject.reason for reject in prepared.rejects} == {"prepare step failed"}
+    assert len(runs) <= max_runs
 
 
 def test_many_unfit_rows_of_a_batch_are_found_without_taking_it_apart() -> None:

@@ -1,9 +1,9 @@
 """Runs the prepare steps on batches of records, in programs: steps compiled into one graph.
 
-A batch that fails is run again in parts, down to single records: those that fail become rejects,
-and the others get the same bytes as in a batch, since a record's result does not depend on other
-records. For example, one of 256 records fails: so does the batch, then one of its four parts of 64
-records, one of 16, one of 4, and the record alone. These are 17 runs of 596 records in all.
+Checks of batched steps mark the records that fail, with what was found, so one run of the batch
+gives their errors. Other operations that fail do not tell for which record: then the batch is run
+again in parts, down to single records. Records that fail become rejects, and the others get the
+same bytes as in a batch, since a record's result does not depend on other records.
 
 A chain of steps is cut after each filter, around each step on columns, and then into batched steps
 at the beginning or end of each part and the rest. A step on columns needs no graph. Batched steps
@@ -13,13 +13,11 @@ Columns that no step reads never enter a graph.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +43,7 @@ from ....schemas.features import (
 from ....schemas.recipe import StepTraits
 from ...activity import advance
 from ...case_mapping import refuse_other_case
+from ...in_parts import in_parts
 from ...media.image_codecs import NO_ALPHA, NOT_16_BITS, NOT_A_MASK, decoding_error
 from ...media.image_header import diagnose
 from ...media.quick_check import confirmed
@@ -73,8 +72,9 @@ _NODE = re.compile(r"\s*\[\[\{\{node ")
 
 _PARALLEL_RECORDS = 8
 """Records in flight: the fastest of 1 to 16 on two cores, within 20 %; more need memory."""
-_PARTS = 4
-_FIT = f"{RESERVED_PREFIX}fit"
+_PARTS = 8
+"""With few failures most parts have none; more levels of parts would decode images more often."""
+_FLAGS = f"{RESERVED_PREFIX}flags"
 
 
 class StepRunner:
@@ -149,7 +149,7 @@ class StepRunner:
                 f"{columns.schema.to_string()}"
             )
         copied = self._copied(columns)
-        if copied.all():
+        if copied.all() and (self._stored or not self._steps):
             return dataclasses.replace(batch, columns=columns.select(self._schema.names))
         rejects = list(batch.rejects)
         num_filtered = batch.num_filtered
@@ -214,8 +214,9 @@ class StepRunner:
 
     def _reject(self, record_id: str, single: pa.RecordBatch, error: Exception) -> Reject:
         trouble = str(getattr(error, "message", error))
-        match = _STEP.search(trouble)
-        step = self._steps[int(match[1])] if match else None
+        # The last one is the node that failed: others are in the record's values.
+        nodes = _STEP.findall(trouble)
+        step = self._steps[int(nodes[-1])] if nodes else None
         # The traceback before it has paths, which would make rejects differ between machines.
         text = _NODE.split(trouble)[0].strip().rpartition("\n\n")[2]
         if text.startswith("assertion failed:"):
@@ -280,7 +281,7 @@ def _with_gaps(prepared: Features, made: Features) -> dict[str, Feature]:
 
 def _unescaped(text: str) -> str:
     """Undoes the C escapes of strings in an assertion's message."""
-    content = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    content = text.encode().decode("unicode_escape")
     return content.encode("latin-1", "backslashreplace").decode("utf-8", "replace")
 
 
@@ -395,8 +396,8 @@ class Outcome:
     columns: pa.RecordBatch
     keep: pa.Array | None = None
     """bool[n]: which rows a filter keeps; None without a filter."""
-    fits: npt.NDArray[np.bool_] | None = None
-    """bool[n]: which rows passed the checks of batched steps; the others are undefined."""
+    errors: Mapping[int, Exception] = dataclasses.field(default_factory=dict)
+    """The errors of rows that failed a check of a batched step; their columns are undefined."""
 
     def filter(self, rows: npt.NDArray[np.bool_]) -> Outcome:
         """Selects rows."""
@@ -436,10 +437,7 @@ class Program:
         self._filters = traced.filters
         self._on_columns = _on_columns(stretch, prepared)
         self.function: Any = None
-        self._strict: Callable[[], Any] | None = None
-        self._alone: Any = None
         self._tables: Tables = {}
-        self._lock = threading.Lock()
         if self._on_columns is None and (self._computed or self._read or self._filters):
             self._compile(stretch, prepared)
 
@@ -455,8 +453,6 @@ class Program:
         batched = stretch.batched and all(map(can_batch, held))
         run = (self._batched if batched else self._looped)(stretch, prepared)
         self.function = self._traced(run)
-        if batched:
-            self._strict = functools.partial(self._batched, stretch, prepared, strict=True)
         errors = tf.errors
         self._data_errors = (
             errors.InvalidArgumentError,
@@ -508,15 +504,12 @@ class Program:
 
         return run_batch
 
-    def _batched(self, stretch: _Stretch, prepared: Features, *, strict: bool = False) -> Any:
+    def _batched(self, stretch: _Stretch, prepared: Features) -> Any:
         tf, features = self._tf, stretch.features
 
         def run_batch(num_records: Any, wire: dict[str, Any]) -> dict[str, Any]:
             given = self._batches.to_records(wire, features)
-            flags: list[Any] = []
-            with contextlib.ExitStack() as stack:
-                if not strict:
-                    flags = stack.enter_context(flagging())
+            with flagging() as flags:
                 records = apply_batched(
                     stretch.steps,
                     given,
@@ -536,32 +529,22 @@ class Program:
                     out |= self._batches.from_records(name, feature, records, like)
             wanted = {*self._computed, *self._presences.values(), KEEP}
             out = {name: value for name, value in out.items() if name in wanted}
-            return out | ({_FIT: functools.reduce(tf.logical_and, flags)} if flags else {})
+            return {**out, _FLAGS: [self._batches.of_failed(flag) for flag in flags]}
 
         return run_batch
 
     def run(self, columns: pa.RecordBatch) -> Outcome | Exception:
-        """Runs a batch; returns the error if a record fails."""
-        return self._run(self.function, columns)
-
-    def run_alone(self, single: pa.RecordBatch) -> Outcome | Exception:
-        """Runs one record that failed the checks of its batch, to get the error."""
-        with self._lock:
-            if self._alone is None and self._strict is not None:
-                self._alone = self._traced(self._strict())
-        return self._run(self._alone, single)
-
-    def _run(self, function: Any, columns: pa.RecordBatch) -> Outcome | Exception:
+        """Runs a batch; returns the error if an operation fails."""
         computed: dict[str, Any] = {}
         made: dict[str, pa.Array] = {}
         if self._on_columns is not None:
             made = self._on_columns(columns, self._features)
-        if function is not None:
+        if self.function is not None:
             with self._tf.device("/CPU:0"):
                 wire = self._batches.to_batch(columns, self._features, self._read)
                 num_records = self._tf.constant(columns.num_rows)
                 try:
-                    computed = function(num_records, wire)
+                    computed = self.function(num_records, wire)
                 except self._data_errors as error:
                     failure: Exception = error
                     return failure
@@ -585,8 +568,11 @@ class Program:
                     f"{columns.num_rows:,} records. Remove batched=True from functions that work "
                     "on single records only."
                 )
-        fits = computed[_FIT].numpy() if _FIT in computed else None
-        return Outcome(_record_batch(arrays, self._schema, columns.num_rows), keep, fits)
+        errors: dict[int, Exception] = {}
+        if computed.get(_FLAGS):
+            with self._tf.device("/CPU:0"):
+                errors = self._batches.errors_of(computed[_FLAGS])
+        return Outcome(_record_batch(arrays, self._schema, columns.num_rows), keep, errors)
 
 
 def _on_columns(stretch: _Stretch, prepared: Features) -> Callable[..., Any] | None:
@@ -597,30 +583,24 @@ def _on_columns(stretch: _Stretch, prepared: Features) -> Callable[..., Any] | N
 
 
 def run_apart(
-    program: Program, columns: pa.RecordBatch, start: int = 0
+    program: Program, columns: pa.RecordBatch
 ) -> Iterator[tuple[npt.NDArray[np.intp], Outcome | Exception]]:
-    """Runs a batch, and again in parts if it fails: (rows, their outcome or an error).
+    """Runs a batch, and again in parts if it fails: (rows, their outcome or an error)."""
 
-    Records that failed the checks of batched steps are run again one by one.
-    """
-    if columns.num_rows == 0:
-        return
-    advance()
-    rows = np.arange(start, start + columns.num_rows)
-    outcome = program.run(columns)
-    if isinstance(outcome, Outcome) and outcome.fits is not None and not outcome.fits.all():
-        yield rows[outcome.fits], outcome.filter(outcome.fits)
-        for row in np.flatnonzero(~outcome.fits).tolist():
-            advance()
-            yield rows[row : row + 1], program.run_alone(columns.slice(row, 1))
-        return
-    if isinstance(outcome, Outcome) or columns.num_rows == 1:
-        yield rows, outcome
-        return
-    # A record on its own costs five times as much as in a batch, and most parts have no failure.
-    size = -(-columns.num_rows // _PARTS)
-    for first in range(0, columns.num_rows, size):
-        yield from run_apart(program, columns.slice(first, size), start + first)
+    def run(start: int, stop: int) -> Outcome | Exception:
+        advance()
+        return program.run(columns.slice(start, stop - start))
+
+    for start, stop, outcome in in_parts(run, columns.num_rows, parts=_PARTS):
+        rows = np.arange(start, stop)
+        if isinstance(outcome, Exception) or not outcome.errors:
+            yield rows, outcome
+            continue
+        fits = np.ones(len(rows), bool)
+        fits[list(outcome.errors)] = False
+        yield rows[fits], outcome.filter(fits)
+        for row, error in outcome.errors.items():
+            yield rows[row : row + 1], error
 
 
 def _record_batch(arrays: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:

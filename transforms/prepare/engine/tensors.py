@@ -16,7 +16,7 @@ Imports TensorFlow: import it only where it is used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any, get_args
 
 import numpy as np
@@ -43,6 +43,7 @@ from ....schemas.features import (
     tensor_form,
 )
 from ...examples.encode import binary_array, offsets_of
+from ..values import MAX_FOUND, Flag
 
 WIRE_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _DTYPES = frozenset(get_args(Dtype))
@@ -401,6 +402,55 @@ def from_records(name: str, feature: Feature, records: dict[str, Any], like: Any
         ) from None
     lengths = tf.cast(value.row_lengths(), tf.int64) * size_of(form.shape[1:])
     return {name: (tf.reshape(to_wire_dtype(flat, column, form), [-1]), lengths), **sides}
+
+
+def of_failed(flag: Flag) -> Flag:
+    """A flag with what was found in the records that fail, without the others."""
+    found = [
+        tf.ragged.boolean_mask(part, ~flag.fits) if part.shape.rank else part for part in flag.found
+    ]
+    return flag._replace(found=found)
+
+
+def errors_of(flags: Sequence[Flag]) -> dict[int, Exception]:
+    """The errors of the records of a batch that fail: row -> the error of the first check.
+
+    Args:
+        flags: From :func:`of_failed`, in the order of the checks.
+    """
+    errors: dict[int, Exception] = {}
+    for flag in flags:
+        rows = np.flatnonzero(~flag.fits.numpy()).tolist()
+        found = [_by_row(part) for part in flag.found] if rows else []
+        for index, row in enumerate(rows):
+            if row not in errors:
+                scope = flag.scope.numpy().decode()
+                errors[row] = _assertion_error(scope, [part(index) for part in found])
+    return dict(sorted(errors.items()))
+
+
+def _by_row(part: Any) -> Callable[[int], Any]:
+    """From a row to the part of a tensor that a batch of this record alone would have."""
+    if isinstance(part, tf.RaggedTensor):
+        flat, ends = part.flat_values.numpy(), part.row_splits.numpy()
+        return lambda row: flat[ends[row] : ends[row + 1]]
+    if not part.shape.rank:
+        return lambda row: part
+    values = part.numpy()
+    return lambda row: values[row : row + 1]
+
+
+def _assertion_error(scope: str, found: list[Any]) -> Exception:
+    """The error that an assertion in a graph gives; TensorFlow makes the text of the values."""
+    text = ""
+    try:
+        tf.raw_ops.Assert(condition=False, data=found, summarize=MAX_FOUND)
+    except tf.errors.InvalidArgumentError as error:
+        _, start, rest = error.message.partition("assertion failed:")
+        text = start + rest.rpartition(" [Op:Assert]")[0]
+    message = f"{text}\n\t [[{{{{node {scope}/Assert}}}}]]"
+    made: Exception = tf.errors.InvalidArgumentError(None, None, message)
+    return made
 
 
 def from_batch(value: Any, column: WireColumn, present: Any = None) -> pa.Array:

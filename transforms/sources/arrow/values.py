@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ from ....schemas.features import (
 )
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, holds_exactly, numpy_dtype
+from ...in_parts import in_parts
 from .types import nulls
 
 EXACT = 1 << 53
@@ -161,7 +162,7 @@ def numbers(array: pa.Array) -> npt.NDArray[Any]:
 
 def cast_or_find(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, _Bools]:
     """Casts an array. Returns it with null for values that cannot be cast, and their mask."""
-    unfit = list(culprits(lambda start, stop: _casts(array[start:stop], type_), 0, len(array)))
+    unfit = culprits(lambda start, stop: _casts(array[start:stop], type_), len(array))
     bad = np.zeros(len(array), bool)
     if unfit:
         bad[unfit] = True
@@ -177,16 +178,10 @@ def _casts(array: pa.Array, type_: pa.DataType) -> bool:
     return True
 
 
-def culprits(fits: Callable[[int, int], bool], start: int, stop: int) -> Iterator[int]:
-    """The elements of [start, stop) that do not fit; a range fits if all its elements do."""
-    if start == stop or fits(start, stop):
-        return
-    if stop - start == 1:
-        yield start
-        return
-    middle = (start + stop) // 2
-    yield from culprits(fits, start, middle)
-    yield from culprits(fits, middle, stop)
+def culprits(fits: Callable[[int, int], bool], num_items: int) -> list[int]:
+    """The items that do not fit; a range fits if all its items do."""
+    found = in_parts(lambda start, stop: fits(start, stop) or None, num_items)
+    return [start for start, _, good in found if good is None]
 
 
 def _to_number(array: pa.Array, dtype: str) -> Values:

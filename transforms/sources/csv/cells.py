@@ -409,7 +409,7 @@ class CellReader:
         def fits(start: int, stop: int) -> bool:
             return not self._fails(asked.part(start, stop), column)
 
-        refused = list(culprits(fits, 0, len(doubtful)))
+        refused = culprits(fits, len(doubtful))
         return np.concatenate((np.flatnonzero(hopeless), codes[doubtful[refused]]))
 
     def _how_to_fix(self, column: _Column, cell: bytes) -> str:

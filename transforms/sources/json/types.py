@@ -37,6 +37,7 @@ from ....schemas.errors import SchemaError
 from ....schemas.features import Feature, Scalar, Sequence, Tensor
 from ....schemas.wire import Dtype
 from ...examples.dtypes import holds_exactly, is_exact
+from ...in_parts import in_parts
 from ..arrow.types import MAX_DEPTH, Leaf, extract, leaves_of, nulls
 from ..arrow.values import EXACT
 from ..text_stream import Rows
@@ -54,6 +55,9 @@ _DTYPES: dict[Kind, Dtype] = {
     "float": "float64",
 }
 
+
+_FEW_LINES = 32
+"""So many lines that pyarrow cannot parse are parsed one by one."""
 
 Keys = tuple[str, ...]
 """The keys of nested objects that lead to a value, ignoring lists."""
@@ -160,20 +164,20 @@ class JsonTypes:
 
     def _parsed(self, lines: Rows) -> Iterator[JsonTypes]:
         """The types that pyarrow finds, by halving lines that it cannot parse."""
-        pending = [lines] if len(lines) else []
-        while pending:
-            part = pending.pop()
+
+        def find(start: int, stop: int) -> list[JsonTypes] | None:
+            part = lines.part(start, stop)
             types, unclear = self._of_lines(part)
             if unclear.any():
-                yield self._by_line(part.take(np.flatnonzero(unclear)))
-                pending.append(part.take(np.flatnonzero(~unclear)))
-            elif types is not None:
-                yield types
-            elif len(part) <= 32:
-                yield self._by_line(part)
+                clear = part.take(np.flatnonzero(~unclear))
+                return [self._by_line(part.take(np.flatnonzero(unclear))), *self._parsed(clear)]
+            return None if types is None else [types]
+
+        for start, stop, found in in_parts(find, len(lines), smallest=_FEW_LINES):
+            if isinstance(found, list):
+                yield from found
             else:
-                middle = len(part) // 2
-                pending += [part.part(middle, len(part)), part.part(0, middle)]
+                yield self._by_line(lines.part(start, stop))
 
     def _by_line(self, lines: Rows) -> JsonTypes:
         types = JsonTypes(self.path)

@@ -25,6 +25,7 @@ from ....schemas.limits import Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...examples.tfrecord import FRAME_BYTES, HEAD, HEAD_BYTES, masked
+from ...in_parts import in_parts
 from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ...storage.decompress import DamagedError, compression_of, decompressed
@@ -326,19 +327,15 @@ def _decode_frames(
     frames: Sequence[Frame], kinds: Mapping[str, Sequence[str]] | None = None
 ) -> Iterator[tuple[Sequence[Frame], pa.RecordBatch | Exception]]:
     """Decodes intact records together, if that fails in halves; the error of a single one."""
-    if not frames:
-        return
-    try:
-        decoded = decode([frame.content for frame in frames], kinds)
-    except (RuntimeError, pa.ArrowException) as error:
-        if len(frames) == 1:
-            yield frames, error
-            return
-        middle = len(frames) // 2
-        yield from _decode_frames(frames[:middle], kinds)
-        yield from _decode_frames(frames[middle:], kinds)
-    else:
-        yield frames, decoded
+
+    def decode_together(start: int, stop: int) -> pa.RecordBatch | Exception:
+        try:
+            return decode([frame.content for frame in frames[start:stop]], kinds)
+        except (RuntimeError, pa.ArrowException) as error:
+            return error
+
+    for start, stop, decoded in in_parts(decode_together, len(frames)):
+        yield frames[start:stop], decoded
 
 
 def _decoded(
