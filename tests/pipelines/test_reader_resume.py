@@ -17,7 +17,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras  # type: ignore[import-untyped, unused-ignore]
 
 from snapshard.schemas.features import ClassLabel, Features, Scalar, Tensor
 
@@ -401,6 +400,8 @@ class TestFit:
 
     def test_a_model_of_keras_2(self, indexed: Any, tmp_path: Path) -> None:
         """Importing tensorflow_transform before TensorFlow's Keras makes ``tf.keras`` Keras 2."""
+        import tf_keras  # type: ignore[import-untyped, unused-ignore]
+
         resume = indexed.Resume(tmp_path)
         resume.set_model(tf_keras.Sequential([tf_keras.layers.Dense(1)]))
         with pytest.raises(ValueError, match="Resume needs Keras 3, and this model is of Keras 2"):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -250,7 +251,7 @@ def table_of_two() -> Any:
     return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "b"], numbers), -1)
 
 
-COUNTER, UNBUILT = tf.Variable(0.0), tf.keras.layers.Dense(1)
+COUNTER, UNBUILT = tf.Variable(0.0), keras.layers.Dense(1)
 cached_table = functools.cache(table_of_two)
 
 
@@ -318,8 +319,8 @@ VOCABULARY = tf.lookup.StaticVocabularyTable(
 )
 MUTABLE = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
 MUTABLE.insert(["a"], tf.constant([7], tf.int64))
-LAYER = tf.keras.layers.StringLookup(vocabulary=["b", "a"])
-DENSE = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1, "relu", False, "ones")])
+LAYER = keras.layers.StringLookup(vocabulary=["b", "a"])
+DENSE = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "relu", False, "ones")])
 
 
 @tf.function
@@ -369,6 +370,18 @@ def test_tables_and_variables_from_outside_are_served(
     tf.saved_model.save(model, str(tmp_path), signatures={"serving_default": model.signature})
     served = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
     assert served(age=tf.constant([2, 2], tf.int64))["x"].numpy().tolist() == [expected] * 2
+
+
+@pytest.mark.slow
+def test_a_model_of_keras_2_is_served(tmp_path: Path) -> None:
+    """Importing tensorflow_transform before TensorFlow's Keras makes ``tf.keras`` Keras 2."""
+    import tf_keras  # type: ignore[import-untyped, unused-ignore]
+
+    layers = [tf_keras.Input((1,)), tf_keras.layers.Dense(1, "relu", False, "ones")]
+    model = tf_keras.Sequential(layers)
+    test_tables_and_variables_from_outside_are_served(
+        lambda record: {"x": model(tf.fill((1, 1), 4.0))[0, 0]}, 4.0, tmp_path
+    )
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ are found by the walk that hashes a function, in what its names lead to and in t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from ....schemas.errors import RecipeError
@@ -89,7 +89,9 @@ def _trackables(steps: Iterable[Step]) -> Iterator[Any]:
         walk = _TrackableWalk("", declared=True)
         walk.digest(function)
         for trackable in walk.trackables:
-            yield from tf.train.TrackableView(trackable).descendants()
+            # A model of Keras 2 holds dictionaries that TensorFlow does not save.
+            with suppress(ValueError):
+                yield from tf.train.TrackableView(trackable).descendants()
 
 
 class _TrackableWalk(CodeWalk):
