@@ -137,6 +137,7 @@ def build(
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
     from .pipelines.workspace import check_place
     from .pipelines.write.strategy import checked_write_by
+    from .startup_noise import spare_extras
 
     begun = time.monotonic()
     check_place(out, "--out")
@@ -153,6 +154,8 @@ def build(
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
             recipe = recipe_of(source, revision=revision)
+        if context.obj and runner == "direct":
+            spare_extras()
         with bars:
             snapshot = run_build(
                 recipe,
@@ -1023,7 +1026,9 @@ def _run(arguments: list[str] | None) -> int:
     from .schemas.errors import SnapshardError
 
     try:
-        code = app(arguments, standalone_mode=False, prog_name="snapshard")
+        # Commands learn whether the process is theirs alone.
+        alone = arguments is None
+        code = app(arguments, standalone_mode=False, prog_name="snapshard", obj=alone)
         terminal.flush()
     except SnapshardError as error:
         terminal.show_error(str(error))

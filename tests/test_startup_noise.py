@@ -103,6 +103,22 @@ def test_looking_for_the_module_changes_nothing(tmp_path: Path) -> None:
     assert done.stderr == "python speaks\n"
 
 
+def test_beam_loads_without_its_extras(tmp_path: Path) -> None:
+    """Whoever imports them later gets them."""
+    (tmp_path / "boto3.py").touch()
+    (tmp_path / "apache_beam.py").write_text(
+        "try:\n    import boto3\nexcept ImportError:\n    boto3 = None\n"
+    )
+    code = HUSH + (
+        "from snapshard.startup_noise import spare_extras\n"
+        "spare_extras()\n"
+        "import apache_beam, boto3\n"
+        "assert apache_beam.boto3 is None"
+    )
+    done = _import_fake(tmp_path, code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_builds_take_no_gpu(tmp_path: Path) -> None:
     code = HUSH + "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     done = _import_fake(tmp_path, code, env={"CUDA_VISIBLE_DEVICES": "0"})
