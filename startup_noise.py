@@ -74,7 +74,7 @@ def hush_libraries() -> None:
 
 
 def spare_extras() -> None:
-    """Makes Beam load as if it were installed without its extras, which take 40 % of the time.
+    """Makes Beam load as if it were installed without its extras, which take a fifth of the time.
 
     For a process of the command line's own whose engine is the embedded one, which needs none.
     """

@@ -36,6 +36,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.fingerprint import digest
 from ...schemas.recipe import CrossStep, ExtractedSource, PrepareStep, Recipe, Source, StepTraits
 from .user_code import (
+    NormalForm,
     Sources,
     as_built_in,
     attribute_chains,
@@ -43,7 +44,6 @@ from .user_code import (
     called_imports,
     code_json,
     empty_cache,
-    free_names,
     global_names,
     hides_state,
     import_targets,
@@ -396,7 +396,8 @@ class CodeWalk:
             if called := self._called_imports(node, function.__globals__, name):
                 record["called imports"] = called
             decorators = getattr(node, "decorator_list", [])
-            names |= {n for decorator in decorators for n in free_names(ast.Expr(decorator))}
+            expressions = (NormalForm(ast.Expr(decorator)) for decorator in decorators)
+            names = names.union(*(expression.free_names for expression in expressions))
         if files := self._values.files_named(texts_in(code) if form is None else form.strings):
             record["files"] = files
         record["globals"] = self._names(names, function.__globals__, node)

@@ -312,19 +312,6 @@ def texts_in(code: CodeType) -> set[str]:
     return {constant for constant in constants if isinstance(constant, str)}
 
 
-def free_names(node: ast.AST) -> set[str]:
-    """Names that a definition or statement reads from its surroundings."""
-    module: Any = ast.Module(body=[_stripped(node)], type_ignores=[])  # type: ignore[list-item]
-    table = symtable.symtable(ast.unparse(ast.fix_missing_locations(module)), "<node>", "exec")
-    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
-    waiting = list(table.get_children())
-    while waiting:
-        inner = waiting.pop()
-        names.update(s.get_name() for s in inner.get_symbols() if s.is_global())
-        waiting += inner.get_children()
-    return names
-
-
 def attribute_chains(node: ast.AST, name: str) -> set[tuple[str, ...]]:
     """How code uses a name: ("a", "b") for each longest ``name.a.b``, () where it is bare."""
     chains: set[tuple[str, ...]] = set()
@@ -464,7 +451,15 @@ class NormalForm:
     @functools.cached_property
     def free_names(self) -> set[str]:
         """Names that it reads from its surroundings."""
-        return free_names(self._stripped)
+        module: Any = ast.Module(body=[self._stripped], type_ignores=[])  # type: ignore[list-item]
+        table = symtable.symtable(ast.unparse(ast.fix_missing_locations(module)), "<node>", "exec")
+        names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
+        waiting = list(table.get_children())
+        while waiting:
+            inner = waiting.pop()
+            names.update(s.get_name() for s in inner.get_symbols() if s.is_global())
+            waiting += inner.get_children()
+        return names
 
     @functools.cached_property
     def unseen(self) -> str | None:

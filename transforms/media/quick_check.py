@@ -2,9 +2,8 @@
 
 The graph of the steps, whose decoders are the reader's, judges all that is not confirmed here, and
 finds the reasons of rejects. So nothing that the reader refuses may be confirmed; the reverse costs
-only time. JPEGs are decoded at 1/8 of their size, which reads the entire scan in a quarter of
-TensorFlow's time; PNGs are inflated; WebPs are decoded by the library that TensorFlow uses too.
-Other formats are left to the graph.
+only time. JPEGs are decoded at 1/8 of their size, which reads the entire scan; PNGs are inflated;
+WebPs are decoded by the library that TensorFlow uses too. Other formats are left to the graph.
 """
 
 from __future__ import annotations

@@ -393,10 +393,9 @@ def windows(
     """Cuts windows of rows that are consecutive in time, each within one group and one split.
 
     The rows of each group are sorted by time, across all files and blocks, or without ``time`` by
-    their position, within each file. Windows of ``size``
-    rows (and those of the target) are cut from unbroken stretches. A stretch ends at a
-    gap, and at a row in which a used feature is missing or NaN. A window's record id is that of its
-    first row.
+    their position, within each file. Windows of ``size`` rows (and those of the target) are cut
+    from unbroken stretches. A stretch ends at a gap, and at a row in which a used feature is
+    missing or NaN. A window's record id is that of its first row.
 
     Args:
         names: Features of the window, each with one number, string or tensor of fixed shape per

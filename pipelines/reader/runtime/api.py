@@ -80,10 +80,9 @@ def dataset(
         as_supervised: Yield (inputs, targets), as Keras expects them. True: the target is the
             label, the inputs are all other features, except the time of windows, unless
             ``columns`` names it; a name: the target is that feature. Inputs are then a dict, or a
-            tensor if there is only one. (inputs, targets) names both, and
-            (inputs, targets, weights) the weight of each example: a name, as in ``columns``,
-            yields a tensor, a tuple of names a dict, as in (("image", "age"), "label"). Nothing
-            else enters the inputs.
+            tensor if there is only one. (inputs, targets) names both, and (inputs, targets,
+            weights) the weight of each example: a name, as in ``columns``, yields a tensor, a tuple
+            of names a dict, as in (("image", "age"), "label"). Nothing else enters the inputs.
         masks: True adds the masks of missing values for all features that may lack one; of inputs,
             not of targets. False leaves them out, None too unless all features are read as a dict.
         expand_scalars: Yield scalars as [batch, 1], which ``adapt`` of Keras's layers needs;

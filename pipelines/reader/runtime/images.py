@@ -11,8 +11,9 @@ from . import facts
 from .kinds import is_clip
 
 Size = tuple[int, int]
-_WEBP = ("webp",) if hasattr(tf.image, "decode_webp") else ()  # TensorFlow 2.16 and 2.18 have none
-_FORMATS = ("jpeg", "cmyk", "png", "gif", "bmp", *_WEBP)
+HAS_WEBP = hasattr(tf.image, "decode_webp")
+"""TensorFlow 2.16 and 2.18 cannot decode WebP."""
+_FORMATS = ("jpeg", "cmyk", "png", "gif", "bmp", *["webp"] * HAS_WEBP)
 """Possible formats of encoded images; "cmyk" means JPEGs of four components."""
 
 

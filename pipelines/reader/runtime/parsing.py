@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .images import image_batch
+from .images import HAS_WEBP, image_batch
 from .kinds import PIXELS, has_pixels, is_clip, is_encoded
 from .targets import Asked, Supervised, ask
 
@@ -225,7 +225,7 @@ def _image_sizes(
                 "for an augment= that crops them."
             )
         formats = facts.IMAGE_FORMATS.get(name, ())
-        if needs_size and "webp" in formats and not hasattr(tf.image, "decode_webp"):
+        if needs_size and "webp" in formats and not HAS_WEBP:
             raise ValueError(
                 f"{name!r} has WebP images, which TensorFlow {tf.__version__} cannot decode: "
                 "install TensorFlow 2.21, pass decode=False or other columns=, read with "

@@ -83,7 +83,7 @@ def damaged(content: bytes, chance: random.Random) -> Iterator[bytes]:
         yield bytes(repaired)
 
 
-def test_it_confirms_nothing_that_the_graph_rejects(pictures: Any, runner: StepRunner) -> None:
+def test_it_confirms_nothing_that_the_graph_rejects(pictures: Any) -> None:
     chance = random.Random(1)
     contents = [content for content, _ in pictures.odd().values()]
     for content in [*of_each_kind(pictures), pictures.encode(pictures.noise())]:

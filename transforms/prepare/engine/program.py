@@ -148,14 +148,14 @@ class StepRunner:
                 f"expected the wire columns {self._input_schema.to_string()}, found "
                 f"{columns.schema.to_string()}"
             )
-        copied = self._copied(columns)
-        if copied.all() and (self._stored or not self._steps):
+        sure = self._confirmed(columns)
+        if not self._steps or (self._stored and sure.all()):
             return dataclasses.replace(batch, columns=columns.select(self._schema.names))
         rejects = list(batch.rejects)
         num_filtered = batch.num_filtered
-        rows = np.flatnonzero(~copied)
-        if copied.any():
-            columns = columns.filter(pa.array(~copied))
+        rows = np.flatnonzero(~sure)
+        if sure.any():
+            columns = columns.filter(pa.array(~sure))
         for program in self.programs():
             kept, good = [rows[:0]], []
             for places, outcome in run_apart(program, columns):
@@ -175,10 +175,10 @@ class StepRunner:
                 break
             columns = good[0] if len(good) == 1 else pa.concat_batches(good)
         columns = columns if len(rows) else self.empty_batch()
-        if copied.any():
-            others = batch.columns.filter(pa.array(copied)).select(self._schema.names)
+        if sure.any():
+            others = batch.columns.filter(pa.array(sure)).select(self._schema.names)
             others = pa.RecordBatch.from_arrays(others.columns, schema=columns.schema)
-            rows = np.concatenate([rows, np.flatnonzero(copied)])
+            rows = np.concatenate([rows, np.flatnonzero(sure)])
             order = np.argsort(rows)
             rows, columns = rows[order], pa.concat_batches([columns, others]).take(order)
         return RawBatch(
@@ -201,10 +201,10 @@ class StepRunner:
                 return ()
         return checked
 
-    def _copied(self, columns: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which records stay as they are without running a program: ``bool[n]``."""
+    def _confirmed(self, columns: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Which records stay as they are, as all their images are sure to decode: ``bool[n]``."""
         if not self._stored:
-            return np.full(columns.num_rows, not self._steps)
+            return np.zeros(columns.num_rows, np.bool_)
         clips = [name for name in self._stored if frames_of(self._features[name]) is not None]
         return confirmed(columns, self._stored, clips)
 
