@@ -71,11 +71,14 @@ def test_it_is_a_source() -> None:
 
 
 def test_what_nobody_means_is_skipped_and_counted() -> None:
-    names = ["yes/1.wav", "yes/2", "no/notes.txt", "no/.DS_Store", "no/._1.wav", "labels.csv"]
+    names = ["yes/1.wav", "yes/2", "no/a.bak", "no/.DS_Store", "no/._1.wav", "labels.csv"]
+    names += ["no/notes.txt", "no/cover.jpg", "other.csv"]
     files = [SourceFile(path=name, num_bytes=1, stamp="") for name in names]
     selection = AudioFolder("x", table="labels.csv").select(files)
     assert [file.path for file in selection.files] == names[:3]
-    assert selection.num_skipped == {".DS_Store": 1, "hidden file": 1, "label table": 1}
+    skipped = {".DS_Store": 1, "hidden file": 1, "label table": 1}
+    kinds = {".txt file": 1, ".jpg file": 1, ".csv file": 1}
+    assert selection.num_skipped == skipped | kinds
 
 
 class TestInfer:
@@ -197,7 +200,7 @@ class TestMalformed:
             "a/empty.wav": (b"", "empty file"),
             "a/zeros.wav": (bytes(500), "zero-filled file"),
             "a/text.wav": (b"yes, no, yes", "text, not a sound"),
-            "a/table.csv": (b"file,label\n1,2\n", "text, not a sound"),
+            "a/table.au": (b"file,label\n1,2\n", "text, not a sound"),
             "a/photo.wav": (b"\xff\xd8\xff\xe0\0\x10JFIF", "not a sound"),
             "a/noise.mp3": (bytes(range(1, 200)), "not a sound"),
             "a/song.m4a": (b"\0\0\0\x20ftypM4A " + bytes(90), "unsupported sound format"),

@@ -92,6 +92,25 @@ def test_class_folders() -> None:
     assert read(made, {}, "anything.jpg") == [{}]
 
 
+@pytest.mark.parametrize("arguments", [{}, {"pattern": "{label}/*"}])
+def test_names_of_classes_are_texts_or_numbers(arguments: dict[str, Any]) -> None:
+    """Equal texts are one class in whichever form they are written; numbers sort as such."""
+    texts = ["caf\u00e9/1.jpg", "cafe\u0301/2.jpg", "bar/3.jpg"]
+    made = labels(**arguments)
+    features = infer(made, *texts)
+    assert features == {"label": ClassLabel(("bar", "caf\u00e9"))}
+    assert [row["label"] for row in read(made, features, *texts)] == [1, 1, 0]
+    numbers = [f"{number}/1.jpg" for number in (10, 9, 100, 0)]
+    assert infer(made, *numbers) == {"label": ClassLabel(("0", "9", "10", "100"))}
+    assert infer(made, *numbers, "x/1.jpg") == {"label": ClassLabel(("0", "10", "100", "9", "x"))}
+
+
+def test_without_a_label_folders_are_no_classes() -> None:
+    made = labels(label=None, by_folder=False)
+    assert infer(made, "a/1.jpg", "2.jpg") == {}
+    assert read(made, {}, "a/1.jpg", "2.jpg") == [{}, {}]
+
+
 def test_split_folders_are_no_part_of_the_path() -> None:
     made = labels(split_folders=True)
     features = infer(made, "Train/b/1.jpg", "TEST/a/2.jpg")

@@ -84,8 +84,13 @@ def test_what_nobody_means_is_skipped_and_counted() -> None:
         "cat/1.jpg",
         "cat/deep/er/2.PNG",
         "cat/no extension",
-        "dog/notes.txt",
+        "dog/notes.doc.bak",
+        "photos.zip",
+        "dog/notes.TXT",
         "README.md",
+        "licence/COPYING",
+        "labels.csv",
+        "dog/barks.wav",
         ".hidden",
         "cat/.DS_Store",
         "cat/._1.jpg",
@@ -101,6 +106,11 @@ def test_what_nobody_means_is_skipped_and_counted() -> None:
     assert [file.path for file in selection.files] == [file.path for file in files[:5]]
     assert selection.num_skipped == {
         ".DS_Store": 1,
+        ".csv file": 1,
+        ".md file": 1,
+        ".txt file": 1,
+        ".wav file": 1,
+        "COPYING": 1,
         "Thumbs.db": 2,
         "__MACOSX": 2,
         "desktop.ini": 1,
@@ -274,8 +284,8 @@ def test_a_thousand_images_with_forty_odd_ones(pictures: Any, tmp_path: Path) ->
     bad = {f"cat/{kind}.jpg": content for kind, (content, _) in odd.items()}
     bad |= {f"dog/again {kind}.jpg": content for kind, (content, _) in odd.items()}
     reasons |= {f"dog/again {kind}.jpg": reason for kind, (_, reason) in odd.items()}
-    bad |= {"README.md": b"About these images.\n", "loose.jpg": works["png.jpg"]}
-    reasons |= {"README.md": "not in a class folder", "loose.jpg": "not in a class folder"}
+    bad |= {"About": b"About these images.\n", "loose.jpg": works["png.jpg"]}
+    reasons |= {"About": "not in a class folder", "loose.jpg": "not in a class folder"}
     write(tmp_path, good | bad)
     (tmp_path / "cat" / "folder.jpg").mkdir()
     (tmp_path / "cat" / "dangling.jpg").symlink_to(tmp_path / "nowhere")

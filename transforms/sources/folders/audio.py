@@ -16,6 +16,7 @@ from ....schemas.recipe import OpenSource
 from ...media.audio_decode import decoder_version
 from ...media.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError, read_header
 from ...storage.read_files import read_headers as read_media_headers
+from . import bystanders
 from .files import MediaFolder, MediaKind
 from .labels import LABEL
 
@@ -30,7 +31,8 @@ class AudioFolder(MediaFolder):
     WAV, FLAC, Ogg with Vorbis or Opus, and MP3, detected by content, not by name. Without
     ``pattern`` and ``table``, the files are in class folders, whose names become the feature
     ``label``. Every file is a record, at any depth; files that cannot be decoded become rejects.
-    Hidden files and files left by operating systems are skipped and counted.
+    Documents, tables and images beside the sounds, hidden files and files left by operating systems
+    are skipped and counted.
 
     Use ``ss.audio.decode("audio", rate=16000, mono=True)`` as the first step to convert all files
     to the same rate and one channel. A sound that no step decodes is stored decoded, at its own
@@ -49,8 +51,8 @@ class AudioFolder(MediaFolder):
             Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/yes/1.wav``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
-        label: The column of ``table`` or field of ``pattern`` to predict; None for none. Its
-            strings become a ClassLabel; numbers of a table are kept.
+        label: The column of ``table`` or field of ``pattern`` to predict. Its strings become a
+            ClassLabel; numbers of a table are kept. None for none; folders are no classes then.
         max_samples: Sounds with more samples in all channels are rejected before decoding, which
             would need 4 bytes of memory for each sample. MP3s, whose length is known only after
             decoding, may have 100 million.
@@ -64,6 +66,7 @@ class AudioFolder(MediaFolder):
     max_samples: Annotated[int, pydantic.Field(gt=0, le=MAX_SAMPLES)] = MAX_SAMPLES
 
     _content = "audio"
+    _suffixes = bystanders.SOUNDS
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records, as plain JSON, for the fingerprint."""

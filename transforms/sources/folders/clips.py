@@ -86,8 +86,7 @@ class ClipFolder(LabelledFolder):
 
     @property
     def _labels(self) -> FileLabels:
-        by_folder = self.label is not None
-        return dataclasses.replace(super()._labels, by_folder=by_folder, record="clip")
+        return dataclasses.replace(super()._labels, record="clip")
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records, as plain JSON, for the fingerprint."""

@@ -21,6 +21,7 @@ from ...runs.files import wire_schema
 from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
 from ..table_files import select_where
+from .bystanders import why_beside
 from .labels import FileLabels, LabelReader
 from .side_tables import UnlabelledError
 
@@ -91,10 +92,11 @@ class LabelledFolder(abc.ABC):
             table=self.table,
             split_folders=self.split_folders,
             label=self.label,
+            by_folder=self.label is not None,
         )
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Selects all files except hidden ones, system files and the table."""
+        """Selects all files except hidden ones, system files, the table, and unfit ones."""
         labels = self._labels
 
         def why_skipped(path: str) -> str:
@@ -142,6 +144,12 @@ class LabelledFolder(abc.ABC):
 
 class MediaFolder(LabelledFolder):
     """A source of media files, each of which is a record."""
+
+    _suffixes: ClassVar[tuple[str, ...]]
+    """Of files of this kind: files of another known kind are skipped."""
+
+    def _why_unfit(self, path: str) -> str:
+        return why_beside(path, media=self._suffixes)
 
     @abc.abstractmethod
     def _kind(self, features: Features) -> MediaKind[Any]:

@@ -26,6 +26,7 @@ from ...media.tiff import read_any_header, readable_image
 from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
+from . import bystanders
 from .files import MediaFolder, MediaKind
 from .labels import LABEL, FileLabels
 
@@ -50,7 +51,8 @@ class ImageFolder(MediaFolder):
 
     Without ``pattern`` and ``table``, the images are in class folders, whose names become the
     feature ``label``. Every file is a record, at any depth and with any name; files that cannot be
-    decoded become rejects. Hidden files and files left by operating systems (``Thumbs.db``,
+    decoded become rejects. Documents, tables and sounds beside the images (``README``, ``.txt``,
+    ``.csv``, ``.wav`` …), hidden files and files left by operating systems (``Thumbs.db``,
     ``__MACOSX`` …) are skipped and counted.
 
     With ``masks``, each image has a mask, the feature ``mask``: the file of the same path and stem,
@@ -77,9 +79,9 @@ class ImageFolder(MediaFolder):
             one whose size is not the one in COCO's file. Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
-        label: The column of ``table`` or field of ``pattern`` to predict; None for none. Its
-            strings become a ClassLabel; numbers of a table are kept. With ``masks``, the default is
-            the mask.
+        label: The column of ``table`` or field of ``pattern`` to predict. Its strings become a
+            ClassLabel; numbers of a table are kept. None for none; folders are no classes then.
+            With ``masks``, the default is the mask.
         max_pixels: Images with more pixels are rejected before decoding, which would need 3 bytes
             of memory for each pixel.
         masks: The name of the folder of the masks, at any depth; None for none.
@@ -97,6 +99,7 @@ class ImageFolder(MediaFolder):
     images: str = IMAGES
 
     _content = "image"
+    _suffixes = bystanders.IMAGES
 
     def __post_init__(self) -> None:
         """Checks the origin of labels; with masks, these are the label."""
@@ -127,8 +130,9 @@ class ImageFolder(MediaFolder):
         return dataclasses.replace(selection, files=files)
 
     def _why_unfit(self, path: str) -> str:
-        if self.masks is None or _role(path, self.images, self.masks) is not None:
-            return ""
+        beside = super()._why_unfit(path)
+        if beside or self.masks is None or _role(path, self.images, self.masks) is not None:
+            return beside
         return f"in neither {self.images!r} nor {self.masks!r}"
 
     def settings(self) -> dict[str, object]:

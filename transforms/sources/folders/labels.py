@@ -18,7 +18,8 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -240,9 +241,8 @@ class FileLabels:
         return path.partition("/")[2] if self.split_folders and "/" in path else path
 
     def _infer_classes(self, paths: Sequence[str]) -> ClassLabel:
-        names = {
-            folder for folder, slash, _ in (self._below(p).partition("/") for p in paths) if slash
-        } - _NO_NAMES
+        folders = (self._below(path).partition("/") for path in paths)
+        names = {_text_of(folder) for folder, slash, _ in folders if slash} - _NO_NAMES
         if not names:
             raise DataError(
                 f"{self.source}: none of the {len(paths):,} {self.record}s is in a class folder "
@@ -251,7 +251,7 @@ class FileLabels:
                 f"the {self.record}s into a folder for each class, or specify where labels come "
                 f'from: pattern="{{label}}_{{n}}{".*" if self.record == "file" else ""}" for '
                 f'{self.record} names, table="labels.csv" for a table.'
-                + (" label=None if there are none." if self.record != "file" else "")
+                + " label=None if there are none."
             )
         if self.split_folders is None and looks_like_splits(paths):
             shown = ", ".join(sorted(names))
@@ -283,7 +283,8 @@ class FileLabels:
 
     def _field(self, name: str, texts: set[str]) -> Feature:
         if name == self.label:
-            return _class_label(texts, where=f"{self.source}: the label")
+            names = set(map(_text_of, texts))
+            return _class_label(names, where=f"{self.source}: the label")
         return Scalar("int64" if all(map(_DIGITS.fullmatch, texts)) else "string")
 
 
@@ -315,7 +316,7 @@ class _FolderReader(LabelReader):
                 f"{LABEL!r}, a ClassLabel."
             )
         self._below, self._features = below, features
-        self._codes = {name: code for code, name in enumerate(label.names)}
+        self._codes = {_text_of(name): code for code, name in enumerate(label.names)}
         self._where = "a class folder of its split" if split_folders else "one"
         self._record = record
 
@@ -323,8 +324,8 @@ class _FolderReader(LabelReader):
         folder, _, inside = self._below(path).partition("/")
         if not self._features:
             return 0
-        if inside and folder in self._codes:
-            return self._codes[folder]
+        if inside and (code := self._codes.get(_text_of(folder))) is not None:
+            return code
         if inside:
             message = f"the folder {folder!r} is not one of the declared classes"
             raise UnlabelledError("class not declared", message)
@@ -422,7 +423,9 @@ def _converter(name: str, feature: Feature, *, fields: Mapping[str, int]) -> Cal
             f"features= declares {name!r}, but pattern has no such field; its fields are "
             f"{', '.join(map(repr, fields))}."
         )
-    if isinstance(feature, ClassLabel | Text):
+    if isinstance(feature, ClassLabel):
+        return lambda text: text if text in feature.names else _text_of(text)
+    if isinstance(feature, Text):
         return str
     if isinstance(feature, Scalar) and feature.dtype != "bool":
         if feature.dtype == "string":
@@ -455,14 +458,24 @@ def _expected(feature: Feature) -> str:
     return str(getattr(feature, "dtype", feature))
 
 
-def _class_label(names: Iterable[str], *, where: str) -> ClassLabel:
+def _class_label(names: Collection[str], *, where: str) -> ClassLabel:
     for name in sorted(names):
         try:
             name.encode("utf-8")
         except UnicodeEncodeError:
             shown = name.encode("utf-8", "surrogateescape")
             raise DataError(f"{where} {shown!r} is not valid UTF-8. Rename it.") from None
-    return ClassLabel(names=tuple(sorted(names)))
+    return ClassLabel(names=tuple(sorted(names, key=_order_of(names))))
+
+
+def _order_of(names: Collection[str]) -> Callable[[str], Any]:
+    """The order of classes: that of numbers if all names are."""
+    return (lambda name: (int(name), name)) if all(map(_DIGITS.fullmatch, names)) else str
+
+
+def _text_of(name: str) -> str:
+    """A name in the form in which equal texts are equal: NFC. Systems decompose names of files."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _file_name(url: str) -> str:
