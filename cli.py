@@ -295,6 +295,15 @@ def init(
             show_default=False,
         ),
     ] = None,
+    reading: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Which reading of a folder that has several, by its number in the refusal.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Suggest a recipe for raw data: print it, or write it to a file."""
     from . import terminal
@@ -302,9 +311,9 @@ def init(
 
     check_options(context, requires={"--force": "--output"})
     if output is None:
-        terminal.say(describe_suggestion(source, label=label).rstrip("\n"))
+        terminal.say(describe_suggestion(source, label=label, reading=reading).rstrip("\n"))
         return
-    write_suggestion(source, output, label=label, replace=force)
+    write_suggestion(source, output, label=label, reading=reading, replace=force)
     terminal.say(f"wrote {output}; build it: snapshard build {output} --out DIR")
 
 

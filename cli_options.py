@@ -174,10 +174,10 @@ def recipe_of(source: str, *, revision: int | None = None) -> Recipe:
     if source.endswith(".py"):
         return revised(load_recipe_file(source), revision)
     from . import terminal
-    from .pipelines.inspect.suggest import describe_inferred, suggest_recipe
+    from .pipelines.inspect.suggest import describe_inferred, suggest
 
-    recipe = suggest_recipe(source)
-    terminal.show_note(describe_inferred(recipe, source))
+    recipe, notes = suggest(source)
+    terminal.show_note(describe_inferred(recipe, notes, source))
     return revised(recipe, revision)
 
 

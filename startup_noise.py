@@ -53,8 +53,8 @@ _CHATTY = (
 """Loggers of stores' clients. Failures that they log are also raised as errors, without the
 credentials of URLs."""
 _EXTRAS = (
-    *("google.cloud.bigquery", "google.cloud.bigquery_storage_v1", "google.cloud.dataflow"),
-    *("apitools", "boto3", "google.cloud.pubsub", "google.cloud.storage"),
+    *("apache_beam.io.gcp.bigquery", "apitools", "boto3", "google.cloud.dataflow"),
+    "google.cloud.storage",
 )
 """What Beam imports if it can, of its extras "gcp" and "aws"."""
 

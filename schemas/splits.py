@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
 
-from .config import check_texts, did_you_mean
+from .config import check_texts, did_you_mean, quoted
 from .errors import RecipeError
 
 KEY_SPACE = 1 << 64
@@ -33,6 +33,14 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "test": ("test", "testing"),
 }
 """Common folder names of splits."""
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "train": (*FOLDERS["train"], "tr", "trn"),
+    "validation": (*FOLDERS["validation"], "validate", "eval", "evaluation"),
+    "test": (*FOLDERS["test"], "ts", "tst"),
+}
+_FILLERS = frozenset(("data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"))
+"""Words beside that of a split in a name."""
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -246,11 +254,16 @@ class Splits:
         call, given = "Splits", [f"{name}={fraction!r}" for name, fraction in self.fractions]
         if (rule := self.rule) is not None:
             call = f"Splits.by_{rule.by}"
-            given += [f"{name}={value!r}" for name, value in rule.values]
+            usual = {name: set(texts) for name, texts in FOLDERS.items()}
+            if {name: set(texts) for name, texts in rule.values} != usual:
+                given += [f"{name}={_shown(texts)}" for name, texts in rule.values]
             given += [f"{name}={end!r}" for name, end in zip(self.names, rule.ends, strict=False)]
-            given[:0] = [] if rule.feature is None else [repr(rule.feature)]
+            given[:0] = [] if rule.feature is None else [quoted(rule.feature)]
         options = {"stratify_by": None, "group_by": None, "assign": "hash", "allow_empty": False}
-        given += [f"{k}={getattr(self, k)!r}" for k, v in options.items() if getattr(self, k) != v]
+        for name, default in options.items():
+            if (value := getattr(self, name)) != default:
+                shown = quoted(value) if isinstance(value, str) else repr(value)
+                given.append(f"{name}={shown}")
         return f"{call}({', '.join(given)})"
 
     @classmethod
@@ -349,6 +362,19 @@ class Splits:
         }
 
 
+def split_of(name: str) -> str | None:
+    """The split that a folder, a file or a value is named after; None if it is no such name.
+
+    >>> split_of("training_set"), split_of("imagesTr"), split_of("val2017"), split_of("detest")
+    ('train', 'train', 'validation', None)
+    """
+    words = (word.lower() for word in _WORD.findall(name))
+    words = (word.removesuffix("set") if len(word) > 3 else word for word in words)
+    said = [word for word in words if word not in _FILLERS]
+    splits = [split for split, known in _WORDS.items() if said and said[0] in known]
+    return splits[0] if splits and len(said) == 1 else None
+
+
 def is_fold(name: str) -> bool:
     """Whether a split is a fold of a cross-validation by its name: fold0, fold1 and so on."""
     return _FOLD.fullmatch(name) is not None
@@ -388,6 +414,11 @@ def _texts(given: Mapping[str, str | Sequence[str]], what: str) -> dict[str, tup
                 f"Splits.{what}: {name}={given[name]!r}, expected one or more strings."
             )
     return texts
+
+
+def _shown(texts: Sequence[str]) -> str:
+    """One text, or a tuple of several, as code."""
+    return quoted(texts[0]) if len(texts) == 1 else f"({', '.join(map(quoted, texts))})"
 
 
 def _check_disjoint(values: Mapping[str, tuple[str, ...]]) -> None:

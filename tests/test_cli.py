@@ -592,7 +592,7 @@ class TestErrors:
         def fail(source: str) -> None:
             raise error
 
-        monkeypatch.setattr(suggest_module, "suggest_recipe", fail)
+        monkeypatch.setattr(suggest_module, "suggest", fail)
         code, _, told = call("plan", "x")
         assert code == 1
         assert said in told
@@ -604,7 +604,7 @@ class TestErrors:
                 "-c",
                 "from snapshard import cli\n"
                 "from snapshard.pipelines.inspect import suggest\n"
-                "suggest.suggest_recipe = lambda source: 1 / 0\n"
+                "suggest.suggest = lambda source: 1 / 0\n"
                 "cli.main(['plan', 'x'])",
             ],
             capture_output=True,
@@ -666,7 +666,7 @@ class TestErrors:
         def fail(source: str) -> None:
             raise error
 
-        monkeypatch.setattr(suggest_module, "suggest_recipe", fail)
+        monkeypatch.setattr(suggest_module, "suggest", fail)
         code, _, told = call("plan", "x")
         assert code == 1
         assert "out of memory" in told
@@ -690,14 +690,14 @@ class TestErrors:
         def fail(source: str) -> None:
             raise OSError(number, os.strerror(number), "/x")
 
-        monkeypatch.setattr(suggest_module, "suggest_recipe", fail)
+        monkeypatch.setattr(suggest_module, "suggest", fail)
         assert call("plan", "x")[0] == code
 
     def test_ctrl_c_is_130(self, monkeypatch: pytest.MonkeyPatch, call: Any) -> None:
         def interrupt(source: str) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(suggest_module, "suggest_recipe", interrupt)
+        monkeypatch.setattr(suggest_module, "suggest", interrupt)
         code, _, told = call("plan", "x")
         assert code == 130
         assert "Run the same command to resume" in told

@@ -119,6 +119,12 @@ def test_beam_loads_without_its_extras(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_beam_says_nothing_about_its_extras() -> None:
+    code = "from snapshard.startup_noise import spare_extras\nspare_extras()\nimport apache_beam"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_builds_take_no_gpu(tmp_path: Path) -> None:
     code = HUSH + "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     done = _import_fake(tmp_path, code, env={"CUDA_VISIBLE_DEVICES": "0"})

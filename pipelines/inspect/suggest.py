@@ -46,15 +46,9 @@ from ...transforms.sources.arrow.parquet import Parquet
 from ...transforms.sources.csv.dialect import SUFFIXES, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
-from ...transforms.sources.folders.clips import ClipFolder, holds_clips
+from ...transforms.sources.folders.bystanders import IMAGES, SOUNDS
 from ...transforms.sources.folders.files import LabelledFolder
-from ...transforms.sources.folders.images import (
-    MASKS,
-    ImageFolder,
-    holds_masks,
-    infer_image_steps,
-    read_sizes,
-)
+from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
 from ...transforms.sources.folders.side_tables import LabelTable, is_table
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
@@ -72,16 +66,13 @@ from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
+from .media_folders import Reading, UnclearError, recognize_folders
 
-_IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-_SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 _SQLITE = b"SQLite format 3\0"
 _SNIFFED_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
 _NUM_LINES = 5
 _NUM_PROBED = 64
-_SEPARATORS = ("_", "-", " ")
-_MAX_FIELDS = 6
 _MANY_COLUMNS = 50
 """From so many numbered columns of one dtype, ``init`` suggests to stack them."""
 _FALLBACK_RATE = 16_000
@@ -94,6 +85,8 @@ _MAX_TABLES = 20
 _MAX_TABLE_BYTES = 64 << 20
 _COUNTED_BYTES = 256 << 20
 """Up to this size, ``init`` counts the records of each split."""
+_SMALL_BYTES, _FEW_FILES = 256 << 10, 300
+"""Up to this size or number, data may be too little for the usual splits."""
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
 _MAX_CLASSES = 20
@@ -123,10 +116,22 @@ def suggest_recipe(url: str) -> Recipe:
         RecipeError: if nothing is there, or it is already a recipe.
         DataError: if it is empty or of an unknown kind.
     """
-    return _suggest(url)[0]
+    return suggest(url)[0]
 
 
-def describe_suggestion(url: str, *, label: str | None = None, folder: str = ".") -> str:
+def suggest(url: str) -> tuple[Recipe, tuple[str, ...]]:
+    """Like :func:`suggest_recipe`, with what was seen and why the recipe follows, for people."""
+    recipe, opened, notes = _suggest(url)
+    files = recipe.files.select(opened.list()).files
+    is_small = sum(file.num_bytes for file in files) <= _SMALL_BYTES
+    if is_small or (recipe.files.media and len(files) <= _FEW_FILES):
+        recipe = _with_splits_that_fill(recipe)
+    return recipe, notes
+
+
+def describe_suggestion(
+    url: str, *, label: str | None = None, folder: str = ".", reading: int | None = None
+) -> str:
     """The text of the suggested recipe's file, with the features found declared.
 
     The next build then refuses data that no longer has them. Beyond :func:`suggest_recipe`, texts
@@ -137,12 +142,14 @@ def describe_suggestion(url: str, *, label: str | None = None, folder: str = "."
         url: The raw data.
         label: The column to predict. A label of a few different integers becomes a class.
         folder: The folder of the recipe's file: relative paths are relative to it.
+        reading: Which of the readings of a folder with several is meant, from 1.
 
     Raises:
-        RecipeError: if nothing is there, it is already a recipe, or it has no such label.
+        RecipeError: if nothing is there, it is already a recipe, or it has no such label or
+            reading.
         DataError: if it is empty or of an unknown kind, or its features cannot be inferred.
     """
-    recipe, opened = _suggest(url, label=label)
+    recipe, opened, notes = _suggest(url, label=label, number=reading)
     files = recipe.files.select(opened.list()).files
     inferred = infer_features(recipe.files, files, opened)
     if recipe.source.label is None and LABEL in inferred.features:
@@ -169,11 +176,17 @@ def describe_suggestion(url: str, *, label: str | None = None, folder: str = "."
     recipe = _changed(recipe, prepare=(*recipe.prepare, *stacks))
     if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
         recipe = _with_splits_that_fill(recipe)
-    return recipe_text(_seen_from(recipe, folder), features, resolved.structs, hints=hints)
+    seen = _seen_from(recipe, folder)
+    return recipe_text(seen, features, resolved.structs, hints=hints, notes=notes)
 
 
 def write_suggestion(
-    url: str, file: str, *, label: str | None = None, replace: bool = False
+    url: str,
+    file: str,
+    *,
+    label: str | None = None,
+    reading: int | None = None,
+    replace: bool = False,
 ) -> None:
     """Writes the suggested recipe to a file; local paths in it are relative to that file.
 
@@ -181,6 +194,7 @@ def write_suggestion(
         url: The raw data.
         file: A local path that ends in ``.py``.
         label: The column to predict.
+        reading: Which of several readings is meant, from 1.
         replace: Whether to replace an existing file.
 
     Raises:
@@ -194,24 +208,32 @@ def write_suggestion(
         raise RecipeError(f"--output: the folder {folder} does not exist.")
     if os.path.lexists(file) and not replace:
         raise RecipeError(f"--output: {file} exists. Give another name, or replace it: --force.")
-    text = describe_suggestion(url, label=label, folder=folder)
+    text = describe_suggestion(url, label=label, folder=folder, reading=reading)
     storage.put_bytes(os.path.abspath(file), text.encode())
 
 
-def describe_inferred(recipe: Recipe, url: str) -> str:
+def describe_inferred(recipe: Recipe, notes: Sequence[str], url: str) -> str:
     """The text of a recipe that was inferred for a build, and the command that writes it to a file.
 
     Args:
-        recipe: What :func:`suggest_recipe` returned.
+        recipe: What :func:`suggest` returned.
+        notes: What it said of the data.
         url: The raw data.
     """
-    has_columns = _takes_label(recipe.files) and recipe.source.label is None
+    has_columns = _takes_label(recipe.files) and _may_have_label(recipe)
     label = " --label COLUMN" if has_columns else ""
     data = shlex.quote(storage.redact(url))
     return (
         "The recipe, inferred from the data. To keep and change it: "
-        f"snapshard init {data}{label} -o recipe.py\n\n" + recipe_text(recipe).removeprefix(_HEAD)
+        f"snapshard init {data}{label} -o recipe.py\n\n"
+        + recipe_text(recipe, notes=notes).removeprefix(_HEAD)
     )
+
+
+def _may_have_label(recipe: Recipe) -> bool:
+    """Whether a column may be the label, and none is named."""
+    of_columns = not recipe.files.media or getattr(recipe.files, "table", None) is not None
+    return of_columns and recipe.source.label is None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -397,22 +419,16 @@ def recipe_text(
     structs: Sequence[str] = (),
     *,
     hints: Mapping[str, Hint] = MappingProxyType({}),
+    notes: Sequence[str] = (),
 ) -> str:
     """The text of a recipe file that defines an equal recipe of built-in parts.
 
     ``features`` are declared, so the next build enforces them; the fields of ``structs`` are
-    nested in these. ``hints`` become comments above features. Credentials in the source's URL are
-    left out.
+    nested in these. ``hints`` become comments above features, ``notes`` above the source.
+    Credentials in the source's URL are left out.
     """
     # The repr of a built-in step is the code that makes it.
     steps = [repr(step) for step in recipe.prepare]
-    splits = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
-    if recipe.splits.stratify_by is not None:
-        splits += f", stratify_by={written(recipe.splits.stratify_by)}"
-    if recipe.splits.rule is not None and recipe.splits != Splits.by_folder():
-        values = recipe.splits.rule.values
-        splits = ", ".join(f"{n}={written(v[0] if len(v) == 1 else v)}" for n, v in values)
-    by_folder = ".by_folder" * (recipe.splits.rule is not None)
     source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
     url = recipe.files.url
     bare = source
@@ -423,14 +439,16 @@ def recipe_text(
         f"name={written(recipe.name)},",
         bare,
         _list_of(steps, "prepare"),
-        f"splits=ss.Splits{by_folder}({splits}),",
+        f"splits=ss.{recipe.splits!r},",
     ]
-    if recipe.source.label is None:
+    if _may_have_label(recipe):
         lines.insert(1, '# Add label="COLUMN" to name the column to predict.')
     if recipe.splits == _ONE_SPLIT:
         lines.insert(-1, _FEW)
     if bare != source:
         lines.insert(1, _NO_CREDENTIALS)
+    wrapped = (textwrap.wrap(note, _WIDTH - len(_INDENT) - len("# ")) for note in notes)
+    lines[1:1] = [f"# {line}" for line in itertools.chain.from_iterable(wrapped)]
     if features is not None:
         lines.append("features={")
         for name, feature in nest(features, structs).items():
@@ -487,7 +505,9 @@ def _declaration(name: str, feature: Feature) -> str:
     return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT}){optional}\n),"
 
 
-def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSource]:
+def _suggest(
+    url: str, *, label: str | None = None, number: int | None = None
+) -> tuple[Recipe, OpenedSource, tuple[str, ...]]:
     if not url:
         raise RecipeError("The source is empty, expected a path or URL.")
     if url.endswith(".py"):
@@ -500,12 +520,10 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     source: Source
     steps: Sequence[PrepareStep] = ()
     splits = _USUAL
-    images = ImageFolder(url)
-    pictured = [file for file in images.select(listed).files if "/" in file.path]
+    notes: tuple[str, ...] = ()
+    media = _find_media(url, listed, opened)
     tables = [f for f in listed if f.path.lower().endswith(SUFFIXES) and not is_hidden(f.path)]
-    num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
     typed = _find_typed_tables(url, listed, opened)
-    sounds = _find_sounds(url, listed, opened)
     num_tables = max(len(tables), typed.num_files if typed is not None else 0)
     if holds_samples(url, listed):
         source = WebDataset(url)
@@ -513,35 +531,19 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     elif (labelled := _find_labelled_files(url, listed, opened, label=label)) is not None:
         source, splits = labelled.source, labelled.splits or splits
         opened = open_source(source.url, ".")
-        listed = opened.list()
-        files = source.select(listed).files
-        if isinstance(source, ImageFolder):
-            steps = infer_image_steps(files, opened)
-        else:
-            steps = _infer_sound_steps(files, opened)
-    elif sounds is not None and sounds.num_files > max(num_tables, num_images):
-        source, steps, splits = sounds.source, sounds.steps, sounds.splits or splits
-    elif typed is not None and typed.num_files >= max(len(tables), num_images):
+        steps = _media_steps(source, opened)
+    elif media is not None and len(media.files) > num_tables:
+        reading = _chosen(media, number, url, listed, opened)
+        source, splits = reading.source, reading.splits or splits
+        opened = open_source(source.url, ".")
+        steps = _media_steps(source, opened)
+        notes = _notes_on(reading, opened)
+    elif typed is not None and typed.num_files >= len(tables):
         source = typed.source
         if isinstance(source, Numpy):
             source, splits = _split_arrays(source, listed, opened) or (source, splits)
-    elif tables and len(tables) >= num_images:
+    elif tables:
         source = _table_source(url, tables, opened)
-    elif holds_masks(file.path for file in images.select(listed).files):
-        paired = ImageFolder(url, masks=MASKS).select(listed).files
-        split_folders = _has_split_folders(paired)
-        source = ImageFolder(url, masks=MASKS, split_folders=split_folders or None)
-        steps = infer_image_steps(paired, opened)
-        splits = Splits.by_folder() if split_folders else splits
-    elif (clips := _find_clips(url, pictured)) is not None:
-        source = clips
-        splits = Splits.by_folder() if clips.split_folders else splits
-    elif num_images or read_sizes(pictured[:: 1 + len(pictured) // _NUM_PROBED], opened):
-        source = images
-        steps = infer_image_steps(images.select(listed).files, opened)
-        if _has_split_folders(pictured):
-            source = ImageFolder(url, split_folders=True)
-            splits = Splits.by_folder()
     elif 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
         source = TextFiles(url)
     else:
@@ -549,13 +551,52 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     if label is not None and source.label != label:
         source = _with_label(source, label)
     if isinstance(source, LabelledFolder):
-        files = source.select(listed).files
+        files = source.select(opened.list()).files
         splits = _stratified_by_class(
             splits, source, [file for file in files if not file.of], opened
         )
     recipe = Recipe(name=_name_of(url), source=source, prepare=steps, splits=splits)
     object.__setattr__(recipe, "folder", ".")
-    return recipe, opened
+    return recipe, opened, notes
+
+
+def _chosen(
+    media: _Media,
+    number: int | None,
+    url: str,
+    listed: Sequence[SourceFile],
+    opened: OpenedSource,
+) -> Reading:
+    """The only reading of a folder, or the one of this number.
+
+    Raises:
+        RecipeError: if there is none of this number.
+        UnclearError: if there are several, and no number is given.
+    """
+    try:
+        readings: Sequence[Reading] = [media.read(url, listed, opened)]
+    except UnclearError as error:
+        readings = [_that_fill(reading) for reading in error.readings]
+        if number is None:
+            raise error.with_readings(readings) from None
+    if number is not None and not 1 <= number <= len(readings):
+        raise RecipeError(
+            f"--reading: {number}, but {opened.shown} has {len(readings)} readings: "
+            f"{'; '.join(reading.line() for reading in readings) or 'none'}."
+        )
+    return readings[0 if number is None else number - 1]
+
+
+def _notes_on(reading: Reading, opened: OpenedSource) -> tuple[str, ...]:
+    """What a record is, where its label comes from, and what is skipped."""
+    source = reading.source
+    skipped = source.select(opened.list()).num_skipped
+    kinds = ", ".join(f"{reason} ({number:,})" for reason, number in skipped.items())
+    what = "an image" if isinstance(source, ImageFolder) else "a sound"
+    return (
+        f"A record is {what}, {reading.means}.",
+        *([f"Skipped: {kinds}."] if kinds else []),
+    )
 
 
 def _refuse_snapshots(url: str, paths: Set[str]) -> None:
@@ -572,11 +613,56 @@ def _refuse_snapshots(url: str, paths: Set[str]) -> None:
     )
 
 
-def _find_clips(url: str, pictured: Sequence[SourceFile]) -> ClipFolder | None:
-    """The source of folders of frames in class folders; None if there are none."""
-    split_folders = _has_split_folders(pictured)
-    paths = [file.path.partition("/")[2] if split_folders else file.path for file in pictured]
-    return ClipFolder(url, split_folders=split_folders or None) if holds_clips(paths) else None
+@dataclasses.dataclass(frozen=True)
+class _Media:
+    """The files of a folder that are images, or those that are sounds."""
+
+    make: type[ImageFolder | AudioFolder]
+    files: Sequence[SourceFile]
+
+    def read(self, url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+        """What their folders mean."""
+        paths = [file.path for file in self.files]
+        skipped = {file.path for file in listed if not is_hidden(file.path)} - set(paths)
+        joins = not (opened.pattern or opened.single or opened.archived)
+        return recognize_folders(self.make, url, paths, skipped, joins=joins)
+
+
+def _find_media(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Media | None:
+    """The images of a folder or its sounds, whichever are more; None if there are none."""
+    kinds: dict[type[ImageFolder | AudioFolder], tuple[str, ...]] = {
+        ImageFolder: IMAGES,
+        AudioFolder: SOUNDS,
+    }
+    found = [
+        _Media(make, [f for f in make(url).select(listed).files if f.path.lower().endswith(ends)])
+        for make, ends in kinds.items()
+    ]
+    media = max(found, key=lambda one: len(one.files))
+    if media.files:
+        return media
+    # Images are known by their content, too.
+    files = [file for file in ImageFolder(url).select(listed).files if "/" in file.path]
+    return _Media(ImageFolder, files) if _show_images(files, opened) else None
+
+
+def _show_images(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
+    return bool(read_sizes(files[:: 1 + len(files) // _NUM_PROBED], opened))
+
+
+def _that_fill(reading: Reading) -> Reading:
+    """The reading, with a single split where the usual ones would be refused as empty."""
+    recipe = Recipe(name="reading", source=reading.source, splits=reading.splits or _USUAL)
+    object.__setattr__(recipe, "folder", ".")
+    files = reading.source.select(open_source(recipe.files.url, ".").list()).files
+    few = len(files) <= _FEW_FILES and _with_splits_that_fill(recipe).splits == _ONE_SPLIT
+    return dataclasses.replace(reading, splits=_ONE_SPLIT) if few else reading
+
+
+def _media_steps(source: Source, opened: OpenedSource) -> Sequence[PrepareStep]:
+    files = source.select(opened.list()).files
+    infer = infer_image_steps if isinstance(source, ImageFolder) else _infer_sound_steps
+    return infer(files, opened)
 
 
 def _stratified_by_class(
@@ -616,8 +702,8 @@ def _find_labelled_files(
     a build. Its label is the column ``label``, or the only column, or else ``label``.
     """
     by_kind: dict[type[ImageFolder | AudioFolder], list[str]] = {
-        ImageFolder: [f.path for f in listed if _is_file_of(_IMAGES, f)],
-        AudioFolder: [f.path for f in listed if _is_file_of(_SOUNDS, f)],
+        ImageFolder: [f.path for f in listed if _is_file_of(IMAGES, f)],
+        AudioFolder: [f.path for f in listed if _is_file_of(SOUNDS, f)],
     }
     make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
     of_images = make is ImageFolder
@@ -708,12 +794,6 @@ def _columns_for(
     return columns if named >= _MIN_NAMED * len(paths) else None
 
 
-def _has_split_folders(files: Sequence[SourceFile]) -> bool:
-    """Whether all files are below folders named like splits."""
-    paths = [file.path for file in files]
-    return looks_like_splits(paths) and all(path.count("/") > 1 for path in paths)
-
-
 def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
     """A CSV source with the first file's delimiter and encoding, with or without a header."""
     first = next((file for file in tables if not file.problem and file.num_bytes), None)
@@ -734,7 +814,7 @@ def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) 
 
 
 def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
-    flat = [file for file in listed if file.path.lower().endswith(_IMAGES)]
+    flat = [file for file in listed if file.path.lower().endswith(IMAGES)]
     if flat:
         return (
             f"{opened.shown} holds {len(flat):,} images in one folder (first: "
@@ -766,43 +846,6 @@ def _name_of(url: str) -> str:
     return name[:100] or "dataset"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sounds:
-    """What a folder of sounds suggests."""
-
-    source: AudioFolder
-    steps: tuple[PrepareStep, ...]
-    splits: Splits | None
-    """If folders name splits."""
-    num_files: int
-
-
-def _find_sounds(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Sounds | None:
-    """Suggests how to read the sounds among files; None if there are none, or no labels.
-
-    Labels come from class folders, or else from file names of one pattern. Sounds of several
-    rates are resampled to the rate that more than half of them have, or to 16 kHz; if the number
-    of channels differs, they are mixed to mono.
-    """
-    files = AudioFolder(url).select(listed).files
-    sounds = [file for file in files if file.path.lower().endswith(_SOUNDS)]
-    if not sounds:
-        return None
-    paths = [file.path for file in sounds]
-    splits: Splits | None = None
-    if all("/" in path for path in paths):
-        source = AudioFolder(url)
-        if looks_like_splits(paths) and all(path.count("/") > 1 for path in paths):
-            source = AudioFolder(url, split_folders=True)
-            splits = Splits.by_folder()
-    else:
-        pattern = name_pattern([path.rpartition("/")[2] for path in paths])
-        if pattern is None:
-            return None
-        source = AudioFolder(url, pattern=pattern)
-    return _Sounds(source, _infer_sound_steps(sounds, opened), splits, len(sounds))
-
-
 def _infer_sound_steps(
     sounds: Sequence[SourceFile], opened: OpenedSource
 ) -> tuple[PrepareStep, ...]:
@@ -814,33 +857,6 @@ def _infer_sound_steps(
         most, count = max(rates.items(), key=lambda item: (item[1], item[0]))
         rate = most if 2 * count > rates.total() else _FALLBACK_RATE
     return (audio.decode("audio", rate, mono),)
-
-
-def name_pattern(names: Sequence[str]) -> str | None:
-    """The pattern of file names that all have the same number of fields; None if they do not.
-
-    The first field is the label: it has several values, each of them repeated. The last one is a
-    number if it consists of digits.
-
-    >>> name_pattern(["yes_ann_1.wav", "no_ann_2.wav", "yes_bob_3.wav", "no_bob_4.wav"])
-    '{label}_{field2}_{n}.wav'
-    """
-    parts = [name.rpartition(".") for name in names]
-    ends = {end for _, _, end in parts}
-    end = next(iter(ends)) if len(ends) == 1 else "*"
-    for separator in _SEPARATORS:
-        rows = [stem.split(separator) for stem, _, _ in parts]
-        num_fields = {len(row) for row in rows}
-        if num_fields not in [{number} for number in range(2, _MAX_FIELDS + 1)]:
-            continue
-        columns = [set(column) for column in zip(*rows, strict=True)]
-        if not 1 < len(columns[0]) <= len(names) // 2 or "" in set().union(*columns):
-            continue
-        fields = [LABEL, *(f"field{number}" for number in range(2, len(columns) + 1))]
-        if all(re.fullmatch(r"[0-9]+", text) for text in columns[-1]):
-            fields[-1] = "n"
-        return f"{separator.join(f'{{{field}}}' for field in fields)}.{end}"
-    return None
 
 
 @dataclasses.dataclass(frozen=True)

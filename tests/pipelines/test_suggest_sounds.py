@@ -8,9 +8,8 @@ import pytest
 import soundfile
 
 import snapshard as ss
-from snapshard.pipelines.inspect.suggest import describe_suggestion, name_pattern, suggest_recipe
+from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.schemas.errors import DataError
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +45,7 @@ def test_folders_of_splits(tmp_path: Path) -> None:
     url = write(tmp_path, ["train/yes/1.wav", "train/no/2.wav", "test/no/1.wav"])
     recipe = suggest_recipe(url)
     assert recipe.source == ss.AudioFolder(url, split_folders=True)
-    assert recipe.splits == ss.Splits.by_folder()
+    assert recipe.splits == ss.Splits.by_folder(train="train", test="test")
 
 
 def test_names_that_are_made_alike(examples: Path) -> None:
@@ -66,22 +65,4 @@ def test_several_rates_and_channels(tmp_path: Path) -> None:
 
 def test_sounds_without_labels_are_not_guessed_at(tmp_path: Path) -> None:
     url = write(tmp_path, ["first.wav", "second one.wav"])
-    with pytest.raises(DataError, match="class folders of images or sounds"):
-        suggest_recipe(url)
-
-
-@pytest.mark.parametrize(
-    ("names", "pattern"),
-    [
-        (["a_1.wav", "b_2.wav", "a_3.flac", "b_4.wav"], "{label}_{n}.*"),
-        (["a-x-y.wav", "b-x-z.wav", "a-q-y.wav", "b-q-y.wav"], "{label}-{field2}-{field3}.wav"),
-        (["a_1.wav", "b_2.wav", "c_3.wav"], None),
-        (["a_1.wav", "a_2.wav", "a_3.wav"], None),
-        (["a_1.wav", "b_2.wav", "a_3_x.wav", "b_4.wav"], None),
-        (["1.wav", "2.wav"], None),
-        (["_1.wav", "_2.wav", "b_3.wav", "b_4.wav"], None),
-    ],
-    ids=["numbered", "three fields", "no class twice", "one class", "odd one", "bare", "nameless"],
-)
-def test_name_pattern(names: list[str], pattern: str | None) -> None:
-    assert name_pattern(names) == pattern
+    assert suggest_recipe(url).source == ss.AudioFolder(url, label=None)

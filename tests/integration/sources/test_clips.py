@@ -15,6 +15,7 @@ import pytest
 from PIL import Image as Pillow
 
 import snapshard as ss
+from snapshard.pipelines.inspect.media_folders import UnclearError
 from snapshard.pipelines.inspect.suggest import describe_suggestion
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError, RecipeError
@@ -439,8 +440,9 @@ def test_the_suggested_recipe_reads_clips(
         for number in range(8, 12)
     }
     url = in_folder(tmp_path, files)
-    text = describe_suggestion(url)
-    assert "source=ss.ClipFolder(" in text
+    with pytest.raises(UnclearError, match=r"2 levels of folders.*\n.*source=ss\.ClipFolder\("):
+        describe_suggestion(url)
+    text = describe_suggestion(url, reading=3)
     assert '"frames": ss.Sequence(ss.Image(storage="encoded")),' in text
     recipe = tmp_path / "recipe.py"
     recipe.write_text(text)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from . import bystanders
 from .files import MediaFolder, MediaKind
-from .labels import LABEL, FileLabels
+from .labels import LABEL, FileLabels, compile_pattern
 
 BATCH_PIXELS = 48 << 20
 """Maximum pixels in a raw batch: about 144 MiB when decoded."""
@@ -42,7 +42,7 @@ MASK = "mask"
 IMAGES, MASKS = "images", "masks"
 """The usual names of the two folders."""
 
-_Key = tuple[str, str, str]
+_Key = tuple[str, ...]
 
 
 @config_class
@@ -84,9 +84,12 @@ class ImageFolder(MediaFolder):
             With ``masks``, the default is the mask.
         max_pixels: Images with more pixels are rejected before decoding, which would need 3 bytes
             of memory for each pixel.
-        masks: The name of the folder of the masks, at any depth; None for none.
-        images: With ``masks``: the name of the folder of the images. Files in neither folder are
-            skipped and counted.
+        masks: The name of the folder of the masks, at any depth; or a pattern of their paths
+            without suffix, with fields in braces: ``masks="{id}_mask", images="{id}"`` for masks
+            beside their images, ``"{id}/mask"`` and ``"{id}/image"`` for a folder per sample. A
+            mask is that of the image of the same fields. None for no masks.
+        images: With ``masks``: the name of the folder of the images, or a pattern. Files that are
+            neither are skipped and counted.
     """
 
     url: str
@@ -104,11 +107,7 @@ class ImageFolder(MediaFolder):
     def __post_init__(self) -> None:
         """Checks the origin of labels; with masks, these are the label."""
         if self.masks is not None:
-            if "/" in self.masks + self.images or self.masks == self.images:
-                raise ValueError(
-                    f"masks={self.masks!r} and images={self.images!r}: expected the names of two "
-                    "folders"
-                )
+            _check_roles(self.images, self.masks)
             if self.label == LABEL:
                 object.__setattr__(self, "label", MASK)
         super().__post_init__()
@@ -131,7 +130,7 @@ class ImageFolder(MediaFolder):
 
     def _why_unfit(self, path: str) -> str:
         beside = super()._why_unfit(path)
-        if beside or self.masks is None or _role(path, self.images, self.masks) is not None:
+        if beside or self.masks is None or _roles(self.images, self.masks)(path) is not None:
             return beside
         return f"in neither {self.images!r} nor {self.masks!r}"
 
@@ -174,6 +173,16 @@ class ImageFolder(MediaFolder):
 
     def _read_image(self, data: bytes) -> tuple[bytes, ImageHeader]:
         return readable_image(data, max_pixels=self.max_pixels)
+
+
+def _check_roles(images: str, masks: str) -> None:
+    """Refuses what are neither two folders nor two patterns of the same fields."""
+    given = f"masks={masks!r} and images={images!r}"
+    if "{" in images + masks:
+        if compile_pattern(images).groupindex.keys() != compile_pattern(masks).groupindex.keys():
+            raise ValueError(f"{given}: expected patterns with the same fields, such as {{id}}")
+    elif "/" in masks + images or masks == images:
+        raise ValueError(f"{given}: expected the names of two folders, or two patterns")
 
 
 def _num_pixels(header: ImageHeader) -> int:
@@ -233,13 +242,14 @@ def pair_masks(files: Sequence[SourceFile], *, images: str, masks: str) -> tuple
 
     Args:
         files: Files that are in one of the two folders.
-        images: The name of the folder of the images, at any depth.
-        masks: The name of the folder of the masks.
+        images: The folder of the images, or a pattern of their paths.
+        masks: The folder of the masks, or a pattern.
     """
+    find = _roles(images, masks)
     roles: dict[str, tuple[bool, _Key]] = {}
     sides: dict[bool, dict[_Key, list[str]]] = {False: {}, True: {}}
     for file in files:
-        role = _role(file.path, images, masks)
+        role = find(file.path)
         assert role is not None
         roles[file.path] = role
         is_mask, key = role
@@ -266,22 +276,50 @@ def pair_masks(files: Sequence[SourceFile], *, images: str, masks: str) -> tuple
     return tuple(map(paired, files))
 
 
-def holds_masks(paths: Iterable[str]) -> bool:
-    """Whether there is an image in a folder ``images`` and a mask of its name in ``masks``.
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """How files pair as images and masks."""
 
-    >>> holds_masks(["images/a.jpg", "masks/a.png"]), holds_masks(["images/a.jpg", "masks/b.png"])
-    (True, False)
+    num_paired: int
+    alone: tuple[str, ...]
+    """The paths without exactly one partner, and those that are neither image nor mask."""
+
+
+def find_pairs(paths: Sequence[str], *, images: str, masks: str) -> Pairs:
+    """Pairs images and masks by their paths, as :class:`ImageFolder` does.
+
+    >>> find_pairs(["images/a.jpg", "masks/a.png", "images/b.jpg"], images="images", masks="masks")
+    Pairs(num_paired=1, alone=('images/b.jpg',))
     """
-    keys: dict[bool, set[_Key]] = {False: set(), True: set()}
-    for path in paths:
-        role = _role(path, IMAGES, MASKS)
-        if role is not None:
-            keys[role[0]].add(role[1])
-    return not keys[True].isdisjoint(keys[False])
+    find = _roles(images, masks)
+    roles = [(path, find(path)) for path in paths]
+    files = [SourceFile(path=path, num_bytes=0, stamp="") for path, role in roles if role]
+    paired = pair_masks(files, images=images, masks=masks)
+    alone = [path for path, role in roles if not role] + [f.path for f in paired if f.unpaired]
+    return Pairs(sum(bool(file.of) for file in paired), tuple(sorted(alone)))
 
 
-def _role(path: str, images: str, masks: str) -> tuple[bool, _Key] | None:
-    """Whether a file is a mask, and what it has in common with its partner; None if neither."""
+@functools.lru_cache(8)
+def _roles(images: str, masks: str) -> Callable[[str], tuple[bool, _Key] | None]:
+    """Finds whether a file is a mask, and what it has in common with its partner; None: neither."""
+    if "{" not in images:
+        return functools.partial(_role_by_folder, images=images, masks=masks)
+    # The longer pattern first: a_mask fits {id}, too.
+    rules = sorted([(masks, True), (images, False)], key=lambda rule: -len(rule[0]))
+    expressions = {is_mask: compile_pattern(pattern) for pattern, is_mask in rules}
+
+    def find(path: str) -> tuple[bool, _Key] | None:
+        folder, slash, name = path.rpartition("/")
+        stem = f"{folder}{slash}{name.rpartition('.')[0] or name}"
+        for is_mask, expression in expressions.items():
+            if (match := expression.fullmatch(stem)) is not None:
+                return is_mask, tuple(match[field] for field in sorted(expression.groupindex))
+        return None
+
+    return find
+
+
+def _role_by_folder(path: str, images: str, masks: str) -> tuple[bool, _Key] | None:
     *folders, name = path.split("/")
     at = next((index for index, folder in enumerate(folders) if folder in (images, masks)), None)
     if at is None:

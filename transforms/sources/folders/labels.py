@@ -100,7 +100,7 @@ class FileLabels:
         if self.pattern is not None and self.table is not None:
             raise ValueError("pattern and table are mutually exclusive: give one of them")
         if self.pattern is not None:
-            fields = _compile(self.pattern).groupindex
+            fields = compile_pattern(self.pattern).groupindex
             if self.content in fields:
                 raise ValueError(
                     f"pattern={self.pattern!r} has a field {self.content!r}, which is the name of "
@@ -116,8 +116,8 @@ class FileLabels:
             )
 
     def _check_label(self, name: str | None) -> None:
-        if self.pattern is not None and name not in _compile(self.pattern).groupindex:
-            fields = ", ".join(map(repr, _compile(self.pattern).groupindex))
+        if self.pattern is not None and name not in compile_pattern(self.pattern).groupindex:
+            fields = ", ".join(map(repr, compile_pattern(self.pattern).groupindex))
             raise ValueError(f"label={name!r} is not a field of pattern=, which has {fields}")
         if self.pattern is None and self.table is None and name != LABEL:
             raise ValueError(
@@ -265,7 +265,7 @@ class FileLabels:
 
     def _infer_fields(self, paths: Sequence[str]) -> dict[str, Feature]:
         assert self.pattern is not None
-        expression = _compile(self.pattern)
+        expression = compile_pattern(self.pattern)
         seen: dict[str, set[str]] = {name: set() for name in expression.groupindex}
         for path in paths:
             match = expression.fullmatch(_subject(self.pattern, self._below(path)))
@@ -339,7 +339,7 @@ class _FolderReader(LabelReader):
 class _PatternReader(LabelReader):
     def __init__(self, below: Callable[[str], str], pattern: str, features: Features) -> None:
         self._below, self._pattern, self._features = below, pattern, features
-        self._expression = _compile(pattern)
+        self._expression = compile_pattern(pattern)
         fields = self._expression.groupindex
         self._converters = {
             name: _converter(name, feature, fields=fields) for name, feature in features.items()
@@ -386,7 +386,7 @@ class _TableReader(LabelReader):
         return self._rows.take(found)
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """The regular expression of a pattern. Fields match as few characters as possible.
 
     Raises:

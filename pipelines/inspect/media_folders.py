@@ -1,0 +1,493 @@
+"""Recognizes folders of images or sounds: where labels and splits come from, by paths alone.
+
+The common folders above all files are descended, however many there are. Each level of folders
+below has a part:
+
+    train/     x/          daisy/     001.jpg
+    split      constant    class      record
+
+Levels with one name in each split say nothing. If one level is left, its folders are the classes,
+unless their names speak against it: roles (``images``, ``masks``, ``before``), folds, one folder
+for each sample. If none is left, names of files may have a label. Whatever is ambiguous or
+incomplete is refused, with a reading for each of its meanings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from ...schemas.errors import DataError
+from ...schemas.features import call
+from ...schemas.recipe import Source
+from ...schemas.splits import FOLDERS, Splits, split_of
+from ...transforms import storage
+from ...transforms.sources.folders.audio import AudioFolder
+from ...transforms.sources.folders.bystanders import TABLES
+from ...transforms.sources.folders.clips import ClipFolder, holds_clips
+from ...transforms.sources.folders.images import ImageFolder, find_pairs
+from ...transforms.sources.folders.labels import LABEL
+
+Media = ImageFolder | AudioFolder
+
+SPLIT = "split"
+"""The field of a pattern whose values are splits."""
+MIN_PAIRED = 0.99
+"""Files are partners if at least this share of them has one."""
+_IMAGE_ROLES = frozenset(("image", "images", "img", "imgs", "jpegimages", "input", "inputs", "rgb"))
+_MASK_ROLES = frozenset(
+    (
+        *("mask", "masks", "label", "labels", "annotation", "annotations", "gt", "groundtruth"),
+        *("segmentation", "segmentations", "segmentationclass", "target", "targets", "seg"),
+    )
+)
+_ROLES = (
+    _IMAGE_ROLES
+    | _MASK_ROLES
+    | {
+        *("before", "after", "left", "right", "source", "src", "depth", "edges", "sketch", "photo"),
+        *("hr", "lr", "highres", "lowres", "clean", "noisy", "blur", "sharp", "hazy", "clear"),
+        *("segmentationobject", "annots", "bboxes", "boxes", "thumbnails", "thumbs", "previews"),
+    }
+)
+_MASK_ENDS = tuple(f"{mark}{role}" for role in sorted(_MASK_ROLES) for mark in "_-")
+_FOLD = re.compile(r"(fold|part|batch|chunk|shard|split|subset)[ _-]?\d+", re.IGNORECASE)
+_SEPARATORS = ("_", "-", " ", ".")
+_MAX_FIELDS = 6
+_SHOWN = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """One meaning of a folder: a source, and what it makes of the folder's names."""
+
+    source: Source
+    splits: Splits | None = None
+    """If names say them."""
+    means: str = "without a label"
+    """Where the label comes from, for people: what follows "a record is an image"."""
+
+    def line(self) -> str:
+        """Arguments of ``ss.Recipe``, to copy."""
+        splits = "" if self.splits is None else f", splits=ss.{self.splits!r}"
+        return f"source=ss.{call(self.source, type(self.source).__name__)}{splits}"
+
+
+class UnclearError(DataError):
+    """A folder that has several meanings, or none that is complete."""
+
+    def __init__(self, seen: str, readings: Sequence[Reading]) -> None:
+        """Says what was seen, and a line to copy for each reading.
+
+        Args:
+            seen: What was seen, and why it is not clear.
+            readings: What it may mean.
+        """
+        self.seen, self.readings = seen, tuple(readings)
+        how = {0: "", 1: " If this is meant, write it in a recipe:"}
+        shown = how.get(len(readings), " Say which is meant, in a recipe:")
+        lines = "".join(f"\n    {reading.line()}" for reading in readings)
+        super().__init__(f"{seen}{shown}{lines}")
+
+    def with_readings(self, readings: Iterable[Reading]) -> UnclearError:
+        """The same error with other readings."""
+        return UnclearError(self.seen, list(readings))
+
+
+def recognize_folders(
+    make: type[Media], url: str, paths: Sequence[str], others: Collection[str], *, joins: bool
+) -> Reading:
+    """The meaning of the folders of media files.
+
+    Args:
+        make: The source of these files.
+        url: The folder's URL.
+        paths: The files, relative to it; at least one.
+        others: The other files there.
+        joins: Whether a folder of it has a URL that begins with this one.
+
+    Raises:
+        UnclearError: if they have several meanings, or none.
+    """
+    top = os.path.commonpath([os.path.dirname(path) for path in paths]) if joins else ""
+    below = [path.removeprefix(f"{top}/") for path in paths] if top else list(paths)
+    place = f"{url.rstrip('/')}/{top}" if top else url
+    return _Folders(make, place, below, others).read()
+
+
+class _Folders:
+    """Media files below their common folder."""
+
+    def __init__(
+        self, make: type[Media], url: str, paths: Sequence[str], others: Collection[str]
+    ) -> None:
+        self.make, self.url, self.paths, self.others = make, url, paths, others
+        self.what = "images" if make is ImageFolder else "sounds"
+        self.places = Counter(tuple(path.split("/")[:-1]) for path in paths)
+        self.depths = {len(place) for place in self.places}
+
+    def read(self) -> Reading:
+        if len(self.depths) > 1:
+            return self._uneven()
+        if self.make is ImageFolder and (paired := self._paired()) is not None:
+            return paired
+        if self.depth == 0:
+            return self._flat()
+        levels = [frozenset(place[level] for place in self.places) for level in range(self.depth)]
+        split = next((level for level, names in enumerate(levels) if _are_splits(names)), None)
+        return self._levels(levels, split)
+
+    @property
+    def depth(self) -> int:
+        (depth,) = self.depths
+        return depth
+
+    def _flat(self) -> Reading:
+        """All files in one folder."""
+        pattern = name_pattern(self.paths)
+        if pattern is not None:
+            return self._by_name(pattern, self.url)
+        self._refuse_left_over()
+        return Reading(
+            self._source(label=None), means="without a label: no name of a folder or file says one"
+        )
+
+    def _by_name(self, pattern: str, url: str, splits: Splits | None = None) -> Reading:
+        split_folders = True if splits is not None else None
+        source = self._source(url, pattern=pattern, split_folders=split_folders)
+        return Reading(source, splits, f"labelled by its name, {pattern}")
+
+    def _levels(self, levels: Sequence[frozenset[str]], split: int | None) -> Reading:
+        """Files that are all at one depth."""
+        told = [
+            level
+            for level in range(self.depth)
+            if level != split and not self._is_constant(level, split)
+        ]
+        shown = [sorted(levels[level]) for level in told]
+        for names in shown:
+            if roles := [name for name in names if name.lower() in _ROLES]:
+                raise self._unclear(
+                    f"folders named {_listed(roles)}, which are parts of records and no classes",
+                    [self._reading(told[0], split)] if len(roles) < len(names) else [],
+                )
+        if not told:
+            return self._of_splits(split)
+        if len(told) > 1:
+            readings = [self._reading(level, split) for level in reversed(told)]
+            inside = [path.partition("/")[2] if split == 0 else path for path in self.paths]
+            if self.make is ImageFolder and split in (None, 0) and holds_clips(inside):
+                source = ClipFolder(self.url, split_folders=None if split is None else True)
+                readings.append(Reading(source, readings[0].splits))
+            raise self._unclear(
+                f"{len(told)} levels of folders ({'; '.join(map(_listed, shown))}), and one can be "
+                "the classes",
+                readings,
+            )
+        self._refuse_odd_classes(told[0], shown[0], split)
+        return self._reading(told[0], split)
+
+    def _of_splits(self, split: int | None) -> Reading:
+        """Folders that say only the split."""
+        assert split is not None
+        patterns = {name: name_pattern(self._in_split(name, split)) for name in self._names(split)}
+        named = {name: pattern for name, pattern in patterns.items() if pattern is not None}
+        if not named:
+            self._refuse_left_over()
+            return self._reading(None, split)
+        if len(set(patterns.values())) == 1:
+            pattern = next(iter(named.values()))
+            return self._by_name(pattern, self.url, _by_folder(self._names(split)))
+        without = sorted(patterns.keys() - named.keys())
+        raise self._unclear(
+            f"labels in the names of the files in {_listed(sorted(named))}, and not in "
+            f"{_listed(without)}",
+            [self._by_name(pattern, f"{self.url}/{name}") for name, pattern in named.items()],
+        )
+
+    def _refuse_odd_classes(self, level: int, names: Sequence[str], split: int | None) -> None:
+        """Refuses what is no set of classes, or may be none."""
+        reading = self._reading(level, split)
+        plain = Reading(self._source(label=None))
+        if any(map(_FOLD.fullmatch, names)):
+            raise self._unclear(
+                f"folders named {_listed(names)}: folds or parts, or classes", [reading, plain]
+            )
+        spelled: dict[str, list[str]] = {}
+        for name in names:
+            spelled.setdefault(name.casefold(), []).append(name)
+        if twins := [same for same in spelled.values() if len(same) > 1]:
+            raise self._unclear(
+                f"folders whose names differ in case only: {_listed(twins[0])}. If they are one "
+                "class, rename the folders",
+                [reading],
+            )
+        stems = self._stems_by(level)
+        if _are_samples(stems):
+            files = _listed(sorted(next(iter(stems.values()))))
+            raise self._unclear(
+                f"{len(stems):,} folders with the same files, {files}: one folder for "
+                "each sample, whose files are parts of one record",
+                [],
+            )
+        if split is None and _are_partners(list(stems.values())):
+            raise self._unclear(
+                f"files of the same names in all of the folders {_listed(names)}: parts of the "
+                "same records, or classes",
+                [reading],
+            )
+
+    def _uneven(self) -> Reading:
+        """Files at several depths."""
+        firsts = {place[0] if place else "" for place in self.places}
+        alone = [path for path in self.paths if "/" not in path]
+        if not alone and _are_splits(firsts):
+            raise self._uneven_splits(firsts)
+        direct = {place[0] for place in self.places if len(place) == 1}
+        roles = {part.lower() for place in self.places for part in place} & _ROLES
+        if direct == firsts and not roles and not _are_splits(firsts):
+            # Folders inside of class folders.
+            return self._reading_of_folders()
+        if alone:
+            what = f"{len(alone):,} {self.what} beside the folders (first: {alone[0]!r})"
+        else:
+            deep = max(self.paths, key=lambda path: path.count("/"))
+            flat = min(self.paths, key=lambda path: path.count("/"))
+            what = f"{self.what} at several depths ({flat!r}, {deep!r})"
+        label = [self._reading_of_folders()] if len(firsts - {""}) > 1 and not roles else []
+        raise self._unclear(what, [*label, Reading(self._source(label=None))])
+
+    def _uneven_splits(self, firsts: Collection[str]) -> UnclearError:
+        """Of splits of which only some have class folders."""
+        readings: list[Reading] = []
+        without: list[str] = []
+        for name in sorted(firsts):
+            inside = [path.partition("/")[2] for path in self.paths if path.startswith(f"{name}/")]
+            try:
+                reading = recognize_folders(self.make, f"{self.url}/{name}", inside, (), joins=True)
+            except UnclearError:
+                continue
+            if reading.source.label is None:
+                without.append(name)
+            else:
+                readings.append(reading)
+        shown = _listed(without or sorted(firsts))
+        return self._unclear(
+            f"{self.what} at several depths: those of {shown} are in no class folder", readings
+        )
+
+    def _paired(self) -> Reading | None:
+        """Images and a mask of each, in folders or by names; None for others."""
+        for images, masks in _mask_rules(self.paths):
+            pairs = find_pairs(self.paths, images=images, masks=masks)
+            total = pairs.num_paired + len(pairs.alone)
+            if 2 * pairs.num_paired < total:
+                continue
+            splits = None
+            if self.depth and _are_splits(place[0] for place in self.places):
+                splits = _by_folder(place[0] for place in self.places)
+            source = ImageFolder(
+                self.url,
+                images=images,
+                masks=masks,
+                split_folders=None if splits is None else True,
+            )
+            reading = Reading(source, splits, f"with its mask, {masks}")
+            if pairs.num_paired < MIN_PAIRED * total:
+                raise self._unclear(
+                    f"images ({images}) and masks ({masks}), but {len(pairs.alone):,} of "
+                    f"{len(self.paths):,} files have no partner (first: {pairs.alone[0]!r})",
+                    [reading],
+                )
+            return reading
+        return None
+
+    def _reading(self, level: int | None, split: int | None) -> Reading:
+        """The reading with the classes at one level, or without classes."""
+        splits = None if split is None else _by_folder(self._names(split))
+        means = f"labelled by its folder, {'/'.join([*['*'] * (level or 0), '<class>'])}/"
+        if level is None:
+            source = self._source(label=None, split_folders=True)
+            return Reading(source, splits, "without a label: folders say the split")
+        if (level, split) == (0, None):
+            return Reading(self._source(), None, means)
+        if (level, split) == (1, 0):
+            return Reading(self._source(split_folders=True), splits, means)
+        fields = {level: f"{{{LABEL}}}"} | ({split: f"{{{SPLIT}}}"} if split else {})
+        parts = [fields.get(at, "*") for at in range(self.depth)]
+        if split:
+            assert splits is not None
+            folders = self._names(split)
+            values = {name: [f for f in folders if split_of(f) == name] for name in splits.names}
+            splits = Splits.by_column(SPLIT, **values)
+        return Reading(self._source(pattern="/".join([*parts, "*"])), splits, means)
+
+    def _reading_of_folders(self) -> Reading:
+        return Reading(self._source(), None, "labelled by its first folder")
+
+    def _source(self, url: str | None = None, **arguments: object) -> Media:
+        return self.make(url or self.url, **arguments)  # type: ignore[arg-type]
+
+    def _is_constant(self, level: int, split: int | None) -> bool:
+        """Whether a level has one name in each split."""
+        names: dict[str, set[str]] = {}
+        for place in self.places:
+            names.setdefault("" if split is None else place[split], set()).add(place[level])
+        return all(len(found) == 1 for found in names.values())
+
+    def _names(self, level: int) -> list[str]:
+        return sorted({place[level] for place in self.places})
+
+    def _in_split(self, name: str, split: int) -> list[str]:
+        """The names of the files of a split."""
+        return [path.rpartition("/")[2] for path in self.paths if path.split("/")[split] == name]
+
+    def _stems_by(self, level: int) -> Mapping[str, set[str]]:
+        """The names of files without suffix, by the folder of a level."""
+        found: dict[str, set[str]] = {}
+        for path in self.paths:
+            parts = path.split("/")
+            found.setdefault(parts[level], set()).add(_stem(parts[-1]))
+        return found
+
+    def _refuse_left_over(self) -> None:
+        """Refuses files without labels beside what may hold them."""
+        stems = {_stem(path.rpartition("/")[2]) for path in self.paths}
+        beside = [path for path in self.others if path.lower().endswith((*TABLES, ".txt"))]
+        named = [path for path in beside if _stem(path.rpartition("/")[2]) in stems]
+        tables = [path for path in beside if path.lower().endswith(TABLES)]
+        if 2 * len(named) >= len(stems) or tables:
+            first = min(named or tables)
+            raise self._unclear(
+                f"{self.what} in no class folder, and {first!r}, which may describe them but does "
+                "not name them in a known form. If it does not matter",
+                [Reading(self._source(label=None))],
+                ends=",",
+            )
+
+    def _unclear(self, seen: str, readings: Sequence[Reading], ends: str = ".") -> UnclearError:
+        return UnclearError(f"{storage.redact(self.url)} holds {seen}{ends}", readings)
+
+
+def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
+    """What may tell images from masks, as ``images=`` and ``masks=``: first the plainest.
+
+    >>> _mask_rules(["image/1.jpg", "mask/1.png"]), _mask_rules(["1/image.png", "1/mask.png"])
+    ([('image', 'mask')], [('{id}/image', '{id}/mask')])
+    >>> _mask_rules(["images/a.jpg", "masks/a of.png"]), _mask_rules(["a.jpg", "a_mask.png"])
+    ([('images', 'masks'), ('images/{id}', 'masks/{id} of')], [('{id}', '{id}_mask')])
+    """
+    stems = sorted({_stem(path) for path in paths})
+    names = {part for stem in stems for part in stem.split("/")}
+    by_role = [
+        sorted(n for n in names if n.lower() in roles) for roles in (_IMAGE_ROLES, _MASK_ROLES)
+    ]
+    rules: list[tuple[str, str]] = []
+    for images, masks in itertools.product(*by_role):
+        of_images = [stem for stem in stems if images in stem.split("/")]
+        of_masks = [stem for stem in stems if masks in stem.split("/")]
+        if not of_images or not of_masks:
+            continue
+        folder, _, name = of_images[0].rpartition("/")
+        if name == images:
+            fields = "/".join(f"{{id{n}}}" if n else "{id}" for n in range(folder.count("/") + 1))
+            rules.append((f"{fields}/{images}", f"{fields}/{masks}"))
+            continue
+        rules.append((images, masks))
+        if folder.split("/")[-1] == images and (ends := _ends(of_images, of_masks)) is not None:
+            outer = "{folder}/" * (folder.count("/") > 0)
+            inner = f"{ends[0]}{{id}}{ends[1]}"
+            rules.append((f"{outer}{images}/{{id}}", f"{outer}{masks}/{inner}"))
+    marked = [stem for stem in stems if stem.lower().endswith(_MASK_ENDS)]
+    if marked and len(marked) < len(stems):
+        plain = sorted(set(stems) - set(marked))
+        if (ends := _ends(plain, marked)) is not None:
+            folder = "{folder}/" * min(plain[0].count("/"), 1)
+            rules.append((f"{folder}{{id}}", f"{folder}{ends[0]}{{id}}{ends[1]}"))
+    return rules
+
+
+def _ends(images: Sequence[str], masks: Sequence[str]) -> tuple[str, str] | None:
+    """What the first mask's name has before and after an image's."""
+    name = masks[0].rpartition("/")[2]
+    inside = [stem for path in images if (stem := path.rpartition("/")[2]) in name]
+    before, _, after = name.partition(max(inside, key=len)) if inside else ("", "", "")
+    return (before, after) if before or after else None
+
+
+def name_pattern(names: Sequence[str]) -> str | None:
+    """The pattern of file names that all have the same number of fields; None if they do not.
+
+    The first field is the label: it has several values, each of them repeated. The last one is a
+    number if it consists of digits.
+
+    >>> name_pattern(["yes_ann_1.wav", "no_ann_2.wav", "yes_bob_3.wav", "no_bob_4.wav"])
+    '{label}_{field2}_{n}.wav'
+    """
+    parts = [name.rpartition(".") for name in names]
+    ends = {end for _, _, end in parts}
+    end = next(iter(ends)) if len(ends) == 1 else "*"
+    for separator in _SEPARATORS:
+        rows = [stem.split(separator) for stem, _, _ in parts]
+        num_fields = {len(row) for row in rows}
+        if num_fields not in [{number} for number in range(2, _MAX_FIELDS + 1)]:
+            continue
+        columns = [set(column) for column in zip(*rows, strict=True)]
+        if not 1 < len(columns[0]) <= len(names) // 2 or "" in set().union(*columns):
+            continue
+        fields = [LABEL, *(f"field{number}" for number in range(2, len(columns) + 1))]
+        if all(re.fullmatch(r"[0-9]+", text) for text in columns[-1]):
+            fields[-1] = "n"
+        return f"{separator.join(f'{{{field}}}' for field in fields)}.{end}"
+    return None
+
+
+def _are_splits(names: Iterable[str]) -> bool:
+    """Whether names are those of at least two splits."""
+    splits = set(map(split_of, names))
+    return None not in splits and len(splits) > 1
+
+
+def _by_folder(folders: Iterable[str]) -> Splits:
+    """Splits by these folders; those with the usual names need not be said."""
+    values: dict[str, list[str]] = {}
+    for name in sorted(set(folders)):
+        values.setdefault(split_of(name) or name, []).append(name)
+    usual = {name: values[name] for name in FOLDERS if name in values}
+    known = all(f.casefold() in FOLDERS[name] for name, found in usual.items() for f in found)
+    if known and len(usual) == len(FOLDERS):
+        return Splits.by_folder()
+    return Splits.by_folder(**{name: found for name, found in usual.items()})
+
+
+def _are_samples(stems: Mapping[str, set[str]]) -> bool:
+    """Whether each folder has the same few files, which words name and not numbers."""
+    files = next(iter(stems.values()))
+    alike = all(found == files for found in stems.values())
+    words = not any(any(map(str.isdigit, stem)) for stem in files)
+    return alike and words and len(stems) > 2 and len(files) < len(stems)
+
+
+def _are_partners(stems: Sequence[set[str]]) -> bool:
+    """Whether all folders have files of the same names, which are no simple count."""
+    first = stems[0]
+    if len(first) < 3 or any(found != first for found in stems):
+        return False
+    texts = {re.sub(r"\d+", "", stem) for stem in first}
+    numbers = sorted(int("".join(re.findall(r"\d+", stem)) or 0) for stem in first)
+    counted = [number - numbers[0] for number in numbers] == list(range(len(numbers)))
+    return not (len(texts) == 1 and counted and numbers[0] in (0, 1))
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0] or name
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names for a message, the first few of many."""
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return f"{shown} … ({len(names):,})" if len(names) > _SHOWN else shown

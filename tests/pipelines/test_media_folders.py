@@ -1,0 +1,260 @@
+"""What folders of images and sounds mean, by their paths: read, or refused with lines to copy."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.inspect.media_folders import (
+    Reading,
+    UnclearError,
+    name_pattern,
+    recognize_folders,
+)
+
+IMAGES = ss.ImageFolder
+BY = ss.Splits.by_folder
+
+
+def files(*folders: str, num: int = 4, name: str = "{}.jpg", first: int = 0) -> list[str]:
+    return [f"{folder}/{name.format(n)}" for folder in folders for n in range(first, first + num)]
+
+
+def recognize(
+    paths: Iterable[str], *others: str, make: Any = IMAGES, joins: bool = True
+) -> Reading:
+    return recognize_folders(make, "d", list(paths), others, joins=joins)
+
+
+def each(*parts: Iterable[str]) -> list[str]:
+    """All combinations of the parts of a path."""
+    found = [""]
+    for part in parts:
+        found = [f"{path}/{name}".lstrip("/") for path in found for name in part]
+    return found
+
+
+CLASSES = ("daisy", "rose")
+PLAIN = files(*CLASSES)
+WNIDS = ("n01440764", "n01443537", "n01484850")
+
+
+@pytest.mark.parametrize(
+    ("paths", "source", "splits"),
+    [
+        (PLAIN, IMAGES("d"), None),
+        ([f"flowers/photos/{path}" for path in PLAIN], IMAGES("d/flowers/photos"), None),
+        (files(*each(("train",), CLASSES)), IMAGES("d/train"), None),
+        (files("train/a/b/c"), IMAGES("d/train/a/b/c", label=None), None),
+        (
+            files(*each(("Training", "Validation"), WNIDS)),
+            IMAGES("d", split_folders=True),
+            BY(train="Training", validation="Validation"),
+        ),
+        (
+            files(*each(("train", "val", "test"), CLASSES)),
+            IMAGES("d", split_folders=True),
+            BY(),
+        ),
+        (
+            files(
+                *each(("seg_train",), ("seg_train",), CLASSES),
+                *each(("seg_test",), ("x",), CLASSES),
+            ),
+            IMAGES("d", pattern="*/*/{label}/*"),
+            BY(train="seg_train", test="seg_test"),
+        ),
+        (
+            files(*each(CLASSES, ("train", "test"))),
+            IMAGES("d", pattern="{label}/{split}/*"),
+            ss.Splits.by_column("split", train="train", test="test"),
+        ),
+        (files(*each(CLASSES, ("images",))), IMAGES("d"), None),
+        (files(*CLASSES, "daisy/more"), IMAGES("d"), None),
+        (
+            files("train", "test"),
+            IMAGES("d", label=None, split_folders=True),
+            BY(train="train", test="test"),
+        ),
+        (
+            files("train", "dev", num=9, name="IMG_{}.jpg"),
+            IMAGES("d", label=None, split_folders=True),
+            BY(train="train", validation="dev"),
+        ),
+        (
+            [f"train/{c}.{n}.jpg" for c in ("cat", "dog") for n in range(5)],
+            IMAGES("d/train", pattern="{label}.{n}.jpg"),
+            None,
+        ),
+        (
+            [
+                f"{s}/{c}-{n}.jpg"
+                for s in ("train", "test")
+                for c in ("cat", "dog")
+                for n in range(5)
+            ],
+            IMAGES("d", pattern="{label}-{n}.jpg", split_folders=True),
+            BY(train="train", test="test"),
+        ),
+        ([f"IMG{n}.jpg" for n in range(4)], IMAGES("d", label=None), None),
+        ([f"image_{n}.jpg" for n in range(4)], IMAGES("d", label=None), None),
+        # Masks.
+        (
+            files("JPEGImages", "SegmentationClass"),
+            IMAGES("d", images="JPEGImages", masks="SegmentationClass"),
+            None,
+        ),
+        (
+            files(*each(("train", "val"), ("imgs", "masks"))),
+            IMAGES("d", images="imgs", masks="masks", split_folders=True),
+            BY(train="train", validation="val"),
+        ),
+        (
+            [*files("images"), *files("labels", name="{}_seg.png")],
+            IMAGES("d", images="images/{id}", masks="labels/{id}_seg"),
+            None,
+        ),
+        (
+            files(*(f"case{n}" for n in range(5)), num=1, name="image.png")
+            + files(*(f"case{n}" for n in range(5)), num=1, name="mask.png"),
+            IMAGES("d", images="{id}/image", masks="{id}/mask"),
+            None,
+        ),
+        (
+            [f"p{n}.jpg" for n in range(5)] + [f"p{n}_mask.png" for n in range(5)],
+            IMAGES("d", images="{id}", masks="{id}_mask"),
+            None,
+        ),
+    ],
+)
+def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
+    reading = recognize(paths, "README.md", "daisy/notes.txt")
+    assert (reading.source, reading.splits) == (source, splits)
+
+
+@pytest.mark.parametrize(
+    ("paths", "others", "seen", "lines"),
+    [
+        (
+            files("cat/persian", "cat/siam", "dog/husky", "dog/poodle", name="{}x.jpg"),
+            [],
+            r"2 levels of folders \('cat', 'dog'; 'husky', 'persian', .*\), and one can be",
+            ['source=ss.ImageFolder("d", pattern="*/{label}/*")', 'source=ss.ImageFolder("d")'],
+        ),
+        (
+            [*files(*each(("train",), CLASSES)), *files("test")],
+            [],
+            "images at several depths: those of 'test' are in no class folder",
+            ['source=ss.ImageFolder("d/train")'],
+        ),
+        (
+            [*PLAIN, "loose.jpg"],
+            [],
+            r"1 images beside the folders \(first: 'loose.jpg'\)",
+            ['source=ss.ImageFolder("d")', 'source=ss.ImageFolder("d", label=None)'],
+        ),
+        (
+            files("train/Cat", "train/dog", "test/cat", "test/dog"),
+            [],
+            "differ in case only: 'Cat', 'cat'",
+            [
+                'source=ss.ImageFolder("d", split_folders=True), '
+                'splits=ss.Splits.by_folder(train="train", test="test")'
+            ],
+        ),
+        (files("before", "after"), [], "folders named 'after', 'before'", []),
+        (
+            files("fold1", "fold2"),
+            [],
+            "folds or parts",
+            ['source=ss.ImageFolder("d")', 'source=ss.ImageFolder("d", label=None)'],
+        ),
+        (
+            files("a", "b", name="IMG_2{}7.jpg"),
+            [],
+            "files of the same names in all of the folders 'a', 'b'",
+            ['source=ss.ImageFolder("d")'],
+        ),
+        (
+            files("x", "y", "z", num=1, name="front.jpg")
+            + files("x", "y", "z", num=1, name="side.jpg"),
+            [],
+            "3 folders with the same files, 'front', 'side'",
+            [],
+        ),
+        (
+            files("images"),
+            ["labels.csv"],
+            "'labels.csv', which may describe",
+            ['source=ss.ImageFolder("d/images", label=None)'],
+        ),
+        (
+            files("images"),
+            [f"txt/{n}.txt" for n in range(4)],
+            "'txt/0.txt', which may describe",
+            ['source=ss.ImageFolder("d/images", label=None)'],
+        ),
+        (
+            [*files("images", num=9), *files("masks", num=5)],
+            [],
+            r"images \(images\) and masks \(masks\), but 4 of 14 files have no partner",
+            ['source=ss.ImageFolder("d", label="mask", masks="masks")'],
+        ),
+        (
+            [*(f"train/{c}.{n}.jpg" for c in ("cat", "dog") for n in range(5)), *files("test1")],
+            [],
+            "labels in the names of the files in 'train', and not in 'test1'",
+            ['source=ss.ImageFolder("d/train", pattern="{label}.{n}.jpg")'],
+        ),
+        (
+            files(*each(("run", "walk"), ("1", "2")), num=8, name="{:04}.jpg"),
+            [],
+            "2 levels of folders",
+            [
+                'source=ss.ImageFolder("d", pattern="*/{label}/*")',
+                'source=ss.ImageFolder("d")',
+                'source=ss.ClipFolder("d")',
+            ],
+        ),
+    ],
+)
+def test_what_is_not_clear(
+    paths: list[str], others: list[str], seen: str, lines: list[str]
+) -> None:
+    with pytest.raises(UnclearError, match=seen) as caught:
+        recognize(paths, *others)
+    said = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    assert said == [reading.line() for reading in caught.value.readings] == lines
+
+
+def test_sounds_are_read_alike() -> None:
+    paths = files(*each(("training", "testing"), ("yes", "no")), name="{}.wav")
+    reading = recognize(paths, "cover.jpg", make=ss.AudioFolder)
+    assert reading.source == ss.AudioFolder("d", split_folders=True)
+    assert reading.splits == BY(train="training", test="testing")
+    with pytest.raises(UnclearError, match="2 levels of folders"):
+        recognize(files(*each("ab", "xy"), name="{}.wav"), make=ss.AudioFolder)
+
+
+def test_common_folders_of_an_archive_are_not_descended() -> None:
+    """Its URL cannot name a folder inside."""
+    reading = recognize([f"photos/{path}" for path in PLAIN], joins=False)
+    assert reading.source == IMAGES("d", pattern="*/{label}/*")
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (["a_1.wav", "b_2.wav", "a_3.flac", "b_4.wav"], "{label}_{n}.*"),
+        (["a-x-y.wav", "b-x-z.wav", "a-q-y.wav", "b-q-y.wav"], "{label}-{field2}-{field3}.wav"),
+        (["a.1.jpg", "b.2.jpg", "a.3.jpg", "b.4.jpg"], "{label}.{n}.jpg"),
+        (["a_1.wav", "b_2.wav", "c_3.wav"], None),
+        (["a_1.wav", "a_2.wav", "a_3.wav"], None),
+        (["a_1.wav", "b_2.wav", "a_3_x.wav", "b_4.wav"], None),
+        (["1.wav", "2.wav"], None),
+        (["_1.wav", "_2.wav", "b_3.wav", "b_4.wav"], None),
+    ],
+)
+def test_name_pattern(names: list[str], pattern: str | None) -> None:
+    assert name_pattern(names) == pattern
