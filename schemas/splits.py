@@ -33,11 +33,13 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "test": ("test", "testing"),
 }
 """Common folder names of splits."""
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "train": (*FOLDERS["train"], "tr", "trn"),
-    "validation": (*FOLDERS["validation"], "validate", "eval", "evaluation"),
-    "test": (*FOLDERS["test"], "ts", "tst"),
+_SPLIT_OF: Mapping[str, str] = {
+    **{word: split for split, words in FOLDERS.items() for word in words},
+    **dict.fromkeys(("tr", "trn"), "train"),
+    **dict.fromkeys(("validate", "eval", "evaluation"), "validation"),
+    **dict.fromkeys(("ts", "tst"), "test"),
 }
+"""What words in names mean."""
 _FILLERS = frozenset(("data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"))
 """Words beside that of a split in a name."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+")
@@ -365,14 +367,25 @@ class Splits:
 def split_of(name: str) -> str | None:
     """The split that a folder, a file or a value is named after; None if it is no such name.
 
-    >>> split_of("training_set"), split_of("imagesTr"), split_of("val2017"), split_of("detest")
+    >>> split_of("training_set"), split_of("imagesTr"), split_of("val2017"), split_of("train_hr")
     ('train', 'train', 'validation', None)
     """
+    said = [word for word in _words(name) if word not in _FILLERS]
+    return _SPLIT_OF.get(said[0]) if len(said) == 1 else None
+
+
+def speaks_of_split(name: str) -> bool:
+    """Whether a name has the word of a split, and maybe others.
+
+    >>> speaks_of_split("trainA"), speaks_of_split("DIV2K_valid_HR"), speaks_of_split("trains")
+    (True, True, False)
+    """
+    return not _SPLIT_OF.keys().isdisjoint(word for word in _words(name) if len(word) > 2)
+
+
+def _words(name: str) -> list[str]:
     words = (word.lower() for word in _WORD.findall(name))
-    words = (word.removesuffix("set") if len(word) > 3 else word for word in words)
-    said = [word for word in words if word not in _FILLERS]
-    splits = [split for split, known in _WORDS.items() if said and said[0] in known]
-    return splits[0] if splits and len(said) == 1 else None
+    return [word.removesuffix("set") if len(word) > 3 else word for word in words]
 
 
 def is_fold(name: str) -> bool:

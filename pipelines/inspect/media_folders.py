@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ...schemas.errors import DataError
 from ...schemas.features import call
 from ...schemas.recipe import Source
-from ...schemas.splits import FOLDERS, Splits, split_of
+from ...schemas.splits import FOLDERS, Splits, speaks_of_split, split_of
 from ...transforms import storage
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.bystanders import TABLES
@@ -55,7 +55,9 @@ _ROLES = (
     }
 )
 _MASK_ENDS = tuple(f"{mark}{role}" for role in sorted(_MASK_ROLES) for mark in "_-")
-_FOLD = re.compile(r"(fold|part|batch|chunk|shard|split|subset)[ _-]?\d+", re.IGNORECASE)
+_FOLD = re.compile(
+    r"(.*[^a-z])?(fold|part|batch|chunk|shard|split|subset|session)[ _-]?\d+", re.IGNORECASE
+)
 _SEPARATORS = ("_", "-", " ", ".")
 _MAX_FIELDS = 6
 _SHOWN = 4
@@ -88,10 +90,9 @@ class UnclearError(DataError):
             readings: What it may mean.
         """
         self.seen, self.readings = seen, tuple(readings)
-        how = {0: "", 1: " If this is meant, write it in a recipe:"}
-        shown = how.get(len(readings), " Say which is meant, in a recipe:")
+        how = " What may be meant, as a line of a recipe:" if readings else ""
         lines = "".join(f"\n    {reading.line()}" for reading in readings)
-        super().__init__(f"{seen}{shown}{lines}")
+        super().__init__(f"{seen}{how}{lines}")
 
     def with_readings(self, readings: Iterable[Reading]) -> UnclearError:
         """The same error with other readings."""
@@ -150,7 +151,15 @@ class _Folders:
         """All files in one folder."""
         pattern = name_pattern(self.paths)
         if pattern is not None:
-            return self._by_name(pattern, self.url)
+            reading = self._by_name(pattern, self.url)
+            labels = {re.split(r"[_\- .]", path)[0] for path in self.paths}
+            if self.make is ImageFolder and all(map(str.isdigit, labels)):
+                raise self._unclear(
+                    f"images whose names begin with one of {len(labels):,} numbers, which may be "
+                    "classes",
+                    [reading, Reading(self._source(label=None))],
+                )
+            return reading
         self._refuse_left_over()
         return Reading(
             self._source(label=None), means="without a label: no name of a folder or file says one"
@@ -170,7 +179,7 @@ class _Folders:
         ]
         shown = [sorted(levels[level]) for level in told]
         for names in shown:
-            if roles := [name for name in names if name.lower() in _ROLES]:
+            if roles := [name for name in names if _role_of(name) in _ROLES]:
                 raise self._unclear(
                     f"folders named {_listed(roles)}, which are parts of records and no classes",
                     [self._reading(told[0], split)] if len(roles) < len(names) else [],
@@ -213,6 +222,11 @@ class _Folders:
         """Refuses what is no set of classes, or may be none."""
         reading = self._reading(level, split)
         plain = Reading(self._source(label=None))
+        if split is None and sum(map(speaks_of_split, names)) > 1:
+            raise self._unclear(
+                f"folders named {_listed(names)}: splits, parts of records, or classes",
+                [reading, plain],
+            )
         if any(map(_FOLD.fullmatch, names)):
             raise self._unclear(
                 f"folders named {_listed(names)}: folds or parts, or classes", [reading, plain]
@@ -244,28 +258,35 @@ class _Folders:
     def _uneven(self) -> Reading:
         """Files at several depths."""
         firsts = {place[0] if place else "" for place in self.places}
-        alone = [path for path in self.paths if "/" not in path]
-        if not alone and _are_splits(firsts):
-            raise self._uneven_splits(firsts)
         direct = {place[0] for place in self.places if len(place) == 1}
-        roles = {part.lower() for place in self.places for part in place} & _ROLES
-        if direct == firsts and not roles and not _are_splits(firsts):
+        roles = {_role_of(part) for place in self.places for part in place} & _ROLES
+        splits = [name for name, split in _splits_of(firsts - {""}).items() if split]
+        if direct == firsts and not roles and not splits:
             # Folders inside of class folders.
             return self._reading_of_folders()
+        readings, without = self._readings_inside(splits)
+        alone = [path for path in self.paths if "/" not in path]
         if alone:
             what = f"{len(alone):,} {self.what} beside the folders (first: {alone[0]!r})"
+        elif readings and without:
+            what = (
+                f"{self.what} at several depths: those of {_listed(without)} are in no class folder"
+            )
         else:
             deep = max(self.paths, key=lambda path: path.count("/"))
             flat = min(self.paths, key=lambda path: path.count("/"))
             what = f"{self.what} at several depths ({flat!r}, {deep!r})"
-        label = [self._reading_of_folders()] if len(firsts - {""}) > 1 and not roles else []
-        raise self._unclear(what, [*label, Reading(self._source(label=None))])
+        if not readings and not splits and not roles and len(firsts - {""}) > 1:
+            readings = [self._reading_of_folders()]
+        if not readings or alone:
+            readings.append(Reading(self._source(label=None)))
+        raise self._unclear(what, readings)
 
-    def _uneven_splits(self, firsts: Collection[str]) -> UnclearError:
-        """Of splits of which only some have class folders."""
+    def _readings_inside(self, splits: Sequence[str]) -> tuple[list[Reading], list[str]]:
+        """The labelled readings of folders of splits, each alone; and those without labels."""
         readings: list[Reading] = []
         without: list[str] = []
-        for name in sorted(firsts):
+        for name in splits:
             inside = [path.partition("/")[2] for path in self.paths if path.startswith(f"{name}/")]
             try:
                 reading = recognize_folders(self.make, f"{self.url}/{name}", inside, (), joins=True)
@@ -275,21 +296,17 @@ class _Folders:
                 without.append(name)
             else:
                 readings.append(reading)
-        shown = _listed(without or sorted(firsts))
-        return self._unclear(
-            f"{self.what} at several depths: those of {shown} are in no class folder", readings
-        )
+        return readings, without
 
     def _paired(self) -> Reading | None:
         """Images and a mask of each, in folders or by names; None for others."""
         for images, masks in _mask_rules(self.paths):
             pairs = find_pairs(self.paths, images=images, masks=masks)
-            total = pairs.num_paired + len(pairs.alone)
-            if 2 * pairs.num_paired < total:
+            total = len(pairs.images) + len(pairs.alone)
+            if 2 * len(pairs.images) < total:
                 continue
-            splits = None
-            if self.depth and _are_splits(place[0] for place in self.places):
-                splits = _by_folder(place[0] for place in self.places)
+            firsts = [path.split("/")[0] for path in pairs.images if "/" in path]
+            splits = _by_folder(firsts) if _are_splits(firsts) else None
             source = ImageFolder(
                 self.url,
                 images=images,
@@ -297,7 +314,7 @@ class _Folders:
                 split_folders=None if splits is None else True,
             )
             reading = Reading(source, splits, f"with its mask, {masks}")
-            if pairs.num_paired < MIN_PAIRED * total:
+            if len(pairs.images) < MIN_PAIRED * total:
                 raise self._unclear(
                     f"images ({images}) and masks ({masks}), but {len(pairs.alone):,} of "
                     f"{len(self.paths):,} files have no partner (first: {pairs.alone[0]!r})",
@@ -321,8 +338,8 @@ class _Folders:
         parts = [fields.get(at, "*") for at in range(self.depth)]
         if split:
             assert splits is not None
-            folders = self._names(split)
-            values = {name: [f for f in folders if split_of(f) == name] for name in splits.names}
+            said = _splits_of(self._names(split)).items()
+            values = {name: [folder for folder, of in said if of == name] for name in splits.names}
             splits = Splits.by_column(SPLIT, **values)
         return Reading(self._source(pattern="/".join([*parts, "*"])), splits, means)
 
@@ -364,13 +381,12 @@ class _Folders:
             first = min(named or tables)
             raise self._unclear(
                 f"{self.what} in no class folder, and {first!r}, which may describe them but does "
-                "not name them in a known form. If it does not matter",
+                "not name them in a known form",
                 [Reading(self._source(label=None))],
-                ends=",",
             )
 
-    def _unclear(self, seen: str, readings: Sequence[Reading], ends: str = ".") -> UnclearError:
-        return UnclearError(f"{storage.redact(self.url)} holds {seen}{ends}", readings)
+    def _unclear(self, seen: str, readings: Sequence[Reading]) -> UnclearError:
+        return UnclearError(f"{storage.redact(self.url)} holds {seen}.", readings)
 
 
 def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
@@ -380,18 +396,17 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
     ([('image', 'mask')], [('{id}/image', '{id}/mask')])
     >>> _mask_rules(["images/a.jpg", "masks/a of.png"]), _mask_rules(["a.jpg", "a_mask.png"])
     ([('images', 'masks'), ('images/{id}', 'masks/{id} of')], [('{id}', '{id}_mask')])
+    >>> _mask_rules(["train/a.jpg", "train_gt/a.png"])
+    [('{folder}/{id}', '{folder}_gt/{id}')]
     """
     stems = sorted({_stem(path) for path in paths})
-    names = {part for stem in stems for part in stem.split("/")}
-    by_role = [
-        sorted(n for n in names if n.lower() in roles) for roles in (_IMAGE_ROLES, _MASK_ROLES)
-    ]
+    names = sorted({part for stem in stems for part in stem.split("/")})
+    of_roles = (_IMAGE_ROLES, _MASK_ROLES)
+    by_role = [[name for name in names if _last_role(name, roles)] for roles in of_roles]
     rules: list[tuple[str, str]] = []
     for images, masks in itertools.product(*by_role):
         of_images = [stem for stem in stems if images in stem.split("/")]
         of_masks = [stem for stem in stems if masks in stem.split("/")]
-        if not of_images or not of_masks:
-            continue
         folder, _, name = of_images[0].rpartition("/")
         if name == images:
             fields = "/".join(f"{{id{n}}}" if n else "{id}" for n in range(folder.count("/") + 1))
@@ -402,6 +417,13 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
             outer = "{folder}/" * (folder.count("/") > 0)
             inner = f"{ends[0]}{{id}}{ends[1]}"
             rules.append((f"{outer}{images}/{{id}}", f"{outer}{masks}/{inner}"))
+    for masks in by_role[1]:
+        images, sign, end = re.fullmatch(r"(.*?)([_-]?)([^_-]*)", masks).groups()  # type: ignore[union-attr]
+        if any(f"{masks}/" in stem for stem in stems) and images in names:
+            of_images = [stem for stem in stems if images in stem.split("/")]
+            of_masks = [stem for stem in stems if masks in stem.split("/")]
+            before, after = _ends(of_images, of_masks) or ("", "")
+            rules.append(("{folder}/{id}", f"{{folder}}{sign}{end}/{before}{{id}}{after}"))
     marked = [stem for stem in stems if stem.lower().endswith(_MASK_ENDS)]
     if marked and len(marked) < len(stems):
         plain = sorted(set(stems) - set(marked))
@@ -409,6 +431,12 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
             folder = "{folder}/" * min(plain[0].count("/"), 1)
             rules.append((f"{folder}{{id}}", f"{folder}{ends[0]}{{id}}{ends[1]}"))
     return rules
+
+
+def _last_role(name: str, roles: Collection[str]) -> bool:
+    """Whether a name ends with a role: ``masks``, ``train_masks``, ``Task1_GroundTruth``."""
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
+    return any(_role_of("".join(words[-num:])) in roles for num in (1, 2, len(words)) if words)
 
 
 def _ends(images: Sequence[str], masks: Sequence[str]) -> tuple[str, str] | None:
@@ -446,17 +474,30 @@ def name_pattern(names: Sequence[str]) -> str | None:
     return None
 
 
+def _role_of(name: str) -> str:
+    """The name of a folder without case and signs: ``Ground_Truth`` is ``groundtruth``."""
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+def _splits_of(names: Iterable[str]) -> dict[str, str | None]:
+    """The split of each name, apart from what they begin with: ``asl_train``, ``asl_test``."""
+    names = sorted(set(names))
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    shared = re.sub(r"[^\W_]*$", "", "".join(letters[0] for letters in same))
+    return {name: split_of(name) or split_of(name.removeprefix(shared)) for name in names}
+
+
 def _are_splits(names: Iterable[str]) -> bool:
     """Whether names are those of at least two splits."""
-    splits = set(map(split_of, names))
+    splits = set(_splits_of(names).values())
     return None not in splits and len(splits) > 1
 
 
 def _by_folder(folders: Iterable[str]) -> Splits:
     """Splits by these folders; those with the usual names need not be said."""
     values: dict[str, list[str]] = {}
-    for name in sorted(set(folders)):
-        values.setdefault(split_of(name) or name, []).append(name)
+    for name, split in _splits_of(folders).items():
+        values.setdefault(split or name, []).append(name)
     usual = {name: values[name] for name in FOLDERS if name in values}
     known = all(f.casefold() in FOLDERS[name] for name, found in usual.items() for f in found)
     if known and len(usual) == len(FOLDERS):

@@ -126,6 +126,37 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
             IMAGES("d", images="{id}", masks="{id}_mask"),
             None,
         ),
+        (
+            [*files("train", name="{}_01.jpg"), *files("train_masks", name="{}_01_mask.gif")],
+            IMAGES("d", images="{folder}/{id}", masks="{folder}_masks/{id}_mask"),
+            None,
+        ),
+        (
+            [
+                *files("train", "val", name="S{}.png"),
+                *files("train_labels", "val_labels", name="S{}_L.png"),
+            ],
+            IMAGES("d", images="{folder}/{id}", masks="{folder}_labels/{id}_L", split_folders=True),
+            BY(train="train", validation="val"),
+        ),
+        (
+            [
+                *files("Task1-2_Training_Input", name="X_{:07}.jpg"),
+                *files("Task1_Training_GroundTruth", name="X_{:07}_segmentation.png"),
+            ],
+            IMAGES(
+                "d",
+                images="Task1-2_Training_Input/{id}",
+                masks="Task1_Training_GroundTruth/{id}_segmentation",
+            ),
+            None,
+        ),
+        (
+            files(*each(("signs_train", "signs_test"), "ABC")),
+            IMAGES("d", split_folders=True),
+            BY(train="signs_train", test="signs_test"),
+        ),
+        ([f"{c}/{c}_{n}.jpg" for c in CLASSES for n in range(3)], IMAGES("d"), None),
     ],
 )
 def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
@@ -206,6 +237,34 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
             [],
             "labels in the names of the files in 'train', and not in 'test1'",
             ['source=ss.ImageFolder("d/train", pattern="{label}.{n}.jpg")'],
+        ),
+        (
+            files(*each(("Train",), "01"), "Test", "Meta"),
+            ["Train.csv"],
+            "images at several depths: those of 'Test' are in no class folder",
+            ['source=ss.ImageFolder("d/Train")'],
+        ),
+        (
+            files("X_train_HR", "X_valid_HR"),
+            [],
+            "splits, parts of records, or classes",
+            ['source=ss.ImageFolder("d")', 'source=ss.ImageFolder("d", label=None)'],
+        ),
+        (
+            [f"{age}_{kind}_2017{n}.jpg" for age in (20, 21) for kind in "01" for n in range(3)],
+            [],
+            "names begin with one of 2 numbers",
+            [
+                'source=ss.ImageFolder("d", pattern="{label}_{field2}_{n}.jpg")',
+                'source=ss.ImageFolder("d", label=None)',
+            ],
+        ),
+        (
+            [f"{i}/images/{i}.png" for i in range(5)]
+            + [f"{i}/masks/{i}{j}.png" for i in range(5) for j in range(3)],
+            [],
+            "folders named 'images', 'masks'",
+            [],
         ),
         (
             files(*each(("run", "walk"), ("1", "2")), num=8, name="{:04}.jpg"),

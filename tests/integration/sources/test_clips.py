@@ -440,7 +440,7 @@ def test_the_suggested_recipe_reads_clips(
         for number in range(8, 12)
     }
     url = in_folder(tmp_path, files)
-    with pytest.raises(UnclearError, match=r"2 levels of folders.*\n.*source=ss\.ClipFolder\("):
+    with pytest.raises(UnclearError, match=r"(?s)2 levels of folders.*source=ss\.ClipFolder\("):
         describe_suggestion(url)
     text = describe_suggestion(url, reading=3)
     assert '"frames": ss.Sequence(ss.Image(storage="encoded")),' in text

@@ -280,7 +280,8 @@ def pair_masks(files: Sequence[SourceFile], *, images: str, masks: str) -> tuple
 class Pairs:
     """How files pair as images and masks."""
 
-    num_paired: int
+    images: tuple[str, ...]
+    """The paths of the images that have a mask."""
     alone: tuple[str, ...]
     """The paths without exactly one partner, and those that are neither image nor mask."""
 
@@ -289,14 +290,14 @@ def find_pairs(paths: Sequence[str], *, images: str, masks: str) -> Pairs:
     """Pairs images and masks by their paths, as :class:`ImageFolder` does.
 
     >>> find_pairs(["images/a.jpg", "masks/a.png", "images/b.jpg"], images="images", masks="masks")
-    Pairs(num_paired=1, alone=('images/b.jpg',))
+    Pairs(images=('images/a.jpg',), alone=('images/b.jpg',))
     """
     find = _roles(images, masks)
     roles = [(path, find(path)) for path in paths]
     files = [SourceFile(path=path, num_bytes=0, stamp="") for path, role in roles if role]
     paired = pair_masks(files, images=images, masks=masks)
     alone = [path for path, role in roles if not role] + [f.path for f in paired if f.unpaired]
-    return Pairs(sum(bool(file.of) for file in paired), tuple(sorted(alone)))
+    return Pairs(tuple(sorted(file.of for file in paired if file.of)), tuple(sorted(alone)))
 
 
 @functools.lru_cache(8)
