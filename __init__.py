@@ -44,9 +44,11 @@ if TYPE_CHECKING:
     from .transforms.sources.combined import Sources
     from .transforms.sources.csv.source import Csv
     from .transforms.sources.custom import Files
+    from .transforms.sources.folders.arrays import ArrayFolder
     from .transforms.sources.folders.audio import AudioFolder
     from .transforms.sources.folders.clips import ClipFolder
     from .transforms.sources.folders.images import ImageFolder
+    from .transforms.sources.folders.texts import TextFolder
     from .transforms.sources.folders.web_dataset import WebDataset
     from .transforms.sources.iterable import Iterable
     from .transforms.sources.json.source import JsonLines
@@ -63,6 +65,7 @@ with contextlib.suppress(locale.Error, AttributeError):  # no such locale, or no
     locale.setlocale(locale.LC_MESSAGES, "C.UTF-8")
 
 __all__ = [
+    "ArrayFolder",
     "Arrow",
     "Audio",
     "AudioFolder",
@@ -100,6 +103,7 @@ __all__ = [
     "Tensor",
     "Text",
     "TextFiles",
+    "TextFolder",
     "Timestamp",
     "WebDataset",
     "__version__",
@@ -126,6 +130,7 @@ _EXPORTS: dict[str, str] = {
     "TFRecords": ".transforms.sources.tfrecord.source",
     "Arrow": ".transforms.sources.arrow.ipc",
     "Audio": ".schemas.features",
+    "ArrayFolder": ".transforms.sources.folders.arrays",
     "AudioFolder": ".transforms.sources.folders.audio",
     "BoundingBoxes": ".schemas.features",
     "ClassLabel": ".schemas.features",
@@ -157,6 +162,7 @@ _EXPORTS: dict[str, str] = {
     "Tensor": ".schemas.features",
     "Text": ".schemas.features",
     "TextFiles": ".transforms.sources.text",
+    "TextFolder": ".transforms.sources.folders.texts",
     "Timestamp": ".schemas.features",
     "build": ".pipelines.build",
     "run_step": ".pipelines.build",

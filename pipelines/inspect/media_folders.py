@@ -1,4 +1,4 @@
-"""Recognizes folders of images or sounds: where labels and splits come from, by paths alone.
+"""Recognizes folders of media, texts or arrays: where labels and splits come from, by paths alone.
 
 The common folders above all files are descended, however many there are. Each level of folders
 below has a part:
@@ -26,13 +26,22 @@ from ...schemas.features import call
 from ...schemas.recipe import Source
 from ...schemas.splits import FOLDERS, Splits, speaks_of_split, split_of
 from ...transforms import storage
+from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.bystanders import TABLES
 from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
+from ...transforms.sources.folders.texts import TextFolder
 
-Media = ImageFolder | AudioFolder
+Media = ImageFolder | AudioFolder | TextFolder | ArrayFolder
+
+_WHATS: Mapping[type, str] = {
+    ImageFolder: "images",
+    AudioFolder: "sounds",
+    TextFolder: "texts",
+    ArrayFolder: "arrays",
+}
 
 SPLIT = "split"
 """The field of a pattern whose values are splits."""
@@ -127,7 +136,7 @@ class _Folders:
         self, make: type[Media], url: str, paths: Sequence[str], others: Collection[str]
     ) -> None:
         self.make, self.url, self.paths, self.others = make, url, paths, others
-        self.what = "images" if make is ImageFolder else "sounds"
+        self.what = _WHATS[make]
         self.places = Counter(tuple(path.split("/")[:-1]) for path in paths)
         self.depths = {len(place) for place in self.places}
 

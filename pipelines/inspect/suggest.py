@@ -45,12 +45,15 @@ from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
 from ...transforms.sources.csv.dialect import SUFFIXES, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
+from ...transforms.sources.folders import bystanders
+from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
 from ...transforms.sources.folders.bystanders import IMAGES, SOUNDS
 from ...transforms.sources.folders.files import LabelledFolder
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
 from ...transforms.sources.folders.side_tables import LabelTable, is_table
+from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.json.rows import find_lines
 from ...transforms.sources.json.source import JsonLines
@@ -66,7 +69,7 @@ from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
-from .media_folders import Reading, UnclearError, recognize_folders
+from .media_folders import Media, Reading, UnclearError, recognize_folders
 
 _SQLITE = b"SQLite format 3\0"
 _SNIFFED_BYTES = 1 << 20
@@ -538,6 +541,11 @@ def _suggest(
         opened = open_source(source.url, ".")
         steps = _media_steps(source, opened)
         notes = _notes_on(reading, opened)
+    elif (whole := _find_whole_files(url, listed)) is not None:
+        reading = _chosen(whole, number, url, listed, opened)
+        source, splits = reading.source, reading.splits or splits
+        opened = open_source(source.url, ".")
+        notes = _notes_on(reading, opened)
     elif typed is not None and typed.num_files >= len(tables):
         source = typed.source
         if isinstance(source, Numpy):
@@ -545,7 +553,7 @@ def _suggest(
     elif tables:
         source = _table_source(url, tables, opened)
     elif 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
-        source = TextFiles(url)
+        source = _text_source(url, listed, opened, number)
     else:
         raise DataError(_say_unknown(opened, listed))
     if label is not None and source.label != label:
@@ -587,12 +595,32 @@ def _chosen(
     return readings[0 if number is None else number - 1]
 
 
+def _text_source(
+    url: str, listed: Sequence[SourceFile], opened: OpenedSource, number: int | None
+) -> Source:
+    """The lines of a text, or of several: then a file may be the record, too.
+
+    Raises:
+        UnclearError: if there are several files, and no number is given.
+    """
+    files = TextFiles(url).select(listed).files
+    readings = [Reading(TextFiles(url)), Reading(TextFolder(url, label=None))]
+    if len(files) > 1 and number is None:
+        raise UnclearError(
+            f"{opened.shown} holds {len(files):,} texts (first: {files[0].path!r}), of which each "
+            "line may be a record, or each file.",
+            readings,
+        )
+    return readings[(number or 1) - 1].source
+
+
 def _notes_on(reading: Reading, opened: OpenedSource) -> tuple[str, ...]:
     """What a record is, where its label comes from, and what is skipped."""
     source = reading.source
     skipped = source.select(opened.list()).num_skipped
     kinds = ", ".join(f"{reason} ({number:,})" for reason, number in skipped.items())
-    what = "an image" if isinstance(source, ImageFolder) else "a sound"
+    kind = {"ImageFolder": "an image", "AudioFolder": "a sound", "TextFolder": "a text file"}
+    what = kind.get(type(source).__name__, "an array file")
     return (
         f"A record is {what}, {reading.means}.",
         *([f"Skipped: {kinds}."] if kinds else []),
@@ -615,9 +643,9 @@ def _refuse_snapshots(url: str, paths: Set[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Media:
-    """The files of a folder that are images, or those that are sounds."""
+    """The files of a folder that are records of one kind."""
 
-    make: type[ImageFolder | AudioFolder]
+    make: type[Media]
     files: Sequence[SourceFile]
 
     def read(self, url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
@@ -644,6 +672,15 @@ def _find_media(url: str, listed: Sequence[SourceFile], opened: OpenedSource) ->
     # Images are known by their content, too.
     files = [file for file in ImageFolder(url).select(listed).files if "/" in file.path]
     return _Media(ImageFolder, files) if _show_images(files, opened) else None
+
+
+def _find_whole_files(url: str, listed: Sequence[SourceFile]) -> _Media | None:
+    """Texts or arrays in several folders, each file a record; None if most files are others."""
+    for make, ends in ((TextFolder, bystanders.TEXTS), (ArrayFolder, (".npy",))):
+        files = [f for f in make(url).select(listed).files if f.path.lower().endswith(ends)]
+        if 2 * len(files) > len(listed) and len({os.path.dirname(f.path) for f in files}) > 1:
+            return _Media(make, files)
+    return None
 
 
 def _show_images(files: Sequence[SourceFile], opened: OpenedSource) -> bool:

@@ -107,7 +107,7 @@ def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -
         stop = min(stop, num_bytes)
         return head[start:stop] if stop <= len(head) else opened.read(path, start, stop)
 
-    is_utf8 = encoding == "utf-8" and not _mark_of(head)
+    is_utf8 = encoding == "utf-8" and not mark_of(head)
     compression = compression_of(head) or other_compression(head, path if is_utf8 else "")
     if not compression and is_utf8:
         return _Plain(read, num_bytes, opened.limits.max_row_bytes)
@@ -278,7 +278,8 @@ def _pieces(read: Read) -> Iterator[bytes]:
         yield piece
 
 
-def _mark_of(head: bytes) -> str:
+def mark_of(head: bytes) -> str:
+    """The encoding of the byte order mark of a text; empty if it has none, or that of UTF-8."""
     return next((name for mark, name in _MARKS.items() if head.startswith(mark)), "")
 
 
@@ -298,8 +299,8 @@ def _as_utf8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
         twice = "is compressed twice (decompress it once): it begins"
         raise DamagedError(inner, offset=0, detail=twice)
     if encoding == "utf-8":
-        encoding = _mark_of(head) or encoding
-    elif encoding in ("utf-16", "utf-32") and not _mark_of(head):
+        encoding = mark_of(head) or encoding
+    elif encoding in ("utf-16", "utf-32") and not mark_of(head):
         encoding = f"{encoding}-le"
     if encoding == "utf-8":
         yield head

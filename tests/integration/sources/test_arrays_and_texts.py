@@ -151,6 +151,45 @@ def test_texts_come_back_equal(lab: Any, tmp_path: Path, place: str, per: Any) -
     assert [row["text"].decode() for row in found] == [text for text in wanted if text]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+def test_folders_of_texts_and_arrays_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {f"{'ab'[i % 2]}/{i}.npy": rng.normal(size=(1 + i % 3, 2)) for i in range(NUM)}
+    files: dict[str, bytes] = {f"{'ab'[i % 2]}/{i}.txt": f"é {i}\n".encode() for i in range(NUM)}
+    for name, array in arrays.items():
+        sink = io.BytesIO()
+        np.save(sink, array.astype(np.float32))
+        files[name] = sink.getvalue()
+    if place == "zip":
+        with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+    for name, content in files.items():
+        if place == "memory":
+            fsspec.filesystem("memory").pipe(f"/texts_and_arrays/{name}", content)
+        elif place == "local":
+            (tmp_path / "d" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "d" / name).write_bytes(content)
+    roots = {
+        "local": f"{tmp_path}/d",
+        "memory": "memory://texts_and_arrays",
+        "zip": f"{tmp_path}/b.zip",
+    }
+    texts = lab.rows_back(build_all(tmp_path / "t", ss.TextFolder(roots[place])))
+    assert texts == {
+        name: {"text": content, "label": "ab".index(name[0])}
+        for name, content in files.items()
+        if name.endswith(".txt")
+    }
+    snapshot = build_all(tmp_path / "a", ss.ArrayFolder(roots[place]))
+    assert snapshot.manifest.features["array"] == ss.Tensor("float32", (None, 2))
+    assert lab.rows_back(snapshot) == {
+        name: {"array": array.astype(np.float32).tolist(), "label": "ab".index(name[0])}
+        for name, array in arrays.items()
+    }
+
+
 def test_tables_in_memory_come_back_equal(lab: Any, tmp_path: Path) -> None:
     expected = [
         {

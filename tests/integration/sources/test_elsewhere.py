@@ -20,6 +20,8 @@ SOURCES: dict[str, Callable[[str], Any]] = {
     "ImageFolder": ss.ImageFolder,
     "AudioFolder": ss.AudioFolder,
     "ClipFolder": ss.ClipFolder,
+    "TextFolder": ss.TextFolder,
+    "ArrayFolder": ss.ArrayFolder,
     "WebDataset": ss.WebDataset,
     "Csv": ss.Csv,
     "JsonLines": ss.JsonLines,

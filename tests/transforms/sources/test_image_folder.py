@@ -107,10 +107,10 @@ def test_what_nobody_means_is_skipped_and_counted() -> None:
     assert selection.num_skipped == {
         ".DS_Store": 1,
         ".csv file": 1,
-        ".md file": 1,
         ".txt file": 1,
         ".wav file": 1,
         "COPYING": 1,
+        "README": 1,
         "Thumbs.db": 2,
         "__MACOSX": 2,
         "desktop.ini": 1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
+TEXTS = (".md", ".text", ".txt")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
 TABLES = (
     *(".arff", ".csv", ".dat", ".db", ".feather", ".json", ".jsonl", ".mat", ".ndjson", ".npy"),
@@ -17,11 +18,11 @@ TABLES = (
 """What may hold labels or annotations, but no media."""
 _DOCUMENTS = (
     *(".bib", ".cfg", ".conf", ".css", ".doc", ".docx", ".htm", ".html", ".ini", ".ipynb", ".js"),
-    *(".log", ".m", ".md", ".md5", ".names", ".odt", ".pdf", ".pickle", ".pkl", ".ps", ".py"),
-    *(".rst", ".rtf", ".sh", ".sha1", ".sha256", ".svg", ".tex", ".toml", ".txt", ".url"),
+    *(".log", ".m", ".md5", ".names", ".odt", ".pdf", ".pickle", ".pkl", ".ps", ".py"),
+    *(".rst", ".rtf", ".sh", ".sha1", ".sha256", ".svg", ".tex", ".toml", ".url"),
 )
 _NAMES = ("authors", "changelog", "citation", "copying", "license", "notice", "readme")
-"""Of documents without a suffix."""
+"""Of documents with any suffix or none."""
 
 
 def why_beside(path: str, *, media: tuple[str, ...]) -> str:
@@ -30,10 +31,9 @@ def why_beside(path: str, *, media: tuple[str, ...]) -> str:
     >>> why_beside("cat/notes.txt", media=IMAGES), why_beside("cat/1.png", media=IMAGES)
     ('.txt file', '')
     """
-    name = path.rpartition("/")[2].lower()
-    _, dot, end = name.rpartition(".")
-    if not dot:
-        return name.upper() if name in _NAMES else ""
-    others = (*_DOCUMENTS, *TABLES, *IMAGES, *SOUNDS, *VIDEOS)
-    suffix = f".{end}"
+    stem, dot, end = path.rpartition("/")[2].lower().partition(".")
+    suffix = f".{end.rpartition('.')[2]}"
+    if stem in _NAMES and (not dot or suffix in TEXTS):
+        return stem.upper()
+    others = (*_DOCUMENTS, *TEXTS, *TABLES, *IMAGES, *SOUNDS, *VIDEOS)
     return f"{suffix} file" if suffix in others and suffix not in media else ""

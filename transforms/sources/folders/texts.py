@@ -1,0 +1,101 @@
+"""The source of folders of texts, each file a record; lines of files are ``ss.TextFiles``."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ....schemas.blocks import SourceFile
+from ....schemas.config import config_class
+from ....schemas.features import Features, Text
+from ....schemas.recipe import OpenSource
+from ..text_stream import codec_name, mark_of
+from .bystanders import TEXTS
+from .files import MediaFolder, MediaKind
+from .labels import LABEL
+
+BATCH_BYTES = 8 << 20
+
+
+class UnreadableTextError(ValueError):
+    """A file that is not a text of the encoding, with a reason to group by."""
+
+    reason = "not text of the encoding"
+
+
+@config_class
+class TextFolder(MediaFolder):
+    """A folder of texts: feature ``text``, a file's whole text, and its labels.
+
+    Labels come from class folders, from ``pattern`` or from ``table``, as for ``ss.ImageFolder``,
+    and files are skipped as there. A file that is not valid in the encoding is rejected.
+
+    Attributes:
+        url: The folder: a path or any fsspec URL, or a glob.
+        pattern: Pattern of the file names, with fields in braces: ``"{label}_{n}.txt"``.
+        table: A table with a row for each file.
+        split_folders: Whether the first folder is the split (``train/pos/1.txt``), for use with
+            ``ss.Splits.by_folder()``.
+        label: The column of ``table`` or field of ``pattern`` to predict; None for none.
+        encoding: Python's name of the encoding. Not needed for text that begins with a byte order
+            mark.
+    """
+
+    url: str
+    pattern: str | None = None
+    table: str | None = None
+    split_folders: bool | None = None
+    label: str | None = LABEL
+    encoding: str = "utf-8"
+
+    _content = "text"
+    _suffixes = TEXTS
+
+    def __post_init__(self) -> None:
+        """Checks the encoding, and the origin of labels."""
+        codec_name(self.encoding)
+        super().__post_init__()
+
+    def settings(self) -> dict[str, object]:
+        """The settings that determine the records, as plain JSON, for the fingerprint."""
+        encoding = codec_name(self.encoding)
+        return {"source": "text_folder", "encoding": encoding, **self._labels.settings()}
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The text, and the features found by ``labels``.
+
+        Raises:
+            RecipeError: if class folders are named like splits.
+            DataError: if no file has labels, or the table is not valid.
+        """
+        return {self._content: Text(), **self.infer_labels(files, opened)}
+
+    def _kind(self, features: Features) -> MediaKind[int]:
+        return MediaKind(
+            name=self._content,
+            read=self._read_text,
+            unreadable=UnreadableTextError,
+            weigh=int,
+            max_weight=BATCH_BYTES,
+            sides=_no_columns,
+        )
+
+    def _read_text(self, data: bytes) -> tuple[bytes, int]:
+        """The text in UTF-8 without a byte order mark, and its length."""
+        encoding = mark_of(data) or codec_name(self.encoding)
+        try:
+            text = data.decode(encoding).encode()
+        except UnicodeError as error:
+            where = f"byte {error.start} of it " if isinstance(error, UnicodeDecodeError) else "it "
+            raise UnreadableTextError(
+                f"{where}is not valid {encoding}. Fix it, or name its encoding=."
+            ) from None
+        text = text.removeprefix(codecs.BOM_UTF8)
+        return text, len(text)
+
+
+def _no_columns(headers: Sequence[int]) -> Mapping[str, pa.Array]:
+    return {}
