@@ -49,6 +49,7 @@ from ...transforms.sources.folders import bystanders
 from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
 from ...transforms.sources.folders.bystanders import IMAGES, SOUNDS
+from ...transforms.sources.folders.clips import ClipFolder
 from ...transforms.sources.folders.files import LabelledFolder
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
@@ -90,6 +91,13 @@ _COUNTED_BYTES = 256 << 20
 """Up to this size, ``init`` counts the records of each split."""
 _SMALL_BYTES, _FEW_FILES = 256 << 10, 300
 """Up to this size or number, data may be too little for the usual splits."""
+_RECORDS: Mapping[type, str] = {
+    ImageFolder: "an image",
+    AudioFolder: "a sound",
+    TextFolder: "a text file",
+    ArrayFolder: "an array file",
+    ClipFolder: "a folder of frames",
+}
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
 _MAX_CLASSES = 20
@@ -520,60 +528,30 @@ def _suggest(
     if not listed:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     _refuse_snapshots(opened.shown, {file.path for file in listed})
-    source: Source
-    steps: Sequence[PrepareStep] = ()
-    splits = _USUAL
-    notes: tuple[str, ...] = ()
-    media = _find_media(url, listed, opened)
-    tables = [f for f in listed if f.path.lower().endswith(SUFFIXES) and not is_hidden(f.path)]
-    typed = _find_typed_tables(url, listed, opened)
-    num_tables = max(len(tables), typed.num_files if typed is not None else 0)
-    if holds_samples(url, listed):
-        source = WebDataset(url)
-        opened = open_source(source.url, ".")
-    elif (labelled := _find_labelled_files(url, listed, opened, label=label)) is not None:
-        source, splits = labelled.source, labelled.splits or splits
-        opened = open_source(source.url, ".")
-        steps = _media_steps(source, opened)
-    elif media is not None and len(media.files) > num_tables:
-        reading = _chosen(media, number, url, listed, opened)
-        source, splits = reading.source, reading.splits or splits
-        opened = open_source(source.url, ".")
-        steps = _media_steps(source, opened)
-        notes = _notes_on(reading, opened)
-    elif (whole := _find_whole_files(url, listed)) is not None:
-        reading = _chosen(whole, number, url, listed, opened)
-        source, splits = reading.source, reading.splits or splits
-        opened = open_source(source.url, ".")
-        notes = _notes_on(reading, opened)
-    elif typed is not None and typed.num_files >= len(tables):
-        source = typed.source
-        if isinstance(source, Numpy):
-            source, splits = _split_arrays(source, listed, opened) or (source, splits)
-    elif tables:
-        source = _table_source(url, tables, opened)
-    elif 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
-        source = _text_source(url, listed, opened, number)
-    else:
-        raise DataError(_say_unknown(opened, listed))
+    reading = _chosen(url, listed, opened, label=label, number=number)
+    source = reading.source
     if label is not None and source.label != label:
         source = _with_label(source, label)
+    if (place := getattr(source, "url", url)) != url:
+        opened = open_source(place, ".")
+        listed = opened.list()
+    selection = source.select(listed)
+    splits, steps = reading.splits or _USUAL, _steps(source, selection.files, opened)
     if isinstance(source, LabelledFolder):
-        files = source.select(opened.list()).files
-        splits = _stratified_by_class(
-            splits, source, [file for file in files if not file.of], opened
-        )
+        records = [file for file in selection.files if not file.of]
+        splits = _stratified_by_class(splits, source, records, opened)
     recipe = Recipe(name=_name_of(url), source=source, prepare=steps, splits=splits)
     object.__setattr__(recipe, "folder", ".")
-    return recipe, opened, notes
+    return recipe, opened, _notes_on(reading, selection.num_skipped)
 
 
 def _chosen(
-    media: _Media,
-    number: int | None,
     url: str,
     listed: Sequence[SourceFile],
     opened: OpenedSource,
+    *,
+    label: str | None,
+    number: int | None,
 ) -> Reading:
     """The only reading of a folder, or the one of this number.
 
@@ -582,7 +560,7 @@ def _chosen(
         UnclearError: if there are several, and no number is given.
     """
     try:
-        readings: Sequence[Reading] = [media.read(url, listed, opened)]
+        readings: Sequence[Reading] = [_recognize(url, listed, opened, label=label)]
     except UnclearError as error:
         readings = [_that_fill(reading) for reading in error.readings]
         if number is None:
@@ -595,36 +573,60 @@ def _chosen(
     return readings[0 if number is None else number - 1]
 
 
-def _text_source(
-    url: str, listed: Sequence[SourceFile], opened: OpenedSource, number: int | None
-) -> Source:
-    """The lines of a text, or of several: then a file may be the record, too.
+def _recognize(
+    url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
+) -> Reading:
+    """What the files are, by positive evidence.
 
     Raises:
-        UnclearError: if there are several files, and no number is given.
+        UnclearError: if they may be several things.
+        DataError: if they are none that is known.
     """
+    if holds_samples(url, listed):
+        return Reading(WebDataset(url))
+    labelled = _find_labelled_files(url, listed, opened, label=label)
+    if labelled is not None:
+        return labelled
+    media = _find_media(url, listed, opened)
+    tables = [f for f in listed if f.path.lower().endswith(SUFFIXES) and not is_hidden(f.path)]
+    typed = _find_typed_tables(url, listed, opened)
+    num_tables = max(len(tables), typed.num_files if typed is not None else 0)
+    if media is not None and len(media.files) > num_tables:
+        return media.read(url, listed, opened)
+    if (whole := _find_whole_files(url, listed)) is not None:
+        return whole.read(url, listed, opened)
+    if typed is not None and typed.num_files >= len(tables):
+        if isinstance(typed.source, Numpy):
+            return _split_arrays(typed.source, listed, opened) or Reading(typed.source)
+        return Reading(typed.source)
+    if tables:
+        return Reading(_table_source(url, tables, opened))
+    if 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
+        return _read_texts(url, listed, opened)
+    raise DataError(_say_unknown(opened, listed))
+
+
+def _read_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+    """The lines of a text. Of several texts, a file may be the record, too."""
     files = TextFiles(url).select(listed).files
-    readings = [Reading(TextFiles(url)), Reading(TextFolder(url, label=None))]
-    if len(files) > 1 and number is None:
-        raise UnclearError(
-            f"{opened.shown} holds {len(files):,} texts (first: {files[0].path!r}), of which each "
-            "line may be a record, or each file.",
-            readings,
-        )
-    return readings[(number or 1) - 1].source
-
-
-def _notes_on(reading: Reading, opened: OpenedSource) -> tuple[str, ...]:
-    """What a record is, where its label comes from, and what is skipped."""
-    source = reading.source
-    skipped = source.select(opened.list()).num_skipped
-    kinds = ", ".join(f"{reason} ({number:,})" for reason, number in skipped.items())
-    kind = {"ImageFolder": "an image", "AudioFolder": "a sound", "TextFolder": "a text file"}
-    what = kind.get(type(source).__name__, "an array file")
-    return (
-        f"A record is {what}, {reading.means}.",
-        *([f"Skipped: {kinds}."] if kinds else []),
+    lines = Reading(TextFiles(url))
+    if len(files) <= 1:
+        return lines
+    raise UnclearError(
+        f"{opened.shown} holds {len(files):,} texts (first: {files[0].path!r}), of which each line "
+        "may be a record, or each file.",
+        [lines, Reading(TextFolder(url, label=None))],
     )
+
+
+def _notes_on(reading: Reading, num_skipped: Mapping[str, int]) -> tuple[str, ...]:
+    """What a record is, where its label comes from, and which files are skipped."""
+    what = _RECORDS.get(type(reading.source))
+    if what is None:
+        return ()
+    kinds = ", ".join(f"{reason} ({number:,})" for reason, number in num_skipped.items())
+    skipped = [f"Skipped: {kinds}."] if kinds else []
+    return (f"A record is {what}, {reading.means}.", *skipped)
 
 
 def _refuse_snapshots(url: str, paths: Set[str]) -> None:
@@ -696,10 +698,13 @@ def _that_fill(reading: Reading) -> Reading:
     return dataclasses.replace(reading, splits=_ONE_SPLIT) if few else reading
 
 
-def _media_steps(source: Source, opened: OpenedSource) -> Sequence[PrepareStep]:
-    files = source.select(opened.list()).files
-    infer = infer_image_steps if isinstance(source, ImageFolder) else _infer_sound_steps
-    return infer(files, opened)
+def _steps(
+    source: Source, files: Sequence[SourceFile], opened: OpenedSource
+) -> Sequence[PrepareStep]:
+    """The steps that make the records of media alike."""
+    if isinstance(source, ImageFolder):
+        return infer_image_steps(files, opened)
+    return _infer_sound_steps(files, opened) if isinstance(source, AudioFolder) else ()
 
 
 def _stratified_by_class(
@@ -721,18 +726,9 @@ def _is_tiny(feature: ClassLabel, files: Sequence[SourceFile], *, media: bool) -
     return feature.optional or too_few
 
 
-@dataclasses.dataclass(frozen=True)
-class _LabelledFiles:
-    """Images or sounds, and a table that names them."""
-
-    source: ImageFolder | AudioFolder
-    splits: Splits | None
-    """If folders name splits."""
-
-
 def _find_labelled_files(
     url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
-) -> _LabelledFiles | None:
+) -> Reading | None:
     """Images or sounds outside class folders, and a table in or beside the folder that has them.
 
     A table is used only if it has a row for 99 % of the files: more than 1 % of rejects would fail
@@ -775,7 +771,7 @@ def _find_labelled_files(
             chosen = label or (LABEL if LABEL in columns else only)
             split_folders = True if splits else None
             source = make(place, table=table, label=chosen, split_folders=split_folders)
-            return _LabelledFiles(source, splits)
+            return Reading(source, splits, f"labelled by the table {os.path.basename(table)}")
     return None
 
 
@@ -932,7 +928,7 @@ def _find_typed_tables(
 
 def _split_arrays(
     source: Numpy, listed: Sequence[SourceFile], opened: OpenedSource
-) -> tuple[Numpy, Splits] | None:
+) -> Reading | None:
     """The source of arrays such as ``x_train`` and ``x_test``, and its splits; None for others.
 
     Of ``x`` and ``y``, the label is ``y``.
@@ -951,7 +947,7 @@ def _split_arrays(
         split: tuple(text for text in texts if text in there) for split, texts in FOLDERS.items()
     }
     splits = Splits.by_folder(**{split: texts for split, texts in named.items() if texts})
-    return dataclasses.replace(source, split_arrays=True, label=label), splits
+    return Reading(dataclasses.replace(source, split_arrays=True, label=label), splits)
 
 
 def _find_dataset(url: str, listed: Sequence[SourceFile]) -> _TypedTables | None:
