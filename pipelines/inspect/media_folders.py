@@ -20,6 +20,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from ...schemas.errors import DataError
 from ...schemas.features import call
@@ -51,15 +52,21 @@ _IMAGE_ROLES = frozenset(("image", "images", "img", "imgs", "jpegimages", "input
 _MASK_ROLES = frozenset(
     (
         *("mask", "masks", "label", "labels", "annotation", "annotations", "gt", "groundtruth"),
-        *("segmentation", "segmentations", "segmentationclass", "target", "targets", "seg"),
+        *("segmentation", "segmentations", "segmentationclass", "seg"),
     )
 )
+_PAIRS = (
+    *(("before", "after"), ("source", "target"), ("src", "dst"), ("noisy", "clean")),
+    *(("input", "target"), ("inputs", "targets"), ("input", "output"), ("inputs", "outputs")),
+    *(("lr", "hr"), ("lowres", "highres"), ("blur", "sharp"), ("hazy", "clear")),
+)
+"""Names of two folders of images that belong together."""
 _ROLES = (
     _IMAGE_ROLES
     | _MASK_ROLES
+    | {name for pair in _PAIRS for name in pair}
     | {
-        *("before", "after", "left", "right", "source", "src", "depth", "edges", "sketch", "photo"),
-        *("hr", "lr", "highres", "lowres", "clean", "noisy", "blur", "sharp", "hazy", "clear"),
+        *("left", "right", "depth", "edges", "sketch", "photo"),
         *("segmentationobject", "annots", "bboxes", "boxes", "thumbnails", "thumbs", "previews"),
     }
 )
@@ -308,25 +315,29 @@ class _Folders:
         return readings, without
 
     def _paired(self) -> Reading | None:
-        """Images and a mask of each, in folders or by names; None for others."""
-        for images, masks in _mask_rules(self.paths):
+        """Images and a mask of each, or two of each, in folders or by names; None for others."""
+        found = [(*rule, True) for rule in _mask_rules(self.paths)]
+        found += [(*rule, False) for rule in _pair_rules(self.places)]
+        for images, masks, of_masks in found:
             pairs = find_pairs(self.paths, images=images, masks=masks)
             total = len(pairs.images) + len(pairs.alone)
             if 2 * len(pairs.images) < total:
                 continue
             firsts = [path.split("/")[0] for path in pairs.images if "/" in path]
             splits = _by_folder(firsts) if _are_splits(firsts) else None
-            source = ImageFolder(
-                self.url,
-                images=images,
-                masks=masks,
-                split_folders=None if splits is None else True,
-            )
-            reading = Reading(source, splits, f"with its mask, {masks}")
+            split_folders = None if splits is None else True
+            if of_masks:
+                parts: dict[str, Any] = {"images": images, "masks": masks}
+                means, what = f"with its mask, {masks}", f"images ({images}) and masks ({masks})"
+            else:
+                parts = {"pair": {_role_of(images): images, _role_of(masks): masks}}
+                means, what = f"with that in {masks}", f"images in {images} and {masks}"
+            source = self._source(**parts, split_folders=split_folders)
+            reading = Reading(source, splits, means)
             if len(pairs.images) < MIN_PAIRED * total:
                 raise self._unclear(
-                    f"images ({images}) and masks ({masks}), but {len(pairs.alone):,} of "
-                    f"{len(self.paths):,} files have no partner (first: {pairs.alone[0]!r})",
+                    f"{what}, but {len(pairs.alone):,} of {len(self.paths):,} files have no "
+                    f"partner (first: {pairs.alone[0]!r})",
                     [reading],
                 )
             return reading
@@ -440,6 +451,12 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
             folder = "{folder}/" * min(plain[0].count("/"), 1)
             rules.append((f"{folder}{{id}}", f"{folder}{ends[0]}{{id}}{ends[1]}"))
     return rules
+
+
+def _pair_rules(places: Iterable[tuple[str, ...]]) -> list[tuple[str, str]]:
+    """Two folders whose names say that their images belong together."""
+    folders = {_role_of(name): name for place in places for name in place}
+    return [(folders[a], folders[b]) for a, b in _PAIRS if a in folders and b in folders]
 
 
 def _last_role(name: str, roles: Collection[str]) -> bool:

@@ -703,7 +703,7 @@ def _steps(
 ) -> Sequence[PrepareStep]:
     """The steps that make the records of media alike."""
     if isinstance(source, ImageFolder):
-        return infer_image_steps(files, opened)
+        return infer_image_steps(source, files, opened)
     return _infer_sound_steps(files, opened) if isinstance(source, AudioFolder) else ()
 
 

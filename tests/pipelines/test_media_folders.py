@@ -156,6 +156,12 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
             IMAGES("d", split_folders=True),
             BY(train="signs_train", test="signs_test"),
         ),
+        (files("before", "after"), IMAGES("d", pair={"before": "before", "after": "after"}), None),
+        (
+            files(*each(("train", "test"), ("Noisy", "clean"))),
+            IMAGES("d", pair={"noisy": "Noisy", "clean": "clean"}, split_folders=True),
+            BY(train="train", test="test"),
+        ),
         ([f"{c}/{c}_{n}.jpg" for c in CLASSES for n in range(3)], IMAGES("d"), None),
     ],
 )
@@ -194,7 +200,7 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
                 'splits=ss.Splits.by_folder(train="train", test="test")'
             ],
         ),
-        (files("before", "after"), [], "folders named 'after', 'before'", []),
+        (files("left", "right"), [], "folders named 'left', 'right'", []),
         (
             files("fold1", "fold2"),
             [],

@@ -39,6 +39,8 @@ def make_block(files: tuple[SourceFile, ...], opened: OpenedSource) -> Block:
                 start=0,
                 stop=file.num_bytes,
                 problem=file.problem,
+                of=file.of,
+                unpaired=file.unpaired,
             )
             for file in files
         )
@@ -334,3 +336,55 @@ def test_a_source_is_plain_data() -> None:
     source = ImageFolder("x", max_pixels=5)
     given = {name: value for name, value in dataclasses.asdict(source).items() if value is not None}
     assert given == {"url": "x", "max_pixels": 5, "label": "label", "images": "images"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names", "alone"),
+    [
+        ({"pair": {"before": "before", "after": "after"}}, ("before/{}", "after/{}"), "before"),
+        ({"pair": {"a": "{id}_A", "b": "{id}_B"}}, ("{}_A", "{}_B"), "a"),
+        ({"images": "{id}", "masks": "{id}_mask"}, ("{}", "{}_mask"), "image"),
+        ({"images": "{id}/image", "masks": "{id}/mask"}, ("{}/image", "{}/mask"), "image"),
+        ({"images": "x/{id}", "masks": "y/{id}_seg"}, ("x/{}", "y/{}_seg"), "image"),
+    ],
+)
+def test_records_of_two_files(
+    pictures: Any, tmp_path: Path, arguments: Any, names: tuple[str, str], alone: str
+) -> None:
+    first, second = (f"{name}.png" for name in names)
+    image, mask = (
+        pictures.encode(pictures.pixels(5, 6), "PNG"),
+        pictures.encode(pictures.pixels(5, 6)[..., 0], "PNG"),
+    )
+    contents = {first.format(n): image for n in "uvw"} | {second.format(n): mask for n in "uv"}
+    write(tmp_path, contents)
+    source = ImageFolder(str(tmp_path), **arguments)
+    opened = open_source(source.url, "/")
+    files = source.select(opened.list()).files
+    features = source.infer(files, opened)
+    assert tuple(features) == source.parts
+    block = make_block(files, opened)
+    ordered = list(range(len(files)))
+    (batch,) = source.read(block, features=features, opened=opened, ordered=ordered)
+    assert sorted(batch.ids) == [first.format(n) for n in "uv"]
+    assert batch.columns.column(source.parts[0]).to_pylist() == [image] * 2
+    assert batch.columns.column(source.parts[1]).to_pylist() == [mask] * 2
+    (reject,) = batch.rejects
+    assert (reject.record_id, reject.stage) == (first.format("w"), "validate")
+    assert reject.reason.startswith(f"{alone} without a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"masks": "masks", "images": "masks"}, "names of two folders"),
+        ({"masks": "a/b"}, "names of two folders"),
+        ({"masks": "{id}_mask", "images": "{name}"}, "the same fields"),
+        ({"pair": {"a": "x"}}, "expected two names"),
+        ({"pair": {"a": "x", "b": "y"}, "masks": "masks"}, "no masks="),
+        ({"pair": {"a": "x", "b": "x"}}, "names of two folders"),
+    ],
+)
+def test_parts_that_cannot_be_meant(arguments: Any, expected: str) -> None:
+    with pytest.raises(RecipeError, match=expected):
+        ImageFolder("x", **arguments)

@@ -41,8 +41,8 @@ def test_the_steps_follow_the_sizes(
     pictures: Any, tmp_path: Path, sizes: list[tuple[int, int]], steps: list[Any]
 ) -> None:
     files, opened = make_folder(pictures, tmp_path, sizes)
-    assert infer_image_steps(files, opened) == steps
-    assert infer_image_steps(files[::-1], opened) == steps
+    assert infer_image_steps(ImageFolder("x"), files, opened) == steps
+    assert infer_image_steps(ImageFolder("x"), files[::-1], opened) == steps
 
 
 def test_sizes_are_those_of_the_pictures_as_shown(pictures: Any, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_sizes_are_those_of_the_pictures_as_shown(pictures: Any, tmp_path: Path)
     (tmp_path / "cat" / "2.jpg").write_bytes(pictures.turned(pictures.pixels(20, 30), 8))
     files = ImageFolder("x").select(opened.list()).files
     assert read_sizes(files, opened) == [(30, 20)] * 3
-    assert infer_image_steps(files, opened) == []
+    assert infer_image_steps(ImageFolder("x"), files, opened) == []
 
 
 def test_what_cannot_be_read_does_not_count(pictures: Any, tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_what_cannot_be_read_does_not_count(pictures: Any, tmp_path: Path) -> No
     opened = open_source(str(tmp_path), "/")
     files = ImageFolder("x").select(opened.list()).files
     vanished = SourceFile(path="cat/vanished.jpg", num_bytes=5, stamp="")
-    assert infer_image_steps([*files, vanished], opened) == []
-    assert infer_image_steps([vanished], opened) == []
+    assert infer_image_steps(ImageFolder("x"), [*files, vanished], opened) == []
+    assert infer_image_steps(ImageFolder("x"), [vanished], opened) == []
 
 
 def test_a_size_behind_long_metadata_is_found(pictures: Any, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_of_very_many_files_a_fixed_sample_is_looked_at(
 def test_the_full_set_has_a_few_odd_ones(full_data: Path) -> None:
     opened = open_source(str(full_data / "sign_digits"), "/")
     files = ImageFolder("x").select(opened.list()).files
-    assert infer_image_steps(files, opened) == [
+    assert infer_image_steps(ImageFolder("x"), files, opened) == [
         images.decode("image"),
         images.resize("image", (100, 100)),
     ]

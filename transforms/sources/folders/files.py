@@ -71,8 +71,11 @@ class LabelledFolder(abc.ABC):
 
     media = True
     numbered = False
-    _content: ClassVar[str]
-    """The feature of the files' bytes."""
+
+    @property
+    @abc.abstractmethod
+    def _content(self) -> str:
+        """The feature of the files' bytes."""
 
     def __post_init__(self) -> None:
         """Checks the origin of labels."""

@@ -90,6 +90,9 @@ class ImageFolder(MediaFolder):
             mask is that of the image of the same fields. None for no masks.
         images: With ``masks``: the name of the folder of the images, or a pattern. Files that are
             neither are skipped and counted.
+        pair: Two folders, or patterns, of images that belong together, by the names of their
+            features: ``pair={"before": "before", "after": "after"}``. They are told apart as images
+            and masks are, and there are no class folders either.
     """
 
     url: str
@@ -100,62 +103,92 @@ class ImageFolder(MediaFolder):
     label: str | None = LABEL
     masks: str | None = None
     images: str = IMAGES
+    pair: Mapping[str, str] | None = None
 
-    _content = "image"
     _suffixes = bystanders.IMAGES
+
+    @property
+    def _content(self) -> str:
+        return self.parts[0]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The features of a record's files: one, or two."""
+        if self.pair is not None:
+            return tuple(self.pair)
+        return ("image",) if self.masks is None else ("image", MASK)
+
+    @property
+    def _rules(self) -> tuple[str, str] | None:
+        """Where the files of the two parts are, if there are two."""
+        if self.pair is not None:
+            first, second = self.pair.values()
+            return first, second
+        return None if self.masks is None else (self.images, self.masks)
 
     def __post_init__(self) -> None:
         """Checks the origin of labels; with masks, these are the label."""
-        if self.masks is not None:
-            _check_roles(self.images, self.masks)
-            if self.label == LABEL:
-                object.__setattr__(self, "label", MASK)
+        if self.pair is not None and (self.masks is not None or len(self.pair) != 2):
+            raise ValueError(
+                f"pair={self.pair!r}: expected two names of features with their folders, and no "
+                "masks="
+            )
+        if self._rules is not None:
+            _check_roles(*self._rules)
+        if self.masks is not None and self.label == LABEL:
+            object.__setattr__(self, "label", MASK)
         super().__post_init__()
 
     @property
     def _labels(self) -> FileLabels:
         labels = super()._labels
-        if self.masks is None:
+        if self._rules is None:
             return labels
-        label = None if self.label == MASK else self.label
+        of_columns = self.pattern is not None or self.table is not None
+        label = None if self.label == MASK or not of_columns else self.label
         return dataclasses.replace(labels, label=label, by_folder=False)
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files except hidden ones, system files and the table; pairs masks."""
         selection = super().select(files)
-        if self.masks is None:
+        if self._rules is None:
             return selection
-        files = pair_masks(selection.files, images=self.images, masks=self.masks)
+        files = pair_files(selection.files, self._rules, names=self.parts)
         return dataclasses.replace(selection, files=files)
 
     def _why_unfit(self, path: str) -> str:
         beside = super()._why_unfit(path)
-        if beside or self.masks is None or _roles(self.images, self.masks)(path) is not None:
+        if beside or self._rules is None or _roles(*self._rules)(path) is not None:
             return beside
-        return f"in neither {self.images!r} nor {self.masks!r}"
+        return f"in neither {self._rules[0]!r} nor {self._rules[1]!r}"
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records, as plain JSON, for the fingerprint."""
         labels = self._labels.settings()
-        masks = {} if self.masks is None else {"masks": [self.images, self.masks]}
-        return {"source": "image_folder", "max_pixels": self.max_pixels, **labels, **masks}
+        parts: dict[str, object] = {}
+        if self.masks is not None:
+            parts = {"masks": [self.images, self.masks]}
+        elif self.pair is not None:
+            parts = {"pair": list(self.pair.items())}
+        return {"source": "image_folder", "max_pixels": self.max_pixels, **labels, **parts}
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The encoded image, its mask, and the features found by ``labels``.
+        """The encoded image, its mask or partner, and the features found by ``labels``.
 
         Raises:
             RecipeError: if class folders are named like splits.
             DataError: if no file has labels, or the table is not valid.
         """
         labels = self.infer_labels(files, opened)
-        if self.masks is None:
-            return {"image": Image(storage="encoded"), **labels}
-        if MASK in labels:
+        files_of: dict[str, Any] = {name: Image(storage="encoded") for name in self.parts}
+        if self.masks is not None:
+            files_of[MASK] = Mask(storage="encoded")
+        if taken := sorted(files_of.keys() & labels.keys()):
             raise DataError(
-                f"ImageFolder: a field or column is called {MASK!r}, which is the name of the "
-                "mask. Rename it."
+                f"ImageFolder: a field or column is called {taken[0]!r}, which is the name of a "
+                "file's content. Rename it."
             )
-        return {"image": Image(storage="encoded"), MASK: Mask(storage="encoded"), **labels}
+        return files_of | labels
 
     def _kind(self, features: Features) -> MediaKind[ImageHeader]:
         kind = MediaKind(
@@ -166,10 +199,12 @@ class ImageFolder(MediaFolder):
             max_weight=BATCH_PIXELS,
             sides=functools.partial(_side_columns, name=self._content),
         )
-        if self.masks is None:
+        if self._rules is None:
             return kind
-        sides = functools.partial(_side_columns, name=MASK)
-        return dataclasses.replace(kind, partner=dataclasses.replace(kind, name=MASK, sides=sides))
+        second = self.parts[1]
+        sides = functools.partial(_side_columns, name=second)
+        partner = dataclasses.replace(kind, name=second, sides=sides)
+        return dataclasses.replace(kind, partner=partner)
 
     def _read_image(self, data: bytes) -> tuple[bytes, ImageHeader]:
         return readable_image(data, max_pixels=self.max_pixels)
@@ -196,7 +231,9 @@ def _side_columns(headers: Sequence[ImageHeader], *, name: str) -> Mapping[str, 
     }
 
 
-def infer_image_steps(files: Sequence[SourceFile], opened: OpenSource) -> list[PrepareStep]:
+def infer_image_steps(
+    source: ImageFolder, files: Sequence[SourceFile], opened: OpenSource
+) -> list[PrepareStep]:
     """Infers the steps for a folder of images; the same files give the same steps.
 
     Images of the same size are copied unchanged. Otherwise they are resized to the size of more
@@ -204,18 +241,23 @@ def infer_image_steps(files: Sequence[SourceFile], opened: OpenSource) -> list[P
     without a readable header are ignored. Masks, if there are any, are decoded if images are.
 
     Args:
+        source: The source of the files.
         files: The records' files, of which at most 20,000 are read.
         opened: The source's root.
     """
-    masks = [images.decode(MASK)] if any(file.of for file in files) else []
-    pictures = [file for file in files if not file.of and not file.unpaired]
+    of_masks = source.masks is not None
+    pictures = [file for file in files if not (of_masks and file.of) and not file.unpaired]
     sizes = Counter(read_sizes(pictures, opened))
     if len(sizes) <= 1:
         return []
     size, count = max(sizes.items(), key=lambda item: (item[1], item[0]))
     ruled = 2 * count > sizes.total()
-    resize = images.resize("image", size if ruled else FALLBACK_SIZE, keep_ratio=not ruled)
-    return [images.decode("image"), *masks, resize]
+    size = size if ruled else FALLBACK_SIZE
+    resized = source.parts[:1] if of_masks else source.parts  # masks follow their images
+    return [
+        *(images.decode(name) for name in source.parts),
+        *(images.resize(name, size, keep_ratio=not ruled) for name in resized),
+    ]
 
 
 def read_sizes(files: Sequence[SourceFile], opened: OpenSource) -> list[tuple[int, int]]:
@@ -237,41 +279,42 @@ def _path_hash(file: SourceFile) -> bytes:
     return hashlib.blake2b(path_bytes(file.path), digest_size=16).digest()
 
 
-def pair_masks(files: Sequence[SourceFile], *, images: str, masks: str) -> tuple[SourceFile, ...]:
-    """Marks each mask as a part of its image's record, and files without one partner as unpaired.
+def pair_files(
+    files: Sequence[SourceFile], rules: tuple[str, str], *, names: Sequence[str]
+) -> tuple[SourceFile, ...]:
+    """Marks each second file as a part of its record, and files without one partner as unpaired.
 
     Args:
         files: Files that are in one of the two folders.
-        images: The folder of the images, or a pattern of their paths.
-        masks: The folder of the masks, or a pattern.
+        rules: The folders of the first and second files, or patterns of their paths.
+        names: What they are called.
     """
-    find = _roles(images, masks)
+    find = _roles(*rules)
     roles: dict[str, tuple[bool, _Key]] = {}
     sides: dict[bool, dict[_Key, list[str]]] = {False: {}, True: {}}
     for file in files:
         role = find(file.path)
         assert role is not None
         roles[file.path] = role
-        is_mask, key = role
-        sides[is_mask].setdefault(key, []).append(file.path)
+        is_second, key = role
+        sides[is_second].setdefault(key, []).append(file.path)
 
     def paired(file: SourceFile) -> SourceFile:
-        is_mask, key = roles[file.path]
-        own, others = sides[is_mask][key], sides[not is_mask].get(key, [])
-        this, other = ("mask", "image") if is_mask else ("image", "mask")
-        folder = images if is_mask else masks
+        is_second, key = roles[file.path]
+        own, others = sides[is_second][key], sides[not is_second].get(key, [])
+        this, other = names[is_second], names[not is_second]
+        folder = rules[not is_second]
         unpaired = ""
         if len(own) > 1:
             unpaired = f"several files of this name for one {this}"
         elif not others:
-            unpaired = (
-                f"{this} without {'an' if is_mask else 'a'} {other} of its name in {folder!r}"
-            )
+            article = "an" if other[0] in "aeiou" else "a"
+            unpaired = f"{this} without {article} {other} of its name in {folder!r}"
         elif len(others) > 1:
             unpaired = f"{this} with several files of its name in {folder!r}"
         if unpaired:
             return dataclasses.replace(file, unpaired=unpaired)
-        return dataclasses.replace(file, of=others[0]) if is_mask else file
+        return dataclasses.replace(file, of=others[0]) if is_second else file
 
     return tuple(map(paired, files))
 
@@ -295,7 +338,7 @@ def find_pairs(paths: Sequence[str], *, images: str, masks: str) -> Pairs:
     find = _roles(images, masks)
     roles = [(path, find(path)) for path in paths]
     files = [SourceFile(path=path, num_bytes=0, stamp="") for path, role in roles if role]
-    paired = pair_masks(files, images=images, masks=masks)
+    paired = pair_files(files, (images, masks), names=("image", MASK))
     alone = [path for path, role in roles if not role] + [f.path for f in paired if f.unpaired]
     return Pairs(tuple(sorted(file.of for file in paired if file.of)), tuple(sorted(alone)))
 
