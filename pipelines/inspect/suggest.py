@@ -58,9 +58,7 @@ from ...transforms.sources.folders.images import (
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
 from ...transforms.sources.folders.side_tables import LabelTable, is_table
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
-from ...transforms.sources.json.rows import find_lines
 from ...transforms.sources.json.source import JsonLines
-from ...transforms.sources.json.values import UnfitError, parse_line
 from ...transforms.sources.numpy import Numpy, array_names, split_names
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
@@ -72,13 +70,12 @@ from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
+from .json_files import check_readings, holds_objects
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 _SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 _SQLITE = b"SQLite format 3\0"
 _SNIFFED_BYTES = 1 << 20
-_HEAD_BYTES = 1 << 16
-_NUM_LINES = 5
 _NUM_PROBED = 64
 _SEPARATORS = ("_", "-", " ")
 _MAX_FIELDS = 6
@@ -525,6 +522,8 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
         source = typed.source
         if isinstance(source, Numpy):
             source, splits = _split_arrays(source, listed, opened) or (source, splits)
+        elif isinstance(source, JsonLines):
+            check_readings(source, source.select(listed).files, opened)
     elif tables and len(tables) >= num_images:
         source = _table_source(url, tables, opened)
     elif holds_masks(file.path for file in images.select(listed).files):
@@ -750,7 +749,7 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
             '"SELECT …", key="id").'
         )
     return (
-        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines, NumPy, TFRecord), "
+        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON, NumPy, TFRecord), "
         "nor texts, nor class folders of images or sounds (first of "
         f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
         "that describes it."
@@ -921,23 +920,4 @@ def _table_kind(file: SourceFile, opened: OpenedSource) -> type[Source] | None:
         return Numpy
     if TFRecords(".").select([file]).files:
         return TFRecords
-    return JsonLines if _holds_objects(file, opened) else None
-
-
-def _holds_objects(file: SourceFile, opened: OpenedSource) -> bool:
-    """Whether one of a file's first lines is a JSON object."""
-    text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
-    try:
-        lines = next(find_lines(text, 0, min(text.stop, _HEAD_BYTES)), None)
-    except DamagedError:
-        return False
-    if lines is None:
-        return False
-    for line in range(min(len(lines), _NUM_LINES)):
-        try:
-            parse_line(lines.text(line))
-        except UnfitError:
-            continue
-        return True
-    # The first line is longer than what was read.
-    return len(lines) == 1 and lines.data.startswith(b'{"') and len(lines.data) == _HEAD_BYTES
+    return JsonLines if holds_objects(file, opened) else None
