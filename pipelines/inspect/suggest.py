@@ -71,6 +71,7 @@ from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
 from .json_files import check_readings, holds_objects
+from .unread_formats import check_formats
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 _SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
@@ -494,6 +495,7 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     if not listed:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     _refuse_snapshots(opened.shown, {file.path for file in listed})
+    check_formats(listed, opened)
     source: Source
     steps: Sequence[PrepareStep] = ()
     splits = _USUAL
