@@ -18,6 +18,7 @@ from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
+from ..arrow.hive import infer_with_folders, read_with_folders
 from ..blocks import cut_spacing
 from ..bundles import bundles, content_of, read_bundle, remembered, small_windows
 from ..table_files import (
@@ -72,12 +73,14 @@ class JsonLines:
             ``ss.ClassLabel(("no", "yes"))`` or ``ss.Timestamp("s")``, which reads ISO 8601.
         records: Where each file is an object that holds the list of records: the key of that list,
             such as ``"data"``, or the keys that lead to it: ``"result.items"``.
+        hive: Whether folders named ``key=value`` are columns, too, as in ``year=2024/month=01``.
     """
 
     url: str
     label: str | None = None
     types: Mapping[str, Any] | None = None
     records: str | None = None
+    hive: bool = False
     media = False
     numbered = True
     side_urls: ClassVar[tuple[str, ...]] = ()
@@ -93,6 +96,7 @@ class JsonLines:
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""
         settings: dict[str, object] = {"label": self.label, "types": types_to_json(self.types)}
+        settings |= {"hive": True} if self.hive else {}
         return settings if self.records is None else settings | {"records": self.records}
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
@@ -127,6 +131,8 @@ class JsonLines:
             SchemaError: if there is no object, or one is nested too deeply.
             RecipeError: if ``label`` or ``types`` name a feature that does not exist.
         """
+        if self.hive:
+            return infer_with_folders(self, files, opened)
         readable = [file for file in files if not file.problem and file.num_bytes]
         sample = sum(file.num_bytes for file in readable) > INFER_ALL_BYTES
         seen = JsonTypes(readable[0].path if readable else self.url)
@@ -161,6 +167,11 @@ class JsonLines:
         Raises:
             SchemaError: if a feature has a type that JSON cannot store.
         """
+        if self.hive:
+            yield from read_with_folders(
+                self, block, features=features, opened=opened, ordered=ordered
+            )
+            return
         for name, feature in features.items():
             if tensor_form(feature) is None:
                 raise SchemaError(
