@@ -27,7 +27,6 @@ from ...schemas.features import (
     Struct,
     Tensor,
     Timestamp,
-    call,
     is_optional,
     nest,
     written,
@@ -43,6 +42,7 @@ from ...transforms.prepare.tables import Stack
 from ...transforms.sources.arrow.hugging_face import HuggingFace
 from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
+from ...transforms.sources.combined import Sources, open_files, sources_of
 from ...transforms.sources.csv.dialect import SUFFIXES, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
@@ -71,6 +71,7 @@ from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
 from .json_files import check_readings, holds_objects
+from .table_folders import arrange_tables, source_text
 from .unread_formats import check_formats
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -92,6 +93,7 @@ _MAX_TABLES = 20
 _MAX_TABLE_BYTES = 64 << 20
 _COUNTED_BYTES = 256 << 20
 """Up to this size, ``init`` counts the records of each split."""
+_TABLES = (Parquet, Arrow, JsonLines, Numpy, TFRecords, Csv, TextFiles)
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
 _MAX_CLASSES = 20
@@ -305,25 +307,35 @@ def _labelled(recipe: Recipe, label: str) -> Recipe:
 
 
 def _takes_label(source: Source) -> bool:
+    if isinstance(source, Sources):
+        return all(_takes_label(part) for _, part in source.sources)
     return any(field.name == "label" for field in dataclasses.fields(source))  # type: ignore[arg-type]
 
 
 def _with_label(source: Source, label: str) -> Source:
     if not _takes_label(source):
         raise RecipeError(f"{type(source).__name__} has no columns, so label={label!r} is not one.")
+    if isinstance(source, Sources):
+        return Sources(**{name: _with_label(part, label) for name, part in source.sources})
     changed: Source = dataclasses.replace(source, label=label)  # type: ignore[type-var]
     return changed
 
 
 def _seen_from(recipe: Recipe, folder: str) -> Recipe:
     """The recipe with local paths relative to a folder. Absolute paths outside of it are kept."""
-    source: Any = recipe.source
+    return _changed(recipe, source=_source_seen_from(recipe.source, folder))
+
+
+def _source_seen_from(source: Any, folder: str) -> Any:
+    if isinstance(source, Sources):
+        parts = {name: _source_seen_from(part, folder) for name, part in source.sources}
+        return Sources(**parts)
     changes = {
         field.name: _relative(getattr(source, field.name), folder)
         for field in dataclasses.fields(source)
         if field.name in ("url", "shards", "table") and getattr(source, field.name) is not None
     }
-    return _changed(recipe, source=dataclasses.replace(source, **changes))
+    return dataclasses.replace(source, **changes)
 
 
 def _relative(url: str, folder: str) -> str:
@@ -407,21 +419,24 @@ def recipe_text(
     splits = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
     if recipe.splits.stratify_by is not None:
         splits += f", stratify_by={written(recipe.splits.stratify_by)}"
-    if recipe.splits.rule is not None and recipe.splits != Splits.by_folder():
-        values = recipe.splits.rule.values
-        splits = ", ".join(f"{n}={written(v[0] if len(v) == 1 else v)}" for n, v in values)
-    by_folder = ".by_folder" * (recipe.splits.rule is not None)
-    source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
-    url = recipe.files.url
+    rule, by_rule = recipe.splits.rule, ""
+    if rule is not None:
+        by_rule = f".by_{rule.by}"
+        given = [] if rule.feature is None else [written(rule.feature)]
+        if recipe.splits not in (Splits.by_folder(), Splits.by_column(rule.feature or "")):
+            given += [f"{n}={written(v[0] if len(v) == 1 else v)}" for n, v in rule.values]
+        splits = ", ".join(given)
+    source = f"source={source_text(recipe.source)},"
     bare = source
-    for place in (url, getattr(recipe.source, "table", None)):
+    urls = [part.url for part in sources_of(recipe.source)]
+    for place in (*urls, getattr(recipe.source, "table", None)):
         if place is not None and not storage.is_local(place):
             bare = bare.replace(written(place), written(storage.redact(place)))
     lines = [
         f"name={written(recipe.name)},",
         bare,
         _list_of(steps, "prepare"),
-        f"splits=ss.Splits{by_folder}({splits}),",
+        f"splits=ss.Splits{by_rule}({splits}),",
     ]
     if recipe.source.label is None:
         lines.insert(1, '# Add label="COLUMN" to name the column to predict.')
@@ -549,6 +564,10 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
         raise DataError(_say_unknown(opened, listed))
     if label is not None and source.label != label:
         source = _with_label(source, label)
+    if isinstance(source, _TABLES) and not (isinstance(source, Numpy) and source.split_arrays):
+        arranged = arrange_tables(source, source.select(listed).files, opened)
+        source, splits = arranged.source, arranged.splits or splits
+        opened = open_files(source, ".", opened.limits)
     if isinstance(source, LabelledFolder):
         files = source.select(listed).files
         splits = _stratified_by_class(
