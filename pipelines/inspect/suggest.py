@@ -63,7 +63,7 @@ from ...transforms.sources.numpy import Numpy, array_names, split_names
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
-from ...transforms.sources.tfrecord.source import TFRecords
+from ...transforms.sources.tfrecord.source import TFRecords, holds_frame, is_named
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
 from ..survey.inference_cache import infer_features
@@ -71,6 +71,7 @@ from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
 from .json_files import check_readings, holds_objects
+from .record_bytes import pixel_sizes, square_image, with_images
 from .table_folders import arrange_tables, source_text
 from .unread_formats import check_formats
 
@@ -153,7 +154,11 @@ def describe_suggestion(url: str, *, label: str | None = None, folder: str = "."
     name = recipe.source.label
     if (table := _table_of(recipe, files, opened)) is not None:
         columns = read_texts(table.source, table.files, table.opened, features)
+        pixels = _pixels(recipe.files, files, opened)
         for column_name, column in columns.items():
+            if column_name in pixels:
+                hints[column_name] = pixels[column_name]
+                continue
             found = _look_again(features[column_name], column, table.source, recipe.files)
             features[column_name], hint = found
             if hint is not None:
@@ -161,7 +166,7 @@ def describe_suggestion(url: str, *, label: str | None = None, folder: str = "."
         if name in features:
             features[name] = _numbered_class(table, name, features[name])
     feature = features.get(name or "")
-    if isinstance(feature, ClassLabel) and not _is_tiny(feature, files, media=recipe.files.media):
+    if isinstance(feature, ClassLabel) and not _is_tiny(feature, files, media=_of_files(recipe)):
         recipe = _changed(recipe, splits=_stratified(recipe.splits, name))
     stacks = _stacks(features, label=name)
     for stack in stacks:
@@ -234,7 +239,7 @@ class _Table:
 def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource) -> _Table | None:
     """The table that a source reads: its own files, or the one that labels images or sounds."""
     source = recipe.source
-    if not recipe.files.media:
+    if not _of_files(recipe):
         return _Table(recipe.files, files, opened)
     if not isinstance(source, LabelledFolder):
         return None
@@ -242,6 +247,11 @@ def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource)
         return None
     beside = open_source(source.table, ".")
     return _Table(Csv(source.table), beside.list(), beside)
+
+
+def _of_files(recipe: Recipe) -> bool:
+    """Whether each record is a file, or several: TFRecords with images are a table, too."""
+    return recipe.files.media and not isinstance(recipe.files, TFRecords)
 
 
 def _look_again(
@@ -275,6 +285,18 @@ def _look_again(
         f"{len(texts):,} different texts: a vocabulary makes numbers of them, with "
         "tft.compute_and_apply_vocabulary in a preprocessing_fn."
     )
+
+
+def _pixels(source: Source, files: Sequence[SourceFile], opened: OpenedSource) -> dict[str, Hint]:
+    """What the bytes in TFRecords that all have one length could be."""
+    if not isinstance(source, TFRecords):
+        return {}
+    hints = {}
+    for name, num_bytes in pixel_sizes(files, opened).items():
+        reason = f"Each has {num_bytes:,} bytes. If these are pixels, declare ss.Image(HEIGHT, "
+        reason += "WIDTH, CHANNELS), for example:"
+        hints[name] = Hint(reason, square_image(num_bytes))
+    return hints
 
 
 def _numbered_class(table: _Table, name: str, feature: Feature) -> Feature:
@@ -541,6 +563,8 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
             source, splits = _split_arrays(source, listed, opened) or (source, splits)
         elif isinstance(source, JsonLines):
             check_readings(source, source.select(listed).files, opened)
+        elif isinstance(source, TFRecords):
+            source = with_images(source, source.select(listed).files, opened)
     elif tables and len(tables) >= num_images:
         source = _table_source(url, tables, opened)
     elif holds_masks(file.path for file in images.select(listed).files):
@@ -939,6 +963,6 @@ def _table_kind(file: SourceFile, opened: OpenedSource) -> type[Source] | None:
         return Arrow
     if head.startswith(b"\x93NUMPY") or (head.startswith(b"PK") and file.path.endswith(".npz")):
         return Numpy
-    if TFRecords(".").select([file]).files:
+    if TFRecords(".").select([file]).files and (is_named(file.path) or holds_frame(file, opened)):
         return TFRecords
     return JsonLines if holds_objects(file, opened) else None
