@@ -14,7 +14,6 @@ incomplete is refused, with a reading for each of its meanings.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import re
@@ -22,9 +21,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...schemas.errors import DataError
-from ...schemas.features import call
-from ...schemas.recipe import Source
 from ...schemas.splits import FOLDERS, Splits, speaks_of_split, split_of
 from ...transforms import storage
 from ...transforms.sources.folders.arrays import ArrayFolder
@@ -34,6 +30,7 @@ from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
 from ...transforms.sources.folders.texts import TextFolder
+from .readings import Reading, UnclearError
 
 Media = ImageFolder | AudioFolder | TextFolder | ArrayFolder
 
@@ -77,42 +74,6 @@ _FOLD = re.compile(
 _SEPARATORS = ("_", "-", " ", ".")
 _MAX_FIELDS = 6
 _SHOWN = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """One meaning of a folder: a source, and what it makes of the folder's names."""
-
-    source: Source
-    splits: Splits | None = None
-    """If names say them."""
-    means: str = "without a label"
-    """Where the label comes from, for people: what follows "a record is an image"."""
-
-    def line(self) -> str:
-        """Arguments of ``ss.Recipe``, to copy."""
-        splits = "" if self.splits is None else f", splits=ss.{self.splits!r}"
-        return f"source=ss.{call(self.source, type(self.source).__name__)}{splits}"
-
-
-class UnclearError(DataError):
-    """A folder that has several meanings, or none that is complete."""
-
-    def __init__(self, seen: str, readings: Sequence[Reading]) -> None:
-        """Says what was seen, and a line to copy for each reading.
-
-        Args:
-            seen: What was seen, and why it is not clear.
-            readings: What it may mean.
-        """
-        self.seen, self.readings = seen, tuple(readings)
-        how = " What may be meant, as a line of a recipe:" if readings else ""
-        lines = "".join(f"\n    {reading.line()}" for reading in readings)
-        super().__init__(f"{seen}{how}{lines}")
-
-    def with_readings(self, readings: Iterable[Reading]) -> UnclearError:
-        """The same error with other readings."""
-        return UnclearError(self.seen, list(readings))
 
 
 def recognize_folders(

@@ -27,7 +27,6 @@ from ...schemas.features import (
     Struct,
     Tensor,
     Timestamp,
-    call,
     is_optional,
     nest,
     written,
@@ -43,6 +42,7 @@ from ...transforms.prepare.tables import Stack
 from ...transforms.sources.arrow.hugging_face import HuggingFace
 from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
+from ...transforms.sources.combined import Sources, open_files, sources_of
 from ...transforms.sources.csv.dialect import SUFFIXES, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders import bystanders
@@ -56,26 +56,27 @@ from ...transforms.sources.folders.labels import LABEL, looks_like_splits
 from ...transforms.sources.folders.side_tables import LabelTable, is_table
 from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
-from ...transforms.sources.json.rows import find_lines
 from ...transforms.sources.json.source import JsonLines
-from ...transforms.sources.json.values import UnfitError, parse_line
 from ...transforms.sources.numpy import Numpy, array_names, split_names
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
-from ...transforms.sources.tfrecord.source import TFRecords
+from ...transforms.sources.tfrecord.source import TFRecords, holds_frame, is_named
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
 from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
-from .media_folders import Media, Reading, UnclearError, recognize_folders
+from .json_files import check_readings, holds_objects
+from .media_folders import Media, recognize_folders
+from .readings import Reading, UnclearError, source_text
+from .record_bytes import pixel_sizes, square_image, with_images
+from .table_folders import arrange_tables
+from .unread_formats import check_formats
 
 _SQLITE = b"SQLite format 3\0"
 _SNIFFED_BYTES = 1 << 20
-_HEAD_BYTES = 1 << 16
-_NUM_LINES = 5
 _NUM_PROBED = 64
 _MANY_COLUMNS = 50
 """From so many numbered columns of one dtype, ``init`` suggests to stack them."""
@@ -171,7 +172,11 @@ def describe_suggestion(
     name = recipe.source.label
     if (table := _table_of(recipe, files, opened)) is not None:
         columns = read_texts(table.source, table.files, table.opened, features)
+        pixels = _pixels(recipe.files, files, opened)
         for column_name, column in columns.items():
+            if column_name in pixels:
+                hints[column_name] = pixels[column_name]
+                continue
             found = _look_again(features[column_name], column, table.source, recipe.files)
             features[column_name], hint = found
             if hint is not None:
@@ -179,7 +184,7 @@ def describe_suggestion(
         if name in features:
             features[name] = _numbered_class(table, name, features[name])
     feature = features.get(name or "")
-    if isinstance(feature, ClassLabel) and not _is_tiny(feature, files, media=recipe.files.media):
+    if isinstance(feature, ClassLabel) and not _is_tiny(feature, files, media=_of_files(recipe)):
         recipe = _changed(recipe, splits=_stratified(recipe.splits, name))
     stacks = _stacks(features, label=name)
     for stack in stacks:
@@ -267,7 +272,7 @@ class _Table:
 def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource) -> _Table | None:
     """The table that a source reads: its own files, or the one that labels images or sounds."""
     source = recipe.source
-    if not recipe.files.media:
+    if not _of_files(recipe):
         return _Table(recipe.files, files, opened)
     if not isinstance(source, LabelledFolder):
         return None
@@ -275,6 +280,11 @@ def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource)
         return None
     beside = open_source(source.table, ".")
     return _Table(Csv(source.table), beside.list(), beside)
+
+
+def _of_files(recipe: Recipe) -> bool:
+    """Whether each record is a file, or several: TFRecords with images are a table, too."""
+    return recipe.files.media and not isinstance(recipe.files, TFRecords)
 
 
 def _look_again(
@@ -310,6 +320,18 @@ def _look_again(
     )
 
 
+def _pixels(source: Source, files: Sequence[SourceFile], opened: OpenedSource) -> dict[str, Hint]:
+    """What the bytes in TFRecords that all have one length could be."""
+    if not isinstance(source, TFRecords):
+        return {}
+    hints = {}
+    for name, num_bytes in pixel_sizes(files, opened).items():
+        reason = f"Each has {num_bytes:,} bytes. If these are pixels, declare ss.Image(HEIGHT, "
+        reason += "WIDTH, CHANNELS), for example:"
+        hints[name] = Hint(reason, square_image(num_bytes))
+    return hints
+
+
 def _numbered_class(table: _Table, name: str, feature: Feature) -> Feature:
     """A label of integers as a class, if there are only a few different ones."""
     if not isinstance(feature, Scalar) or feature.dtype != "int64" or feature.optional:
@@ -340,25 +362,35 @@ def _labelled(recipe: Recipe, label: str) -> Recipe:
 
 
 def _takes_label(source: Source) -> bool:
+    if isinstance(source, Sources):
+        return all(_takes_label(part) for _, part in source.sources)
     return any(field.name == "label" for field in dataclasses.fields(source))  # type: ignore[arg-type]
 
 
 def _with_label(source: Source, label: str) -> Source:
     if not _takes_label(source):
         raise RecipeError(f"{type(source).__name__} has no columns, so label={label!r} is not one.")
+    if isinstance(source, Sources):
+        return Sources(**{name: _with_label(part, label) for name, part in source.sources})
     changed: Source = dataclasses.replace(source, label=label)  # type: ignore[type-var]
     return changed
 
 
 def _seen_from(recipe: Recipe, folder: str) -> Recipe:
     """The recipe with local paths relative to a folder. Absolute paths outside of it are kept."""
-    source: Any = recipe.source
+    return _changed(recipe, source=_source_seen_from(recipe.source, folder))
+
+
+def _source_seen_from(source: Any, folder: str) -> Any:
+    if isinstance(source, Sources):
+        parts = {name: _source_seen_from(part, folder) for name, part in source.sources}
+        return Sources(**parts)
     changes = {
         field.name: _relative(getattr(source, field.name), folder)
         for field in dataclasses.fields(source)
         if field.name in ("url", "shards", "table") and getattr(source, field.name) is not None
     }
-    return _changed(recipe, source=dataclasses.replace(source, **changes))
+    return dataclasses.replace(source, **changes)
 
 
 def _relative(url: str, folder: str) -> str:
@@ -440,10 +472,10 @@ def recipe_text(
     """
     # The repr of a built-in step is the code that makes it.
     steps = [repr(step) for step in recipe.prepare]
-    source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
-    url = recipe.files.url
+    source = f"source={source_text(recipe.source)},"
     bare = source
-    for place in (url, getattr(recipe.source, "table", None)):
+    urls = [part.url for part in sources_of(recipe.source)]
+    for place in (*urls, getattr(recipe.source, "table", None)):
         if place is not None and not storage.is_local(place):
             bare = bare.replace(written(place), written(storage.redact(place)))
     lines = [
@@ -528,12 +560,13 @@ def _suggest(
     if not listed:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     _refuse_snapshots(opened.shown, {file.path for file in listed})
+    check_formats(listed, opened)
     reading = _chosen(url, listed, opened, label=label, number=number)
     source = reading.source
     if label is not None and source.label != label:
         source = _with_label(source, label)
-    if (place := getattr(source, "url", url)) != url:
-        opened = open_source(place, ".")
+    if getattr(source, "url", None) != url:
+        opened = open_files(source, ".", opened.limits)
         listed = opened.list()
     selection = source.select(listed)
     splits, steps = reading.splits or _USUAL, _steps(source, selection.files, opened)
@@ -596,21 +629,36 @@ def _recognize(
     if (whole := _find_whole_files(url, listed)) is not None:
         return whole.read(url, listed, opened)
     if typed is not None and typed.num_files >= len(tables):
-        if isinstance(typed.source, Numpy):
-            return _split_arrays(typed.source, listed, opened) or Reading(typed.source)
-        return Reading(typed.source)
+        return _read_typed(typed.source, listed, opened)
     if tables:
-        return Reading(_table_source(url, tables, opened))
+        return _arranged(_table_source(url, tables, opened), listed, opened)
     if 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
         return _read_texts(url, listed, opened)
     raise DataError(_say_unknown(opened, listed))
 
 
+def _read_typed(source: Source, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+    """What typed tables are, by their content."""
+    files = source.select(listed).files
+    if isinstance(source, Numpy) and (arrays := _split_arrays(source, listed, opened)) is not None:
+        return arrays
+    if isinstance(source, JsonLines):
+        check_readings(source, files, opened)
+    elif isinstance(source, TFRecords):
+        source = with_images(source, files, opened)
+    return _arranged(source, listed, opened)
+
+
+def _arranged(source: Source, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+    """Tables, with the columns and splits that their names say."""
+    return arrange_tables(source, source.select(listed).files, opened)
+
+
 def _read_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
     """The lines of a text. Of several texts, a file may be the record, too."""
     files = TextFiles(url).select(listed).files
-    lines = Reading(TextFiles(url))
-    if len(files) <= 1:
+    lines = _arranged(TextFiles(url), listed, opened)
+    if len(files) <= 1 or lines.splits is not None:
         return lines
     raise UnclearError(
         f"{opened.shown} holds {len(files):,} texts (first: {files[0].path!r}), of which each line "
@@ -863,7 +911,7 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
             '"SELECT …", key="id").'
         )
     return (
-        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines, NumPy, TFRecord), "
+        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON, NumPy, TFRecord), "
         "nor texts, nor class folders of images or sounds (first of "
         f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
         "that describes it."
@@ -968,25 +1016,6 @@ def _table_kind(file: SourceFile, opened: OpenedSource) -> type[Source] | None:
         return Arrow
     if head.startswith(b"\x93NUMPY") or (head.startswith(b"PK") and file.path.endswith(".npz")):
         return Numpy
-    if TFRecords(".").select([file]).files:
+    if TFRecords(".").select([file]).files and (is_named(file.path) or holds_frame(file, opened)):
         return TFRecords
-    return JsonLines if _holds_objects(file, opened) else None
-
-
-def _holds_objects(file: SourceFile, opened: OpenedSource) -> bool:
-    """Whether one of a file's first lines is a JSON object."""
-    text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
-    try:
-        lines = next(find_lines(text, 0, min(text.stop, _HEAD_BYTES)), None)
-    except DamagedError:
-        return False
-    if lines is None:
-        return False
-    for line in range(min(len(lines), _NUM_LINES)):
-        try:
-            parse_line(lines.text(line))
-        except UnfitError:
-            continue
-        return True
-    # The first line is longer than what was read.
-    return len(lines) == 1 and lines.data.startswith(b'{"') and len(lines.data) == _HEAD_BYTES
+    return JsonLines if holds_objects(file, opened) else None

@@ -49,7 +49,7 @@ def write_source(
     put_artifact(url, body, what=what)
 
 
-_WHAT = "memo 3"
+_WHAT = "memo 4"
 
 
 class Known(NamedTuple):

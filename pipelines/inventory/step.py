@@ -34,6 +34,7 @@ from ...transforms.sources.combined import (
     with_prefix,
     without_prefix,
 )
+from ...transforms.storage import git_lfs
 from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ...transforms.storage.opened_source import (
     NO_PERMISSION,
@@ -138,7 +139,7 @@ def take_inventory(
         sizes: How the work is divided.
 
     Raises:
-        DataError: if no file holds records.
+        DataError: if no file holds records, or some are pointers of Git LFS.
         StorageError: if the source cannot be listed, or changes while it is read.
     """
     parts = parts_of(source, opened)
@@ -174,6 +175,9 @@ def take_inventory(
                 num_done += len(batch)
                 progress.advance(STEP, done=num_done)
         taken = [_complete(file, known.get(file.path)) for file in own]
+        pointers = [file.path for file in taken if file.problem == git_lfs.PROBLEM]
+        if pointers:
+            raise git_lfs.refusal(part.opened.shown, num=len(pointers), first=pointers[0])
         contents = {path: content for path, content in known.items() if isinstance(content, Known)}
         if write:
             cache.write(contents, listed_ns=listing.listed_ns)
@@ -464,7 +468,9 @@ def _batches(files: Sequence[SourceFile], num_files: int) -> Iterator[list[Sourc
         yield batch
 
 
-def _learn_small_file(opened: OpenedSource, file: SourceFile, *, max_bytes: int) -> Known | None:
+def _learn_small_file(
+    opened: OpenedSource, file: SourceFile, *, max_bytes: int
+) -> Known | str | None:
     """The content of a small local file; None if it is not as it was listed, or large."""
     if not opened.local or file.num_bytes > max_bytes:
         return None
@@ -472,6 +478,8 @@ def _learn_small_file(opened: OpenedSource, file: SourceFile, *, max_bytes: int)
     content = storage.read_expected(opened.full_path(file.path), file.num_bytes, file.stamp)
     if content is None:
         return None
+    if git_lfs.is_pointer(content):
+        return git_lfs.PROBLEM
     sha256 = hashlib.sha256(content).hexdigest()
     return Known(num_bytes=file.num_bytes, stamp=file.stamp, sha256=sha256)
 
@@ -501,6 +509,8 @@ def _learn_file(
             for chunk in chunks:
                 if stopped.is_set():
                     return "not read"
+                if file.num_bytes <= git_lfs.MAX_BYTES and git_lfs.is_pointer(chunk):
+                    return git_lfs.PROBLEM
                 digest.update(chunk)
                 num_bytes += len(chunk)
                 if holds:

@@ -31,7 +31,7 @@ from ..inventory.hash_cache import read_sources, write_source
 from ..inventory.step import input_digest
 from ..watchdog import expected_to_advance
 
-_FORMAT = 3
+_FORMAT = 4
 _WHAT = f"findings {_FORMAT}"
 
 

@@ -1,6 +1,7 @@
 """Typed tables among raw files: found by name and content, and told in a recipe's text."""
 
 import gzip
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,51 @@ def test_most_files_decide() -> None:
     assert suggest_recipe("d").source == ss.Csv("d")
 
 
-def test_json_of_another_kind_is_no_table() -> None:
+RECORDS = [{"n": i, "at": {"x": i / 2}} for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"t.json": json.dumps(RECORDS)},
+        {"t.json": json.dumps(RECORDS, indent=2), "u.json": json.dumps(RECORDS)},
+        {f"{i}.json": json.dumps(row, indent=2) for i, row in enumerate(RECORDS)},
+        {f"{i}.json": json.dumps(row) for i, row in enumerate(RECORDS)},
+        {"t.json": json.dumps({"l": RECORDS}) + "\n" + json.dumps({"l": RECORDS})},
+    ],
+)
+def test_json_of_every_form(texts: dict[str, str]) -> None:
     Path("d").mkdir()
-    Path("d/config.json").write_text('{\n  "a": 1\n}\n')
+    for name, text in texts.items():
+        Path("d", name).write_text(text)
+    assert suggest_recipe("d").source == ss.JsonLines("d")
+
+
+@pytest.mark.parametrize(
+    ("objects", "sources"),
+    [
+        ([{"made": 1, "data": RECORDS, "more": {"of": RECORDS}}], ["data", "more.of"]),
+        ([{"page": i, "items": RECORDS, "n": RECORDS[:i]} for i in (1, 0)], [None, "items"]),
+        ([{"a": 1}], []),
+        ([{"x": {"0": 1, "1": 2}, "y": {"0": 3, "1": 4}}], []),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_object_that_may_hold_the_records(
+    objects: list[Any], sources: list[str | None], indent: int | None
+) -> None:
+    Path("d").mkdir()
+    for i, value in enumerate(objects):
+        Path(f"d/{i}.json").write_text(json.dumps(value, indent=indent))
+    with pytest.raises(DataError, match="JSON object") as refused:
+        suggest_recipe("d")
+    lines = [line.strip(" ,") for line in str(refused.value).splitlines() if "source=" in line]
+    made = [eval(line.removeprefix("source="), {"ss": ss}) for line in lines]
+    assert made == [ss.JsonLines("d", records=records) for records in sources]
+
+
+def test_json_without_objects_is_no_table() -> None:
+    Path("d").mkdir()
+    Path("d/config.json").write_text("[1, 2]")
     with pytest.raises(DataError, match="neither tables"):
         suggest_recipe("d")

@@ -571,7 +571,8 @@ class TokenizeWith(BuiltIn):
             from tokenizers import Tokenizer
         except ImportError:
             raise RecipeError(
-                f"prepare: {self!r} needs the package tokenizers. Run: pip install snapshard[text]"
+                f"prepare: {self!r} needs the package tokenizers, which is not installed. Run: pip "
+                'install "snapshard[text]"'
             ) from None
         where = f"prepare: {self!r}: {self.tokenizer}"
         try:

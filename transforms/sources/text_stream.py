@@ -132,9 +132,11 @@ class Rows:
     stops: Offsets
     """int64[n]: where each row's content ends, before its line break."""
     breaks_in_cells: bool = False
-    """Whether a quoted cell contains a line break."""
+    """Whether a quoted cell, or an object of JSON, contains a line break."""
     problem: str = ""
     """Why a row is bad, such as ``row too long``, if these are the first bytes of one."""
+    detail: str = ""
+    """What is wrong with a bad row, for the message."""
     max_row_bytes: int = 0
     """The limit within which a bad row has no end."""
 

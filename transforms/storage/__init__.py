@@ -107,7 +107,8 @@ def filesystem(url: str) -> tuple[Any, str]:
         client, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         raise RecipeError(
-            f"{redact(url)} cannot be opened: {redact_repeated(str(error), url)}."
+            f"{redact(url)} cannot be opened: {redact_repeated(str(error), url).rstrip('.')}. "
+            f"Run: pip install {_package_of(url)}"
         ) from None
     except ValueError as error:
         raise RecipeError(
@@ -115,6 +116,23 @@ def filesystem(url: str) -> tuple[Any, str]:
             "path, or a URL of a protocol that fsspec knows, such as gs://, s3://, https://."
         ) from None
     return client, path
+
+
+def _package_of(url: str) -> str:
+    """What to install for a protocol, as written in a shell.
+
+    >>> _package_of("s3://bucket/a"), _package_of("zip://*::gs://bucket/a.zip")
+    ('"snapshard[s3]"', 'gcsfs')
+    >>> _package_of("https://host/a"), _package_of("sftp://host/a")
+    ('"fsspec[http]"', '"fsspec[sftp]"')
+    """
+    protocol = url.rpartition("::")[2].partition("://")[0]
+    package: str = known_implementations[protocol]["class"].partition(".")[0]
+    if package == "s3fs":
+        return '"snapshard[s3]"'
+    if package == "fsspec":
+        return f'"fsspec[{protocol.replace("https", "http")}]"'
+    return package.replace("_", "-")
 
 
 def read_bytes(url: str, start: int = 0, stop: int | None = None) -> bytes:

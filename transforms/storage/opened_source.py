@@ -32,6 +32,7 @@ from ...schemas.limits import Limits
 from ...schemas.naming import WORKSPACE, Workspace
 from .. import storage
 from ..activity import reading, working_on
+from . import git_lfs
 from .decompress import Ranges, Read
 from .local import Staged
 from .tar import LEADS_OUT, TarArchive, archive_scheme
@@ -300,7 +301,7 @@ class OpenedSource:
 
         Raises:
             RecipeError: if there is no such file.
-            DataError: if it is too large to be read at once.
+            DataError: if it is too large to be read at once, or a pointer of Git LFS.
             SourceChangedError: if its hash is not the one in ``sides``: its content must not enter
                 a snapshot whose fingerprint was computed from another.
             StorageError: if it cannot be read.
@@ -314,6 +315,8 @@ class OpenedSource:
                     "max_record_bytes=…) in the recipe allows more."
                 )
         content = side.read(path)
+        if git_lfs.is_pointer(content):
+            raise git_lfs.refusal(side.shown)
         if self.sides.get(url, "") not in ("", hashlib.sha256(content).hexdigest()):
             raise SourceChangedError.of(storage.redact(url))
         return content
@@ -603,6 +606,8 @@ def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
     (file,) = holder.list()
     if file.problem:
         raise DataError(f"{holder.place(file.path)} cannot be read: {file.problem}.")
+    if file.num_bytes <= git_lfs.MAX_BYTES and git_lfs.is_pointer(holder.read(file.path)):
+        raise git_lfs.refusal(holder.shown)
     holder = holder.proving([file])
     # A store's tag may cover only the first bytes, or be missing: the length is reliable.
     stamp = file.stamp and f"{file.num_bytes} {file.stamp}"

@@ -15,7 +15,8 @@ import tensorflow as tf
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.schemas.errors import RecipeError, SchemaError
+from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
+from snapshard.schemas.errors import DataError, RecipeError, SchemaError
 from snapshard.schemas.features import tensor_form
 from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 from snapshard.transforms.sources.tfrecord.source import TFRecords
@@ -404,3 +405,65 @@ def test_lists_of_another_depth_are_rejects(reading: Any, other: Any) -> None:
         feature = ss.Tensor("int64", shape) if shape else ss.Scalar("int64")
         got = reading.read(TFRecords(path), features={"x": feature})
         assert len(got.rejects) + len(got.rows) == 1
+
+
+def _image_file(kind: str) -> bytes:
+    stored = io.BytesIO()
+    PillowImage.new("RGB", (4, 2)).save(stored, kind)
+    return stored.getvalue()
+
+
+def test_bytes_that_are_images_are_suggested(reading: Any) -> None:
+    files = [_image_file("PNG"), _image_file("JPEG")]
+    records = [
+        example(
+            image=files[i % 2],
+            mixed=files[0] if i else b"none",
+            many=[files[0], files[1]],
+            raw=bytes([i]) * 48,
+            word=f"text number {i:010}".encode(),
+            label=i % 2,
+        )
+        for i in range(30)
+    ]
+    url = reading.write("t.tfrecord", framed(records))
+    image = ss.Image(storage="encoded")
+    assert suggest_recipe(url).source == TFRecords(url, types={"image": image})
+    text = describe_suggestion(url)
+    assert '"image": ss.Image(storage="encoded"),' in text
+    assert '"label": ss.ClassLabel({0: "0", 1: "1"})' in text
+    assert '# "raw": ss.Image(height=4, width=4),\n        "raw": ss.Scalar("string")' in text
+    assert '"mixed": ss.Scalar("string")' in text
+    assert text.count("ss.Image(") == 4
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["train-00000-of-00002", "train-00001-of-00002"],
+        ["part-r-00000", "_SUCCESS", ".part-r-00000.crc"],
+        ["data_tfrecord-00000-of-00001.gz"],
+    ],
+)
+def test_shards_without_a_suffix(reading: Any, names: list[str]) -> None:
+    content = framed([example(n=i) for i in range(9)])
+    for name in names:
+        stored = gzip.compress(content) if name.endswith("gz") else content
+        reading.write(f"d/{name}", stored if name[0] not in "_." else b"")
+    url = str(reading.folder / "d")
+    assert suggest_recipe(url).source == TFRecords(url)
+    assert len(reading.read(TFRecords(url)).rows) == 9 * sum(name[0] not in "_." for name in names)
+
+
+def test_shards_of_texts_are_no_tfrecords(reading: Any) -> None:
+    reading.write("d/part-00000", b"some text\n" * 9)
+    with pytest.raises(DataError, match="neither tables"):
+        suggest_recipe(str(reading.folder / "d"))
+
+
+def test_folders_of_tfx(reading: Any) -> None:
+    for split in ("train", "test"):
+        name = f"d/Split-{split}/data_tfrecord-00000-of-00001.gz"
+        reading.write(name, gzip.compress(framed([example(n=1)])))
+    recipe = suggest_recipe(str(reading.folder / "d"))
+    assert recipe.splits == ss.Splits.by_folder(train="Split-train", test="Split-test")

@@ -38,6 +38,7 @@ from ..table_files import (
     with_class,
     with_types,
 )
+from .hive import infer_with_folders, read_with_folders
 from .rows import RowReader
 from .types import (
     extract,
@@ -130,6 +131,8 @@ class ArrowSource(abc.ABC):
     columns: tuple[str, ...] | Literal["union"] | None = None
     """The columns to read, all if None; ``UNION`` if files may lack some."""
     types: Mapping[str, Any] | None
+    hive: bool = False
+    """Whether folders named ``key=value`` are columns, too."""
 
     media = False
     numbered = True
@@ -158,7 +161,9 @@ class ArrowSource(abc.ABC):
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""
         columns = list(self.columns) if isinstance(self.columns, tuple) else self.columns
-        return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
+        hive = {"hive": True} if self.hive else {}
+        types = types_to_json(self.types)
+        return hive | {"columns": columns, "label": self.label, "types": types}
 
     def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Offsets of all units but the first, such as row groups; none for an unreadable file."""
@@ -187,6 +192,8 @@ class ArrowSource(abc.ABC):
             SchemaError: if no file can be read, their columns differ, or one cannot be stored.
             RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
+        if self.hive:
+            return infer_with_folders(self, files, opened)
         return self._infer(files, opened, label=self.label)
 
     def _infer(
@@ -225,7 +232,12 @@ class ArrowSource(abc.ABC):
         Raises:
             SchemaError: if a file lacks the column of a feature, or the type is incompatible.
         """
-        return read_ranges(
+        if self.hive:
+            yield from read_with_folders(
+                self, block, features=features, opened=opened, ordered=ordered
+            )
+            return
+        yield from read_ranges(
             block,
             ordered,
             features=features,
@@ -252,6 +264,7 @@ class ArrowSource(abc.ABC):
         columns = _columns_of(
             schema, [name for name in features if name not in absent], path=part.path
         )
+        columns = columns or schema.names[:1]  # which counts the rows
         decoded = _Decoded(part.stop - part.start, opened.limits.max_expansion)
         media = any(map(is_encoded, features.values()))
         batch_bytes = MEDIA_BATCH_BYTES if media else BATCH_BYTES

@@ -309,12 +309,14 @@ class Parquet(ArrowSource):
         types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
             ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. The field of a
             struct is ``"struct.field"``.
+        hive: Whether folders named ``key=value`` are columns, too, as in ``year=2024/month=01``.
     """
 
     url: str
     label: str | None = None
     columns: tuple[str, ...] | Literal["union"] | None = None
     types: Mapping[str, Any] | None = None
+    hive: bool = False
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects Parquet files, files with a glob's suffix, or a single file of any name."""

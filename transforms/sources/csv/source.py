@@ -22,6 +22,7 @@ from ....schemas.features import Dtype, Features
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import DamagedError
+from ..arrow.hive import infer_with_folders, read_with_folders
 from ..blocks import cut_spacing
 from ..bundles import bundles, content_of, read_bundle, remembered, small_windows
 from ..table_files import (
@@ -83,6 +84,7 @@ class Csv:
             ``column_0``, ``column_1`` ….
         columns: Column names, for files without a header. Or ``"union"``, for files with different
             columns: all of them; one that a file lacks is a missing value in its rows.
+        hive: Whether folders named ``key=value`` are columns, too, as in ``year=2024/month=01``.
     """
 
     url: str
@@ -93,6 +95,7 @@ class Csv:
     encoding: str = "utf-8"
     header: bool = True
     columns: tuple[str, ...] | Literal["union"] = ()
+    hive: bool = False
     media = False
     numbered = True
     side_urls: ClassVar[tuple[str, ...]] = ()
@@ -118,7 +121,8 @@ class Csv:
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""
         dialect = self._dialect()
-        return {
+        hive = {"hive": True} if self.hive else {}
+        return hive | {
             "columns": UNION if dialect.union else list(dialect.columns),
             "delimiter": dialect.delimiter,
             "encoding": dialect.encoding,
@@ -152,6 +156,8 @@ class Csv:
             SchemaError: if a header is missing, differs, or has a duplicate or empty name.
             RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
+        if self.hive:
+            return infer_with_folders(self, files, opened)
         csv_files = CsvFiles(self._dialect(), opened)
         tables = csv_files.tables(files)
         first = tables[0].table
@@ -187,6 +193,11 @@ class Csv:
         Raises:
             SchemaError: if a file lacks the column of a feature.
         """
+        if self.hive:
+            yield from read_with_folders(
+                self, block, features=features, opened=opened, ordered=ordered
+            )
+            return
 
         def together(files: Sequence[SmallTable]) -> RawBatch | None:
             self._check_features(files[0].table, features)
@@ -198,7 +209,7 @@ class Csv:
             for rows in file.windows:
                 yield from cells.read(rows)
 
-        return read_ranges(
+        yield from read_ranges(
             block,
             ordered,
             features=features,

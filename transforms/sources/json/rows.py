@@ -36,7 +36,7 @@ WINDOW_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 20
 """Maximum length of a line."""
 
-_TOO_LONG = "line too long"
+TOO_LONG = "line too long"
 _BLANKS = b" \t\r"
 _IS_BLANK = np.isin(np.arange(256), list(_BLANKS))
 
@@ -76,7 +76,7 @@ def find_lines(text: Text, start: int, stop: int) -> Iterator[Rows]:
                 offset=offset,
                 starts=np.array([0]),
                 stops=np.array([len(held)]),
-                problem=_TOO_LONG,
+                problem=TOO_LONG,
                 max_row_bytes=max_bytes,
             )
             offset, held, skipping = offset + len(held), b"", True
@@ -108,6 +108,8 @@ class FileLines(NamedTuple):
 
     path: str
     windows: Sequence[Rows]
+    what: str = "line"
+    """What holds an object, for messages."""
 
 
 def join_files(files: Sequence[FileLines]) -> Rows:
@@ -137,9 +139,16 @@ def read_together(files: Sequence[FileLines], features: Features) -> RawBatch | 
 class JsonReader:
     """Converts the lines of one file to batches of wire columns."""
 
-    def __init__(self, path: str, features: Features) -> None:
-        """``path`` is relative to the source; ``features`` are those of the lines."""
+    def __init__(self, path: str, features: Features, *, what: str = "line") -> None:
+        """Finds nothing yet.
+
+        Args:
+            path: The file's path, relative to the source.
+            features: Those of the lines.
+            what: What holds an object, for messages: a line, or an object of a document.
+        """
         self._path = path
+        self._what = what
         self._features = features
         self._parts = {name: name.split(".") for name in features}
         self._wire = wire_schema(features)
@@ -151,8 +160,8 @@ class JsonReader:
     def read(self, lines: Rows) -> RawBatch:
         """The records of a window."""
         if lines.problem:
-            why = f"the line does not end within {lines.max_row_bytes:,} bytes"
-            reject = self._reject(lines, 0, UnfitError(lines.problem, why))
+            too_long = f"the line does not end within {lines.max_row_bytes:,} bytes"
+            reject = self._reject(lines, 0, UnfitError(lines.problem, lines.detail or too_long))
             return RawBatch(ids=[], columns=self._nothing(), rejects=(reject,))
         if not self._types:
             self.find_routes(lines)
@@ -262,7 +271,7 @@ class JsonReader:
                 rejects.append(self._reject(lines, line, error))
                 continue
             except RecursionError:
-                deep = UnfitError("nested too deeply", "the line is nested too deeply")
+                deep = UnfitError("nested too deeply", f"the {self._what} is nested too deeply")
                 rejects.append(self._reject(lines, line, deep))
                 continue
             rows.append(line)
@@ -281,7 +290,7 @@ class JsonReader:
         return dataclasses.replace(batch, rejects=tuple(ordered))
 
     def _values(self, line: bytes) -> dict[str, Any]:
-        value = parse_line(line)
+        value = parse_line(line, what=self._what)
         values = {}
         for name, parts in self._parts.items():
             try:
@@ -299,8 +308,8 @@ class JsonReader:
             position,
             stage="read",
             reason=error.reason,
-            message=f"{self._path} byte {position}: {error}. Fix the line, or raise max_rejects "
-            "to quarantine such lines.",
+            message=f"{self._path} byte {position}: {error}. Fix the {self._what}, or raise "
+            f"max_rejects to quarantine such {self._what}s.",
             exception=type(error).__name__,
         )
         return with_bytes(reject, lines.text(line))
@@ -363,14 +372,18 @@ def parse(lines: Rows, schema: pa.Schema | None) -> pa.Table | None:
     # Otherwise parts of objects on several lines would be taken for rows.
     if (data[lines.starts] != ord("{")).any() or (data[lines.stops - 1] != ord("}")).any():
         return None
-    options: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {"newlines_in_values": lines.breaks_in_cells}
     if schema is None:
         try:
             lines.data.decode()  # else a key might not be UTF-8, and pyarrow could not name it
         except UnicodeDecodeError:
             return None
     else:
-        options = {"explicit_schema": schema, "unexpected_field_behavior": "ignore"}
+        options = {
+            **options,
+            "explicit_schema": schema,
+            "unexpected_field_behavior": "ignore",
+        }
     try:
         table = pa.json.read_json(
             pa.py_buffer(lines.data),

@@ -44,8 +44,12 @@ class _Object(dict[str, Any]):
     twice: frozenset[str] = frozenset()
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
+def parse_line(line: bytes, *, what: str = "line") -> dict[str, Any]:
     """The object of a line. Invalid UTF-8 in its values becomes lone surrogates.
+
+    Args:
+        line: The JSON text of one object.
+        what: What the text is, for the message.
 
     Raises:
         UnfitError: if the line is not exactly one JSON object, or a key is not UTF-8.
@@ -58,16 +62,18 @@ def parse_line(line: bytes) -> dict[str, Any]:
         except UnicodeDecodeError:
             record = _STRICT_KEYS_DECODER.decode(line.decode("utf-8", "surrogateescape"))
     except RecursionError:
-        raise UnfitError("nested too deeply", "the line is nested too deeply") from None
+        raise UnfitError("nested too deeply", f"the {what} is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise UnfitError(
             "not JSON",
-            f"the line {shown(line)} is not valid JSON: {error.msg} at its byte {error.pos}",
+            f"the {what} {shown(line)} is not valid JSON: {error.msg} at its byte {error.pos}",
         ) from None
     except ValueError as error:
-        raise UnfitError("not JSON", f"the line {shown(line)} is not valid JSON: {error}") from None
+        raise UnfitError(
+            "not JSON", f"the {what} {shown(line)} is not valid JSON: {error}"
+        ) from None
     if not isinstance(record, dict):
-        raise UnfitError("not an object", f"the line {shown(line)} is not a JSON object")
+        raise UnfitError("not an object", f"the {what} {shown(line)} is not a JSON object")
     return record
 
 

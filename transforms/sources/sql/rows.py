@@ -77,8 +77,8 @@ def _imported(module: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0].replace("_", "-")
         raise RecipeError(
-            f"ss.Sql needs {package}, which is not installed ({error}): pip install "
-            '"snapshard[sql]".'
+            f"ss.Sql needs the package {package}, which is not installed ({error}). Run: pip "
+            'install "snapshard[sql]"'
         ) from None
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ....schemas.errors import DataError, RecipeError
 from ...examples.dtypes import PRECISION
+from ...storage import git_lfs
 from ...storage.opened_source import kind_of
 from ...storage.redaction import redact
 from ..extracted import (
@@ -124,6 +125,8 @@ def _refuse_cut_off(path: str, shown: str) -> None:
         unmoved = any(
             os.path.exists(f"{path}{s}") and os.path.getsize(f"{path}{s}") for s in BESIDE
         )
+    if git_lfs.is_pointer(head):
+        raise git_lfs.refusal(shown)
     # With pending changes in other files, the size may differ from the header.
     if unmoved or len(head) < _HEAD.size or not head.startswith(b"SQLite format 3\0"):
         return

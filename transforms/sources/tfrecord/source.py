@@ -49,7 +49,9 @@ from .columns import ColumnShape, adapted, decode, image_columns, kinds_of, shap
 SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz")
 """Suffixes of TFRecord files, possibly followed by ``-00000-of-00010``."""
 
-_SHARD = re.compile(r"\.tfrec(?:ord)?s?-\d+-of-\d+(?:\.gz)?$")
+_SHARD = re.compile(r"[._-]tfrec(?:ord)?s?-\d+-of-\d+(?:\.gz)?$")
+_BARE_SHARD = re.compile(r"(?:^|/)(?:[^./]+-\d+-of-\d+|part-(?:[mr]-)?\d+)(?:\.gz)?$")
+"""Names that may hold TFRecords: ``train-00000-of-01024``, and Spark's ``part-r-00000``."""
 _BATCH_BYTES = 4 << 20
 _BATCH_RECORDS = 4_096
 _SAMPLE_RECORDS = 10_000
@@ -98,8 +100,11 @@ class TFRecords:
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects TFRecord files, files with a glob's suffix, or a single file of any name."""
-        shards = tuple(
-            match[0] for file in files if (match := _SHARD.search(file.path.lower())) is not None
+        shards = (
+            match[0]
+            for file in files
+            for pattern in (_SHARD, _BARE_SHARD)
+            if (match := pattern.search(file.path.lower())) is not None
         )
         return select_files(
             self.url, files, suffixes=(*SUFFIXES, *set(shards)), what="a .tfrecord file"
@@ -166,7 +171,7 @@ class TFRecords:
         """The shapes of a file's features, as JSON."""
         shapes = _Shapes()
         num_records = 0
-        for num, batch in _decoded(opened, file, limit):
+        for num, batch in decoded_records(opened, file, limit):
             num_records += num
             for name, shape in shapes_of(batch).items():
                 shapes.add(name, shape, path=file.path)
@@ -338,7 +343,7 @@ def _decode_frames(
         yield frames[start:stop], decoded
 
 
-def _decoded(
+def decoded_records(
     opened: OpenSource, file: SourceFile, limit: int | None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The decoded records of a file, except damaged ones, and their number in each batch.
@@ -364,7 +369,7 @@ def _texts_of(opened: OpenSource, file: SourceFile, label: str) -> list[str] | N
 
     def look() -> list[str] | None:
         texts: set[bytes] = set()
-        for _, batch in _decoded(opened, file, None):
+        for _, batch in decoded_records(opened, file, None):
             if label in batch.schema.names:
                 texts.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
             if len(texts) > MAX_LABELS:
@@ -383,6 +388,21 @@ class Frame(NamedTuple):
     problem: str = ""
     last: bool = False
     """Whether nothing after it can be read."""
+
+
+def is_named(path: str) -> bool:
+    """Whether the name of a file is that of TFRecords, and of nothing else."""
+    lower = path.lower()
+    return lower.endswith(SUFFIXES) or _SHARD.search(lower) is not None
+
+
+def holds_frame(file: SourceFile, opened: OpenSource) -> bool:
+    """Whether a file begins with a record."""
+    try:
+        first = next(read_frames(opened, file.path, 0, file.num_bytes), None)
+    except ValueError:
+        return False
+    return first is not None and not first.problem
 
 
 def compression(head: bytes) -> str:

@@ -1,0 +1,207 @@
+"""What the names of tables and their folders suggest: columns, and splits.
+
+Folders named ``key=value`` are columns. Words such as ``train`` and ``test`` in the names of all
+folders or files, with ``train`` among them, divide the records. Where only some names have such
+words, or the files of splits have different columns, it is unclear which records are meant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import glob
+import itertools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...schemas.blocks import SourceFile
+from ...schemas.config import is_unicode
+from ...schemas.errors import DataError, SnapshardError
+from ...schemas.features import flatten
+from ...schemas.splits import FOLDERS, Splits
+from ...transforms.sources.arrow.hive import folder_values, keys_of
+from ...transforms.sources.combined import Sources
+from ...transforms.sources.numpy import Numpy
+from ...transforms.sources.table_files import other_columns
+from ...transforms.storage.opened_source import OpenedSource
+from ...transforms.storage.tar import archive_scheme
+from .readings import Reading, UnclearError
+
+_SPLIT_OF = {word: split for split, words in FOLDERS.items() for word in words}
+_SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
+_MAX_SHOWN = 3
+
+
+def arrange_tables(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+    """Finds the columns and splits in the names of tables.
+
+    Args:
+        source: A source of tables.
+        files: Those it selects.
+        opened: Its root.
+
+    Raises:
+        DataError: with a line to copy for each reading, if it is unclear which files are a split.
+    """
+    paths = [file.path for file in files]
+    keys = keys_of(paths) if hasattr(source, "hive") else ()
+    if keys:
+        source = dataclasses.replace(source, hive=True)
+        for key in keys:
+            values = {str(folder_values(path)[key]).lower() for path in paths}
+            if key.lower() in _SPLIT_KEYS and _are_splits({_SPLIT_OF.get(v) for v in values}):
+                return Reading(source, Splits.by_column(key))
+    return _by_folders(source, paths, opened) or _by_names(source, files, opened)
+
+
+def split_in(name: str) -> str | None:
+    """The split that a name says: of its words, exactly one split's.
+
+    >>> [split_in(name) for name in ("Split-train", "x_test.npy", "test-00000-of-00002", "trains")]
+    ['train', 'test', 'test', None]
+    """
+    words = re.split(r"[^a-z]+", name.lower())
+    found = {_SPLIT_OF[word] for word in words if word in _SPLIT_OF}
+    return found.pop() if len(found) == 1 else None
+
+
+def _are_splits(found: set[str | None]) -> bool:
+    return len(found) > 1 and "train" in found and None not in found
+
+
+def _by_folders(source: Any, paths: Sequence[str], opened: OpenedSource) -> Reading | None:
+    """Splits by the first folders that differ, if each says one."""
+    folders = [path.split("/")[:-1] for path in paths]
+    depth = _num_shared(folders)
+    if any(len(parts) <= depth for parts in folders):
+        return None
+    names = sorted({parts[depth] for parts in folders})
+    splits = {name: split_in(name) for name in names}
+    if not _are_splits(set(splits.values())) or not all(map(is_unicode, names)):
+        return None
+    if depth:
+        inner = _url_of(source.url, "/".join(folders[0][:depth]), opened)
+        if inner is None:
+            return None
+        source = dataclasses.replace(source, url=inner)
+    if all(name.lower() in _SPLIT_OF for name in names):
+        return Reading(source, Splits.by_folder())
+    by_split = {
+        split: tuple(name for name in names if splits[name] == split)
+        for split in FOLDERS
+        if split in splits.values()
+    }
+    return Reading(source, Splits.by_folder(**by_split))
+
+
+def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+    """A source for each split that the names of files say."""
+    groups: dict[str | None, list[SourceFile]] = {}
+    for file in files:
+        groups.setdefault(split_in(file.path.rpartition("/")[2].partition(".")[0]), []).append(file)
+    splits = {split: groups[split] for split in FOLDERS if split in groups}
+    if len(splits) < 2:
+        return Reading(source)
+    shown = ", ".join(repr(group[0].path) for group in splits.values())
+    what = f"{opened.shown} holds files that are named like splits ({shown})"
+    if isinstance(source, Numpy):
+        arrays = ", ".join(f"{_stem(f.path)}=numpy.load({f.path!r})" for f in files[:_MAX_SHOWN])
+        raise DataError(
+            f"{what}: arrays of several files are not joined. Store them in one, which "
+            f"ss.Numpy(…, split_arrays=True) reads: numpy.savez('arrays.npz', {arrays}, …)"
+        )
+    parts = {
+        split: part
+        for split, group in splits.items()
+        if (part := _part(source, group, files, opened)) is not None
+    }
+    joined = Sources(**parts) if len(parts) == len(splits) else None
+    differing = _differing_columns(source, splits, opened)
+    if None in groups:
+        why = f"and others that are not ({groups[None][0].path!r})"
+    elif joined is None:
+        why = "in several folders"
+    elif "train" not in splits:
+        why = "and none like train"
+    elif differing:
+        why = f"with different columns ({differing})"
+    else:
+        return Reading(joined, Splits.by_folder())
+    readings = [Reading(parts["train"])] if "train" in parts else []
+    if joined is not None and "train" in parts:
+        readings.append(Reading(joined, Splits.by_folder()))
+    if not differing:
+        readings.append(Reading(source))
+    raise UnclearError(f"{what}, {why}.", readings)
+
+
+def _part(
+    source: Any, group: Sequence[SourceFile], files: Sequence[SourceFile], opened: OpenedSource
+) -> Any | None:
+    """The source of some of the files; None if no URL names exactly these."""
+    paths = [file.path for file in group]
+    inner = paths[0]
+    if len(paths) > 1:
+        folders = {os.path.dirname(path) for path in paths}
+        names = [os.path.basename(path) for path in paths]
+        prefix = names[0][: _num_shared(names)]
+        ends = [name.removeprefix(prefix)[::-1] for name in names]
+        suffix = ends[0][: _num_shared(ends)][::-1]
+        pattern = f"{glob.escape(prefix)}*{glob.escape(suffix)}"
+        folder = folders.pop()
+        near = [f.path for f in files if os.path.dirname(f.path) == folder]
+        if folders or fnmatch.filter(map(os.path.basename, near), pattern) != names:
+            return None
+        inner = os.path.join(glob.escape(folder), pattern)
+    elif re.search(r"[*?[]", inner):
+        inner = glob.escape(inner)
+    url = _url_of(source.url, inner, opened)
+    return None if url is None else dataclasses.replace(source, url=url)
+
+
+def _url_of(url: str, inner: str, opened: OpenedSource) -> str | None:
+    """The URL of what is inside a source's folder or archive; None if it is a glob."""
+    if opened.pattern or opened.single or "?" in url:
+        return None
+    if "::" in url:
+        return None
+    scheme = archive_scheme(url)
+    return f"{scheme}://{inner}::{url}" if scheme else f"{url.rstrip('/')}/{inner}"
+
+
+def _differing_columns(
+    source: Any, splits: Mapping[str, Sequence[SourceFile]], opened: OpenedSource
+) -> str:
+    """How the columns of the files of splits differ; empty if they do not, or are unknown."""
+    try:
+        columns = {
+            group[0].path: set(flatten(_unlabelled(source).infer(group[:1], opened))[0])
+            for group in splits.values()
+        }
+    except SnapshardError:
+        return ""  # a build will report the error
+    (first, names), *others = columns.items()
+    return next(
+        (
+            other_columns(found, names, paths=(path, first))
+            for path, found in others
+            if found != names
+        ),
+        "",
+    )
+
+
+def _unlabelled(source: Any) -> Any:
+    return dataclasses.replace(source, label=None) if hasattr(source, "label") else source
+
+
+def _num_shared(sequences: Sequence[Sequence[str]]) -> int:
+    """How many first items all sequences share."""
+    shared = itertools.takewhile(lambda items: len(set(items)) == 1, zip(*sequences, strict=False))
+    return sum(1 for _ in shared)
+
+
+def _stem(path: str) -> str:
+    return os.path.basename(path).partition(".")[0]

@@ -1,0 +1,83 @@
+"""Names what cannot be read as it is: formats without a source, and files that were not downloaded.
+
+Each format has a recipe with a function that reads it, in docs/sources.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+from ...schemas.blocks import SourceFile
+from ...schemas.errors import DataError
+from ...transforms.storage import git_lfs
+from ...transforms.storage.opened_source import OpenedSource, is_hidden
+
+_NUM_PROBED = 64
+_HEAD_BYTES = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class _Format:
+    name: str
+    suffixes: tuple[str, ...]
+    marks: tuple[tuple[int, bytes], ...] = ()
+    """Offsets and bytes there, each of which shows the format of a file without a suffix."""
+
+
+FORMATS = (
+    _Format("Excel", (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")),
+    _Format("HDF5", (".h5", ".hdf5", ".hdf", ".he5"), ((0, b"\x89HDF\r\n\x1a\n"),)),
+    _Format("MATLAB", (".mat",), ((0, b"MATLAB 5.0 MAT-file"),)),
+    _Format("DICOM", (".dcm", ".dicom"), ((128, b"DICM"),)),
+    _Format("NIfTI", (".nii", ".nii.gz"), ((344, b"n+1\0"),)),
+    _Format("HEIC", (".heic", ".heif", ".hif", ".avif"), ((4, b"ftyphei"), (4, b"ftypmif1"))),
+    _Format("M4A", (".m4a", ".aac"), ((4, b"ftypM4A"),)),
+    _Format("ARFF", (".arff",)),
+    _Format(
+        "video",
+        (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv"),
+        ((4, b"ftypisom"), (4, b"ftypmp4"), (4, b"ftypqt"), (8, b"AVI "), (0, b"\x1aE\xdf\xa3")),
+    ),
+)
+
+
+def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
+    """Checks that files are not pointers of Git LFS, and most of them not of an unread format.
+
+    Raises:
+        DataError: naming the format, and what to do.
+    """
+    small = list(git_lfs.may_be_pointers(file for file in listed if not file.problem))
+    for file in small[:: 1 + len(small) // _NUM_PROBED]:
+        if git_lfs.is_pointer(opened.read(file.path, 0, _HEAD_BYTES)):
+            raise git_lfs.refusal(opened.place(file.path))
+    visible = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
+    bare = next((file for file in visible if _is_bare(file.path)), None)
+    of_bare = _by_content(opened.read(bare.path, 0, _HEAD_BYTES)) if bare else ""
+    formats = [of_bare if _is_bare(f.path) else _by_name(f.path) for f in visible]
+    (name, num), *_ = Counter(formats).most_common(1) or [("", 0)]
+    if name and 2 * num > len(visible):
+        raise DataError(
+            f"{opened.shown} holds {num:,} {name} file{'s' * (num > 1)} (first: "
+            f"{visible[formats.index(name)].path!r}), which no source reads. A function can: "
+            f"copy the recipe in docs/sources.md, 'Formats without a source: {name}'."
+        )
+
+
+def _is_bare(path: str) -> bool:
+    """Whether a name has no suffix, as those of DICOM files."""
+    return "." not in path.rpartition("/")[2]
+
+
+def _by_name(path: str) -> str:
+    lower = path.lower()
+    return next((format.name for format in FORMATS if lower.endswith(format.suffixes)), "")
+
+
+def _by_content(head: bytes) -> str:
+    for format in FORMATS:
+        if any(head.startswith(mark, offset) for offset, mark in format.marks):
+            return format.name
+    return ""

@@ -1,0 +1,204 @@
+"""Formats without a source: recipes of docs/sources.md read them, and recognition names them."""
+
+import gzip
+import importlib
+import io
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.inspect.suggest import suggest_recipe
+from snapshard.pipelines.inspect.unread_formats import FORMATS
+from snapshard.schemas.errors import DataError
+
+DOCS = Path(__file__).parents[3] / "docs" / "sources.md"
+
+
+def recipe(name: str) -> str:
+    _, _, below = DOCS.read_text().partition("\n## Formats without a source\n")
+    (code,) = re.findall(
+        rf"^### {name}\n.*?^```python\n(.*?)^```$", below, re.DOTALL | re.MULTILINE
+    )
+    return code
+
+
+def excel() -> bytes:
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    main = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    package = "http://schemas.openxmlformats.org/package/2006/relationships"
+    text = '<c t="inlineStr"><is><t>{}</t></is></c>'
+    rows = [[text.format("n"), text.format("s")], ["<c><v>1</v></c>", text.format("a")]]
+    rows.append(["<c><v>2.5</v></c>"])
+    cells = "".join(f"<row>{''.join(row)}</row>" for row in rows)
+    types = "http://schemas.openxmlformats.org/package/2006/content-types"
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{types}"><Override PartName="/xl/workbook.xml" '
+        'ContentType="application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"/></Types>',
+        "_rels/.rels": f'<Relationships xmlns="{package}"><Relationship Id="r1" '
+        f'Type="{office}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": f'<workbook {main} xmlns:r="{office}"><sheets>'
+        '<sheet name="t" sheetId="1" r:id="r1"/></sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}"><Relationship Id="r1" '
+        f'Type="{office}/worksheet" Target="worksheets/t.xml"/></Relationships>',
+        "xl/worksheets/t.xml": f"<worksheet {main}><sheetData>{cells}</sheetData></worksheet>",
+    }
+    stored = io.BytesIO()
+    with zipfile.ZipFile(stored, "w") as book:
+        for name, part in parts.items():
+            book.writestr(name, part)
+    return stored.getvalue()
+
+
+def hdf5() -> bytes:
+    h5py, stored = pytest.importorskip("h5py"), io.BytesIO()
+    with h5py.File(stored, "w") as file:
+        file["images"], file["labels"] = np.arange(12).reshape(3, 2, 2), [0, 1, 1]
+    return stored.getvalue()
+
+
+def matlab() -> bytes:
+    scipy, stored = pytest.importorskip("scipy.io"), io.BytesIO()
+    scipy.savemat(stored, {"x": np.eye(3), "y": [0, 1, 1]})
+    return stored.getvalue()
+
+
+def dicom() -> bytes:
+    pydicom, stored = pytest.importorskip("pydicom"), io.BytesIO()
+    scan = pydicom.Dataset()
+    scan.file_meta = pydicom.dataset.FileMetaDataset()
+    scan.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    scan.file_meta.MediaStorageSOPClassUID = pydicom.uid.CTImageStorage
+    scan.SOPClassUID, scan.SOPInstanceUID = pydicom.uid.CTImageStorage, "1.2.3"
+    scan.PatientID, scan.Rows, scan.Columns = "p7", 2, 3
+    scan.BitsAllocated = scan.BitsStored = 16
+    scan.HighBit, scan.PixelRepresentation, scan.SamplesPerPixel = 15, 0, 1
+    scan.PhotometricInterpretation = "MONOCHROME2"
+    scan.PixelData = np.arange(6, dtype="<u2").tobytes()
+    pydicom.dcmwrite(stored, scan, enforce_file_format=True)
+    return stored.getvalue()
+
+
+def nifti() -> bytes:
+    nibabel = pytest.importorskip("nibabel")
+    image = nibabel.Nifti1Image(np.ones((2, 3, 4), np.float32), np.eye(4))
+    return gzip.compress(image.to_bytes())
+
+
+def heic() -> bytes:
+    heif, stored = pytest.importorskip("pillow_heif"), io.BytesIO()
+    heif.from_bytes("RGB", (4, 2), bytes(24)).save(stored, quality=-1)
+    return stored.getvalue()
+
+
+def m4a() -> bytes:
+    av, stored = pytest.importorskip("av"), io.BytesIO()
+    with av.open(stored, "w", format="ipod") as media:
+        stream = media.add_stream("aac", rate=8000, layout="mono")
+        sound = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+        sound.rate = 8000
+        for frame in (sound, None):
+            media.mux(stream.encode(frame))
+    return stored.getvalue()
+
+
+def arff() -> bytes:
+    pytest.importorskip("scipy")
+    return b"@relation r\n@attribute n numeric\n@attribute s {a,b}\n@data\n1,a\n2.5,b\n"
+
+
+def video() -> bytes:
+    av, stored = pytest.importorskip("av"), io.BytesIO()
+    with av.open(stored, "w", format="mp4") as media:
+        stream = media.add_stream("mpeg4", rate=10, width=32, height=16, pix_fmt="yuv420p")
+        picture = av.VideoFrame.from_ndarray(np.zeros((16, 32, 3), np.uint8), "rgb24")
+        for frame in (*[picture] * 12, None):
+            media.mux(stream.encode(frame))
+    return stored.getvalue()
+
+
+IMAGES: dict[str, Any] = {"image": ss.Tensor("uint8", (2, 4, 3)), "label": ss.ClassLabel(("a",))}
+CASES: list[tuple[str, str, Callable[[], bytes], int, dict[str, Any]]] = [
+    (
+        "Excel",
+        "t.xlsx",
+        excel,
+        2,
+        {"n": ss.Scalar("float64"), "s": ss.Scalar("string", optional=True)},
+    ),
+    ("HDF5", "t.h5", hdf5, 3, {"image": ss.Tensor("int64", (2, 2)), "label": ss.Scalar("int64")}),
+    ("MATLAB", "t.mat", matlab, 3, {"x": ss.Tensor("float64", (3,)), "y": ss.Scalar("int64")}),
+    (
+        "DICOM",
+        "t.dcm",
+        dicom,
+        1,
+        {"image": ss.Tensor("uint16", (2, 3)), "patient": ss.Scalar("string")},
+    ),
+    ("NIfTI", "t.nii.gz", nifti, 1, {"volume": ss.Tensor("float32", (2, 3, 4))}),
+    ("HEIC", "a/t.heic", heic, 1, IMAGES),
+    ("M4A", "a/t.m4a", m4a, 1, {"sound": ss.Tensor("float32", (2048,)), "label": IMAGES["label"]}),
+    ("ARFF", "t.arff", arff, 2, {"n": ss.Scalar("float64"), "s": ss.Scalar("string")}),
+    (
+        "video",
+        "a/t.mp4",
+        video,
+        1,
+        {"frames": ss.Tensor("uint8", (2, 16, 32, 3)), "label": IMAGES["label"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "content", "num", "features"), CASES)
+def test_the_recipe_reads_the_format(
+    reading: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    path: str,
+    content: Callable[[], bytes],
+    num: int,
+    features: dict[str, Any],
+) -> None:
+    code = recipe(name)
+    for module in re.findall(r"^import (\w+)", code, re.MULTILINE):
+        pytest.importorskip(module)
+    reading.write(path, content())
+    monkeypatch.chdir(reading.folder)
+    (reading.folder / "recipe.py").write_text(f"import snapshard as ss\n{code}")
+    monkeypatch.syspath_prepend(str(reading.folder))
+    monkeypatch.delitem(importlib.sys.modules, "recipe", raising=False)
+    source = importlib.import_module("recipe").source
+    got = reading.read(source)
+    assert not got.rejects
+    assert len(got.rows) == num
+    assert got.features == features
+    with pytest.raises(DataError, match=f"{name} file .*'Formats without a source: {name}'"):
+        suggest_recipe(str(reading.folder / path.partition("/")[0]))
+
+
+def test_every_format_has_a_recipe() -> None:
+    assert [format.name for format in FORMATS] == [name for name, *_ in CASES]
+    assert all(recipe(format.name) for format in FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        ({"IM-1": bytes(128) + b"DICM", "IM-2": bytes(128) + b"DICM", "a.csv": b"x\n1\n"}, "DICOM"),
+        ({"x/clip": b"\0\0\0\x20ftypisom", "x/notes.txt": b"", "y/clip": b"\0"}, "video"),
+        ({"a.xlsx": b"PK", "t.csv": b"x\n1\n"}, None),
+    ],
+)
+def test_most_files_decide(reading: Any, files: dict[str, bytes], name: str | None) -> None:
+    for path, content in files.items():
+        reading.write(f"d/{path}", content)
+    if name is None:
+        assert isinstance(suggest_recipe(str(reading.folder / "d")).source, ss.Csv)
+    else:
+        with pytest.raises(DataError, match=f"2 {name} files "):
+            suggest_recipe(str(reading.folder / "d"))
