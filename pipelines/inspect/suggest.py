@@ -56,7 +56,6 @@ from ...transforms.sources.folders.images import (
     read_sizes,
 )
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
-from ...transforms.sources.folders.side_tables import LabelTable, is_table
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.json.rows import find_lines
 from ...transforms.sources.json.source import JsonLines
@@ -72,9 +71,10 @@ from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
+from .label_tables import IMAGES as _IMAGES
+from .label_tables import SOUNDS as _SOUNDS
+from .label_tables import find_labelled_files
 
-_IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-_SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 _SQLITE = b"SQLite format 3\0"
 _SNIFFED_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
@@ -88,10 +88,6 @@ _FALLBACK_RATE = 16_000
 """If no rate has a majority: the rate that most speech models expect."""
 _MIN_FILES_PER_CLASS = 10
 """With fewer files for each class, proportions in splits of a tenth mean nothing."""
-_MIN_NAMED = 0.99
-"""A table is that of a folder's labels if it names at least this share of the files."""
-_MAX_TABLES = 20
-_MAX_TABLE_BYTES = 64 << 20
 _COUNTED_BYTES = 256 << 20
 """Up to this size, ``init`` counts the records of each split."""
 _ONE_SPLIT = Splits(train=1.0)
@@ -510,7 +506,7 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     if holds_samples(url, listed):
         source = WebDataset(url)
         opened = open_source(source.url, ".")
-    elif (labelled := _find_labelled_files(url, listed, opened, label=label)) is not None:
+    elif (labelled := find_labelled_files(url, listed, opened, label=label)) is not None:
         source, splits = labelled.source, labelled.splits or splits
         opened = open_source(source.url, ".")
         listed = opened.list()
@@ -596,116 +592,6 @@ def _is_tiny(feature: ClassLabel, files: Sequence[SourceFile], *, media: bool) -
     """Whether classes of files are too small for splits of a tenth, or a label may be missing."""
     too_few = media and len(files) < _MIN_FILES_PER_CLASS * len(feature.names)
     return feature.optional or too_few
-
-
-@dataclasses.dataclass(frozen=True)
-class _LabelledFiles:
-    """Images or sounds, and a table that names them."""
-
-    source: ImageFolder | AudioFolder
-    splits: Splits | None
-    """If folders name splits."""
-
-
-def _find_labelled_files(
-    url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
-) -> _LabelledFiles | None:
-    """Images or sounds outside class folders, and a table in or beside the folder that has them.
-
-    A table is used only if it has a row for 99 % of the files: more than 1 % of rejects would fail
-    a build. Its label is the column ``label``, or the only column, or else ``label``.
-    """
-    by_kind: dict[type[ImageFolder | AudioFolder], list[str]] = {
-        ImageFolder: [f.path for f in listed if _is_file_of(_IMAGES, f)],
-        AudioFolder: [f.path for f in listed if _is_file_of(_SOUNDS, f)],
-    }
-    make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
-    of_images = make is ImageFolder
-    tables = [
-        file
-        for file in listed
-        if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
-    ]
-    if len(paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
-        return None
-    splits = Splits.by_folder() if looks_like_splits(paths) else None
-    num_classes = len({path.split("/")[1 if splits else 0] for path in paths if "/" in path})
-    depths = {path.count("/") for path in paths}
-    if min(depths) > (splits is not None) and num_classes > 1:
-        return None  # class folders
-    root = url.rstrip("/") or url
-    near = [file.path for file in tables if _is_moderate(file)][:_MAX_TABLES]
-    inner = "" if splits else os.path.commonpath([os.path.dirname(path) for path in paths])
-    urls = [f"{root}/{path}" for path in near] + _tables_beside(root, of_images=of_images)
-    for below in dict.fromkeys((inner, "")):
-        place = f"{root}/{below}" if below else url
-        names = [path.removeprefix(f"{below}/") for path in paths]
-        found = [
-            (table, columns)
-            for table in urls
-            if (columns := _columns_for(table, names, make, splits, opened, label)) is not None
-        ]
-        if found:
-            table, columns = found[0]
-            plain = [n for n, f in columns.items() if isinstance(f, Scalar | ClassLabel)]
-            only = plain[0] if len(plain) == len(columns) == 1 else None
-            chosen = label or (LABEL if LABEL in columns else only)
-            split_folders = True if splits else None
-            source = make(place, table=table, label=chosen, split_folders=split_folders)
-            return _LabelledFiles(source, splits)
-    return None
-
-
-def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
-    return file.path.lower().endswith(suffixes) and not is_hidden(file.path)
-
-
-def _is_moderate(file: SourceFile) -> bool:
-    """Whether a table is small enough to look at, and in the folder or one below it."""
-    return file.path.count("/") <= 1 and file.num_bytes <= _MAX_TABLE_BYTES
-
-
-def _tables_beside(root: str, *, of_images: bool) -> list[str]:
-    """The tables of moderate size next to a local folder."""
-    if not storage.is_local(root) or "://" in root:
-        return []
-    plain = os.path.normpath(root)
-    last = os.path.basename(plain)
-    outer = os.path.join(plain, os.pardir) if last in ("", ".", "..") else os.path.dirname(plain)
-    try:
-        names = sorted(entry.name for entry in os.scandir(outer or ".") if entry.is_file())
-    except OSError:
-        return []
-    found = [
-        os.path.normpath(os.path.join(outer, name))
-        for name in names
-        if is_table(name, of_images=of_images) and not is_hidden(name)
-    ]
-    return [path for path in found if os.path.getsize(path) <= _MAX_TABLE_BYTES][:_MAX_TABLES]
-
-
-def _columns_for(
-    table: str,
-    paths: Sequence[str],
-    make: type[ImageFolder | AudioFolder],
-    splits: Splits | None,
-    opened: OpenedSource,
-    label: str | None,
-) -> Features | None:
-    """The columns of a table that names these files; None if it does not."""
-    content = "image" if make is ImageFolder else None
-    try:
-        data = opened.read_side(table)
-        read = LabelTable(name=os.path.basename(table), data=data, image=content, label=label)
-        columns = read.features()
-        rows = read.read(columns)
-    except SnapshardError:
-        return None
-    named = sum(
-        rows.key((path, path.partition("/")[2]) if splits else (path,)) is not None
-        for path in paths
-    )
-    return columns if named >= _MIN_NAMED * len(paths) else None
 
 
 def _has_split_folders(files: Sequence[SourceFile]) -> bool:
