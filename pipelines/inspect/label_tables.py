@@ -11,14 +11,13 @@ from ...schemas.errors import SnapshardError
 from ...schemas.features import ClassLabel, Features, Scalar
 from ...schemas.splits import Splits
 from ...transforms import storage
+from ...transforms.media.audio_header import SUFFIXES as SOUNDS
+from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
 from ...transforms.sources.folders.side_tables import LabelTable, is_table
 from ...transforms.storage.opened_source import OpenedSource, is_hidden
-
-IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 
 _MIN_NAMED = 0.99
 """A table is that of a folder's labels if it names at least this share of the files."""

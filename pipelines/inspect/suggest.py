@@ -38,6 +38,8 @@ from ...schemas.recipe import PrepareStep, Recipe, Source
 from ...schemas.splits import FOLDERS, Splits
 from ...schemas.wire import FLOATS
 from ...transforms import storage
+from ...transforms.media.audio_header import SUFFIXES as _SOUNDS
+from ...transforms.media.image_header import SUFFIXES as _IMAGES
 from ...transforms.prepare import audio
 from ...transforms.prepare.tables import Stack
 from ...transforms.sources.arrow.hugging_face import HuggingFace
@@ -71,8 +73,6 @@ from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
-from .label_tables import IMAGES as _IMAGES
-from .label_tables import SOUNDS as _SOUNDS
 from .label_tables import find_labelled_files
 
 _SQLITE = b"SQLite format 3\0"

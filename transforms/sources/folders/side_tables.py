@@ -1,9 +1,15 @@
 """Side tables: features of files, from a CSV, TSV or JSON Lines file, or COCO's JSON (``coco``).
 
-The first existing column of ``file``, ``file_name``, ``filename``, ``path`` and ``image``, else the
-first column, names the file of a row: by its path below the source's root or by its bare name, with
-or without the suffix. Every other column is a feature. CSV and TSV are typed like ``ss.Csv``, JSON
-Lines as follows:
+The first existing column of ``file``, ``file_name``, ``filename``, ``path`` and ``image`` names the
+file of a row. In CSV and TSV without such a column, it is the first one whose first text ends like
+a file (``.jpg``), else the first that is called like one (``image_id``), else the first column. The
+name is the file's path below the source's root, its end, or a path that ends with it, such as an
+absolute one of another computer: as it is written, else without its suffix, in any case and in any
+Unicode form. If it is an end of several, the longest common end counts.
+
+Every other column is a feature. The delimiter, the encoding and the header of CSV and TSV are
+guessed, and an index without a name is left out. They are typed like ``ss.Csv``, JSON Lines as
+follows:
 
 ================================ ===============================================================
 value                            feature
@@ -27,12 +33,16 @@ whether the image was annotated with or without its EXIF orientation applied.
 from __future__ import annotations
 
 import collections
+import csv
 import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
+import re
 import reprlib
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
 from typing import Any
@@ -57,7 +67,10 @@ from ....schemas.features import (
 )
 from ....schemas.limits import Limits
 from ....schemas.recipe import OpenSource
+from ...media.audio_header import SUFFIXES as SOUNDS
+from ...media.image_header import SUFFIXES as IMAGES
 from ...runs.files import wire_schema
+from ..csv.dialect import sniff
 from ..csv.source import Csv
 from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
@@ -66,9 +79,19 @@ from .coco import BOX_CROWD, BOX_LABELS, BOXES, Instances, boxes_with, read_inst
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
 """Names of the column that names the file."""
 
+_FILE_COLUMN = re.compile(
+    r"((image|img|picture|photo|audio|sound|wav|clip)s?_?)(files?|file_?names?|file_?paths?|paths?"
+    r"|names?|ids?)|file_?names?|file_?paths?|files?|paths?|images?|imgs?|fname"
+)
+"""Names of columns that name files, in lower case with '_' for blanks."""
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}")
+_INDEX = "column_0"
+"""The name of a first column that has none."""
+_SNIFFED_BYTES = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = ".jsonl"
 _COCO = ".json"
+_SHOWN = 3
 
 _BOX_KEYS = frozenset({"bbox", "label", "crowd"})
 _ROUNDING = 1e-6
@@ -182,23 +205,24 @@ class LabelTable:
         data = self.load()
         if _suffix(self.name) == _JSON_LINES:
             return infer_columns(self.name, data, image=self.image, label=self.label)
-        source = _csv_source(self.name)
-        inferred = self._infer_csv(source, data)
+        table = _parse_csv(self.name, data)
+        inferred = table.infer()
         name = self.label
         label = None if name is None else inferred.get(name)
         if name is not None and isinstance(label, Scalar) and label.dtype in ("string", "bool"):
-            inferred = self._infer_csv(dataclasses.replace(source, label=name), data)
+            inferred = table.infer(label=name)
             named = inferred[name]
             if label.optional and isinstance(named, ClassLabel):
                 inferred[name] = dataclasses.replace(named, optional=True)
-        del inferred[_key_column(list(inferred))]
-        if not inferred:
+        key = table.key_column(inferred)
+        features = {
+            name: feature
+            for name, feature in inferred.items()
+            if name != key and not table.is_index(name, feature)
+        }
+        if not features:
             raise SchemaError(f"The table {self.name} has no columns besides the file names.")
-        return inferred
-
-    def _infer_csv(self, source: Csv, data: bytes) -> dict[str, Feature]:
-        file = SourceFile(path=self.name, num_bytes=len(data), stamp="")
-        return dict(source.infer([file], _Content(data)))
+        return features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -220,14 +244,45 @@ class TableRows:
     """Height and width of each row's image, if the table has them."""
 
     def key(self, names: Many[str]) -> str | None:
-        """The name in the table of a file with these paths; None if it has no row."""
+        """The name in the table of a file with these paths; None if it has no row, or several."""
+        keys = self._keys(names)
+        return keys[0] if len(keys) == 1 else None
+
+    def _keys(self, names: Many[str]) -> list[str]:
+        """The names in the table that a file with these paths may have."""
         path = names[-1]
         bare = path.rpartition("/")[2]
         stems = [_stem(name) for name in (*names, bare)]
         for name in (*names, bare, *stems):
             if name in self.keys or name in self.unfit:
-                return name
-        return None
+                return [name]
+        folded = [_folded(name) for name in names]
+        for end in folded:
+            if keys := self._keys_by_end(len(end)).get(end):
+                return keys
+        whole = folded[0]
+        ends = (whole[start:] for start in range(1, len(whole)))
+        return next((self._whole_keys[end] for end in ends if end in self._whole_keys), [])
+
+    def _keys_by_end(self, length: int) -> Mapping[tuple[str, ...], list[str]]:
+        """The names in the table by their last parts, as many as ``length``."""
+        if length not in self._ends:
+            self._ends[length] = _grouped(
+                (parts[-length:], key)
+                for parts, keys in self._whole_keys.items()
+                if len(parts) >= length
+                for key in keys
+            )
+        return self._ends[length]
+
+    @functools.cached_property
+    def _ends(self) -> dict[int, Mapping[tuple[str, ...], list[str]]]:
+        return {}
+
+    @functools.cached_property
+    def _whole_keys(self) -> Mapping[tuple[str, ...], list[str]]:
+        """The names in the table by all their parts."""
+        return _grouped((_folded(key), key) for key in dict.fromkeys((*self.keys, *self.unfit)))
 
     def find(self, names: Many[str]) -> int:
         """The row of a file.
@@ -235,20 +290,22 @@ class TableRows:
         Raises:
             UnlabelledError: if there is none, or it is invalid.
         """
-        key = self.key(names)
-        if key is None:
+        keys = self._keys(names)
+        if not keys:
             lost = ""
             if self.num_lost:
                 lost = f" ({self.num_lost:,} of its rows cannot be read: {self.first_lost})"
             raise UnlabelledError(
                 "no row in the table", f"{self.name} has no row for {names[-1]!r}{lost}"
             )
-        if key in self.unfit:
+        key = keys[0]
+        if len(keys) == 1 and key in self.unfit:
             raise UnlabelledError("unfit row in the table", f"{self.name}: {self.unfit[key]}")
-        row = self.keys[key]
-        if row < 0:
+        row = self.keys.get(key, -1)
+        if len(keys) > 1 or row < 0:
+            shown = ", ".join(map(repr, keys[:_SHOWN]))
             raise UnlabelledError(
-                "several rows in the table", f"{self.name} has several rows for {key!r}"
+                "several rows in the table", f"{self.name} has several rows for {shown}"
             )
         return row
 
@@ -325,14 +382,13 @@ def _read_coco(instances: Instances, features: Features) -> TableRows:
 
 
 def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
-    source = _csv_source(name)
-    file = SourceFile(path=name, num_bytes=len(data), stamp="")
-    header = list(source.infer([file], _Content(data)))
-    key_column = _key_column(header)
+    table = _parse_csv(name, data)
+    key_column = table.key_column(table.infer())
     wanted = {**features, key_column: Scalar("string")}
-    block = Block((FileRange(path=name, sha256="", start=0, stop=len(data)),))
+    block = Block((FileRange(path=name, sha256="", start=0, stop=len(table.data)),))
+    content = _Content(table.data)
     try:
-        batches = list(source.read(block, features=wanted, opened=_Content(data), ordered=[0]))
+        batches = list(table.source.read(block, features=wanted, opened=content, ordered=[0]))
     except RecipeError as error:
         raise SchemaError(f"The table {name}: {error}") from None
     columns = pa.Table.from_batches([batch.columns for batch in batches]).combine_chunks()
@@ -350,8 +406,81 @@ def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
     )
 
 
-def _csv_source(name: str) -> Csv:
-    return Csv(name, delimiter=_DELIMITERS[_suffix(name)])
+@dataclasses.dataclass(frozen=True)
+class _CsvTable:
+    """A CSV or TSV table, whose dialect has been guessed."""
+
+    source: Csv
+    data: bytes
+    first_row: Many[str]
+    has_index: bool
+    """Whether the first column has no name."""
+
+    def infer(self, *, label: str | None = None) -> dict[str, Feature]:
+        """The features of all columns."""
+        file = SourceFile(path=self.source.url, num_bytes=len(self.data), stamp="")
+        source = dataclasses.replace(self.source, label=label)
+        return dict(source.infer([file], _Content(self.data)))
+
+    def is_index(self, name: str, feature: Feature) -> bool:
+        """Whether a column only numbers the rows."""
+        return self.has_index and name == _INDEX and getattr(feature, "dtype", "") == "int64"
+
+    def key_column(self, columns: Features) -> str:
+        """The column that names the files."""
+        names = [name for name, feature in columns.items() if not self.is_index(name, feature)]
+        texts = dict(zip(columns, self.first_row, strict=False))
+        found = itertools.chain(
+            (name for name in KEY_COLUMNS if name in columns),
+            (name for name in names if _is_file(texts.get(name, ""))),
+            (name for name in names if _FILE_COLUMN.fullmatch(_plain(name))),
+            names if len(names) > 1 else columns,
+        )
+        return next(found)
+
+
+def _parse_csv(name: str, data: bytes) -> _CsvTable:
+    dialect = sniff(data[:_SNIFFED_BYTES], default=_DELIMITERS[_suffix(name)])
+    data, has_index = _with_named_index(data, dialect.delimiter)
+    text = data[:_SNIFFED_BYTES].decode(dialect.encoding, "replace").removeprefix("\ufeff")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=dialect.delimiter)
+    try:
+        rows = list(itertools.islice(filter(None, reader), 2))
+    except csv.Error:
+        rows = []
+    header = has_index or (dialect.header and not _names_a_file(rows))
+    source = Csv(
+        name, delimiter=dialect.delimiter, encoding=dialect.encoding, header=header, label=None
+    )
+    first_row = rows[header] if len(rows) > header else []
+    return _CsvTable(source, data, first_row=first_row, has_index=has_index)
+
+
+def _with_named_index(data: bytes, delimiter: str) -> tuple[bytes, bool]:
+    """The table with a name for its first column, if pandas or R left it without one."""
+    mark = b"\xef\xbb\xbf"
+    content = data.removeprefix(mark)
+    for empty in (b"", b'""'):
+        if content.startswith(empty + delimiter.encode()):
+            return _INDEX.encode() + content.removeprefix(empty), True
+    return data, False
+
+
+def _names_a_file(rows: Many[Many[str]]) -> bool:
+    """Whether the first of two rows names a file, or an id like that of the second."""
+    if rows and any(map(_is_file, rows[0])):
+        return True
+    shapes = [re.sub(r"[0-9]+", "0", row[0].strip()) for row in rows]
+    first = shapes[0] if shapes else ""
+    return shapes == [first, first] and "0" in first and any(map(str.isalpha, first))
+
+
+def _is_file(text: str) -> bool:
+    return text.strip().lower().endswith((*IMAGES, *SOUNDS))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
 def _read_json(name: str, data: bytes, features: Features) -> TableRows:
@@ -380,6 +509,23 @@ def _rows_by_name(names: Many[str]) -> dict[str, int]:
 def _normal(name: str) -> str:
     """A name as a path relative to a root."""
     return name.strip().replace("\\", "/").removeprefix("./").lstrip("/")
+
+
+def _folded(name: str) -> tuple[str, ...]:
+    """The parts of a name, without what people write in several ways."""
+    text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+    *folders, bare = [part for part in text.split("/") if part not in ("", ".", "..")] or [text]
+    stem, dot, end = bare.rpartition(".")
+    return (*folders, stem if stem and _SUFFIX.fullmatch(dot + end) else bare)
+
+
+def _grouped(
+    keys: Iterable[tuple[tuple[str, ...], str]],
+) -> dict[tuple[str, ...], list[str]]:
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for parts, key in keys:
+        groups.setdefault(parts, []).append(key)
+    return groups
 
 
 def _key_column(header: Many[str]) -> str:
