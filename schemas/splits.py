@@ -16,6 +16,7 @@ from typing import Literal
 
 from .config import check_texts, did_you_mean
 from .errors import RecipeError
+from .features import written
 
 KEY_SPACE = 1 << 64
 """Keys are integers in [0, KEY_SPACE)."""
@@ -243,15 +244,21 @@ class Splits:
         return cls._of(SplitRule(by="time", feature=feature, ends=ends), names=tuple(splits))
 
     def __repr__(self) -> str:
-        call, given = "Splits", [f"{name}={fraction!r}" for name, fraction in self.fractions]
+        """The call that makes them."""
+        made, given = "Splits", [f"{name}={fraction!r}" for name, fraction in self.fractions]
         if (rule := self.rule) is not None:
-            call = f"Splits.by_{rule.by}"
-            given += [f"{name}={value!r}" for name, value in rule.values]
-            given += [f"{name}={end!r}" for name, end in zip(self.names, rule.ends, strict=False)]
-            given[:0] = [] if rule.feature is None else [repr(rule.feature)]
+            made = f"Splits.by_{rule.by}"
+            given += [
+                f"{name}={written(texts[0] if len(texts) == 1 else texts)}"
+                for name, texts in rule.values
+                if not _are_usual(rule.values)
+            ]
+            given += [f"{n}={written(end)}" for n, end in zip(self.names, rule.ends, strict=False)]
+            given[:0] = [] if rule.feature is None else [written(rule.feature)]
         options = {"stratify_by": None, "group_by": None, "assign": "hash", "allow_empty": False}
-        given += [f"{k}={getattr(self, k)!r}" for k, v in options.items() if getattr(self, k) != v]
-        return f"{call}({', '.join(given)})"
+        values = {name: getattr(self, name) for name in options}
+        given += [f"{k}={written(v)}" for k, v in values.items() if v != options[k]]
+        return f"{made}({', '.join(given)})"
 
     @classmethod
     def _of(cls, rule: SplitRule, *, names: tuple[str, ...] = ()) -> Splits:
@@ -388,6 +395,13 @@ def _texts(given: Mapping[str, str | Sequence[str]], what: str) -> dict[str, tup
                 f"Splits.{what}: {name}={given[name]!r}, expected one or more strings."
             )
     return texts
+
+
+def _are_usual(values: Sequence[tuple[str, tuple[str, ...]]]) -> bool:
+    """Whether each split has the texts that it has by default."""
+    return [(name, set(texts)) for name, texts in values] == [
+        (name, set(texts)) for name, texts in FOLDERS.items()
+    ]
 
 
 def _check_disjoint(values: Mapping[str, tuple[str, ...]]) -> None:

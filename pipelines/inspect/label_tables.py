@@ -1,28 +1,46 @@
-"""Recognizes tables that label images or sounds: in their folder, or beside it."""
+"""Recognizes tables that label images or sounds: in their folder, or beside it.
+
+A table that names all files, with one row for each, is theirs. Whatever else is found is refused
+with the sources to choose from: a table that names only some of the files, several rows for a file,
+two tables, or a table without a column ``label`` for files in folders that may be classes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow.compute as pc
 
 from ...schemas.blocks import SourceFile
-from ...schemas.errors import SnapshardError
-from ...schemas.features import ClassLabel, Features, Scalar
-from ...schemas.splits import Splits
+from ...schemas.errors import DataError, SnapshardError
+from ...schemas.features import ClassLabel, Feature, Features, Scalar, call
+from ...schemas.splits import FOLDERS, Splits
 from ...transforms import storage
 from ...transforms.media.audio_header import SUFFIXES as SOUNDS
 from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
-from ...transforms.sources.folders.side_tables import LabelTable, is_table
+from ...transforms.sources.folders.side_tables import SEVERAL, LabelTable, TableRows, is_table
 from ...transforms.storage.opened_source import OpenedSource, is_hidden
 
 _MIN_NAMED = 0.99
 """A table is that of a folder's labels if it names at least this share of the files."""
+_MIN_EVIDENCE = 0.5
+"""A table is about files if it names this share of them, or this share of its rows names one."""
+_MAX_DIFFERENT = 0.5
+"""Texts are classes if at most this share of them is different …"""
+_MAX_CLASSES = 20
+"""… or, in a column ``label``, if there are at most so many different ones."""
 _MAX_TABLES = 20
 _MAX_TABLE_BYTES = 64 << 20
+_SHOWN = 8
+_SPLIT_COLUMNS = frozenset({"split", "set", "fold", "subset", "partition", "usage"})
+_SPLIT_OF = {word: split for split, words in FOLDERS.items() for word in words}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,56 +49,341 @@ class LabelledFiles:
 
     source: ImageFolder | AudioFolder
     splits: Splits | None
-    """If folders name splits."""
+    """If folders or a column name splits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Media:
+    """The images or sounds among files: those of which there are more."""
+
+    make: type[ImageFolder | AudioFolder]
+    root: str
+    paths: Sequence[str]
+    split_folders: bool
+
+    @property
+    def what(self) -> str:
+        """What they are, for messages."""
+        return "images" if self.make is ImageFolder else "sounds"
+
+    @property
+    def in_classes(self) -> bool:
+        """Whether all are in several folders, which may be classes."""
+        folders = set(map(self.class_of, self.paths))
+        return "" not in folders and len(folders) > 1
+
+    def class_of(self, path: str) -> str:
+        """The folder that may be the class of a file; empty if there is none."""
+        folders = path.split("/")[self.split_folders : -1]
+        return folders[0] if folders else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _NamedFiles:
+    """A table, and the files in a folder that it names."""
+
+    source: ImageFolder | AudioFolder
+    splits: Splits | None
+    rows: TableRows
+    columns: Features
+    named: Mapping[str, int]
+    """Path below the root -> row, or ``SEVERAL``."""
+    missing: str
+    """The first file in the folder without a row; empty if all have one."""
+    is_evident: bool
+    """Whether so many names match that the table must be about the files."""
 
 
 def find_labelled_files(
     url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
 ) -> LabelledFiles | None:
-    """Images or sounds outside class folders, and a table in or beside the folder that has them.
+    """Images or sounds, and a table in or beside the folder that has them; None without a table.
 
-    A table is used only if it has a row for 99 % of the files: more than 1 % of rejects would fail
-    a build. Its label is the column ``label``, or the only column, or else ``label``.
+    A table is used if it has a row for 99 % of the files: more than 1 % of rejects would fail a
+    build. Its label is ``label``, or the column of this name, or else the only column.
+
+    Raises:
+        DataError: if a table names only some of the files, several rows name one, or several tables
+            or folders may have the labels. The message has the sources to choose from.
     """
-    by_kind: dict[type[ImageFolder | AudioFolder], list[str]] = {
-        ImageFolder: [f.path for f in listed if _is_file_of(IMAGES, f)],
-        AudioFolder: [f.path for f in listed if _is_file_of(SOUNDS, f)],
-    }
-    make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
-    of_images = make is ImageFolder
+    media = _find_media(url, listed)
+    of_images = media.make is ImageFolder
     tables = [
         file
         for file in listed
         if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
     ]
-    if len(paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
+    if len(media.paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
         return None
-    splits = Splits.by_folder() if looks_like_splits(paths) else None
-    num_classes = len({path.split("/")[1 if splits else 0] for path in paths if "/" in path})
-    depths = {path.count("/") for path in paths}
-    if min(depths) > (splits is not None) and num_classes > 1:
-        return None  # class folders
-    root = url.rstrip("/") or url
     near = [file.path for file in tables if _is_moderate(file)][:_MAX_TABLES]
-    inner = "" if splits else os.path.commonpath([os.path.dirname(path) for path in paths])
-    urls = [f"{root}/{path}" for path in near] + _tables_beside(root, of_images=of_images)
-    for below in dict.fromkeys((inner, "")):
-        place = f"{root}/{below}" if below else url
-        names = [path.removeprefix(f"{below}/") for path in paths]
-        found = [
-            (table, columns)
-            for table in urls
-            if (columns := _columns_for(table, names, make, splits, opened, label)) is not None
-        ]
-        if found:
-            table, columns = found[0]
-            plain = [n for n, f in columns.items() if isinstance(f, Scalar | ClassLabel)]
-            only = plain[0] if len(plain) == len(columns) == 1 else None
-            chosen = label or (LABEL if LABEL in columns else only)
-            split_folders = True if splits else None
-            source = make(place, table=table, label=chosen, split_folders=split_folders)
-            return LabelledFiles(source, splits)
+    urls = [
+        *((f"{media.root}/{path}", path) for path in near),
+        *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
+    ]
+    found = [
+        named
+        for table, path in urls
+        if (named := _named_files(table, path, media, opened, label)) is not None
+    ]
+    complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
+    labelled = [named for named in complete if _column_called(label or LABEL, named.columns)]
+    if media.in_classes and label is None and complete:
+        labelled = [named for named in labelled if _has_labels_of_folders(named, media)]
+        if not labelled:
+            raise DataError(_say_folders_or_tables(complete, media, opened.shown))
+    complete = labelled if media.in_classes else labelled or complete
+    if len(complete) > 1:
+        tables_there = " and ".join(named.rows.name for named in complete)
+        raise DataError(
+            f"{opened.shown} holds {len(media.paths):,} {media.what}, and {tables_there} each have "
+            f"a row for them. {_to_copy([_line(named) for named in complete])}"
+        )
+    if complete:
+        return _checked(complete[0], media)
+    partial = sorted((named for named in found if named.is_evident), key=_num_named, reverse=True)
+    if partial and not media.in_classes:
+        raise DataError(_say_partial(partial, media, opened.shown))
     return None
+
+
+def _find_media(url: str, listed: Sequence[SourceFile]) -> _Media:
+    by_kind: dict[type[ImageFolder | AudioFolder], list[str]] = {
+        ImageFolder: [file.path for file in listed if _is_file_of(IMAGES, file)],
+        AudioFolder: [file.path for file in listed if _is_file_of(SOUNDS, file)],
+    }
+    make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
+    return _Media(make, url.rstrip("/") or url, paths, looks_like_splits(paths))
+
+
+def _named_files(
+    table: str, table_path: str, media: _Media, opened: OpenedSource, label: str | None
+) -> _NamedFiles | None:
+    """The files that a table names, in the folder where it names most; None if it names none.
+
+    Args:
+        table: The table's URL.
+        table_path: Its path below the root; empty if it is not there.
+        media: All files.
+        opened: The source's root.
+        label: The column to predict, if it is given.
+    """
+    content = "image" if media.make is ImageFolder else None
+    try:
+        data = opened.read_side(table)
+        read = LabelTable(name=os.path.basename(table), data=data, image=content, label=None)
+        columns = read.features()
+        rows = read.read(columns)
+    except SnapshardError:
+        return None
+    folders = dict.fromkeys((_common_folder(media.paths), "", os.path.dirname(table_path)))
+    places = [_Place(folder, media, rows) for folder in folders]
+    place = max(places, key=lambda place: len(place.keys))
+    if not place.keys:
+        return None
+    inner = _Place(_common_folder(list(place.keys)), media, rows)
+    if len(inner.keys) == len(place.keys) and not place.split_folders:
+        place = inner
+    split_column = None if place.split_folders else _find_split_column(columns, rows)
+    splits = Splits.by_folder() if place.split_folders else None
+    if split_column is not None:
+        splits = Splits.by_column(split_column, **_values_of_splits(split_column, rows))
+    return _NamedFiles(
+        source=media.make(
+            f"{media.root}/{place.folder}" if place.folder else media.root,
+            table=table,
+            label=label or _find_label(columns, rows, split_column),
+            split_folders=True if place.split_folders else None,
+            unlisted="reject" if len(place.keys) >= _MIN_NAMED * len(place.paths) else "skip",
+        ),
+        splits=splits,
+        rows=rows,
+        columns=columns,
+        named={path: rows.keys.get(key, SEVERAL) for path, key in place.keys.items()},
+        missing=next((path for path in place.paths if path not in place.keys), ""),
+        is_evident=len(place.keys) >= _MIN_EVIDENCE * min(len(rows.keys), len(place.paths)),
+    )
+
+
+class _Place:
+    """The files in a folder, and their names in a table."""
+
+    def __init__(self, folder: str, media: _Media, rows: TableRows) -> None:
+        start = len(folder) + 1 if folder else 0
+        self.folder = folder
+        self.paths = [path for path in media.paths if path.startswith(f"{folder}/" * bool(folder))]
+        below = [path[start:] for path in self.paths]
+        self.split_folders = looks_like_splits(below)
+        names = [
+            (path, path.partition("/")[2]) if self.split_folders else (path,) for path in below
+        ]
+        keys = dict(zip(self.paths, map(rows.key, names), strict=True))
+        # A name that stands for several files says nothing of any.
+        num = Counter(keys.values())
+        self.keys = {path: key for path, key in keys.items() if key is not None and num[key] == 1}
+
+
+def _num_named(named: _NamedFiles) -> int:
+    return len(named.named)
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+
+
+def _column_called(name: str, columns: Iterable[str]) -> str | None:
+    """The column of this name, in any case."""
+    return next((column for column in columns if column.casefold() == name.casefold()), None)
+
+
+def _find_label(columns: Features, rows: TableRows, split_column: str | None) -> str | None:
+    """The column ``label``, or else the only one, if its texts are not mostly different."""
+    others = [name for name in columns if name != split_column]
+    name = _column_called(LABEL, others) or (others[0] if len(others) == 1 else None)
+    if name is None or not isinstance(columns[name], Scalar | ClassLabel):
+        return None
+    num_different = _num_different(columns[name], rows, name)
+    if num_different <= _MAX_DIFFERENT * rows.columns.num_rows:
+        return name
+    return name if name.casefold() == LABEL and num_different <= _MAX_CLASSES else None
+
+
+def _num_different(feature: Feature, rows: TableRows, name: str) -> int:
+    """The number of different texts of a column; 0 if it has none."""
+    is_text = isinstance(feature, Scalar) and feature.dtype == "string"
+    return pc.count_distinct(rows.columns.column(name)).as_py() if is_text else 0
+
+
+def _find_split_column(columns: Features, rows: TableRows) -> str | None:
+    """The column that is called like one of splits, and has only words of splits."""
+    for name, feature in columns.items():
+        if name.strip().casefold() in _SPLIT_COLUMNS and feature == Scalar("string"):
+            words = {text.casefold() for text in _texts(name, rows)}
+            if len(words) > 1 and words <= _SPLIT_OF.keys():
+                return name
+    return None
+
+
+def _values_of_splits(column: str, rows: TableRows) -> dict[str, list[str]]:
+    """The texts of a column for each split, in the usual order of splits."""
+    texts = _texts(column, rows)
+    values = {
+        split: [text for text in texts if _SPLIT_OF[text.casefold()] == split] for split in FOLDERS
+    }
+    return {split: of_split for split, of_split in values.items() if of_split}
+
+
+def _texts(column: str, rows: TableRows) -> list[str]:
+    """The different texts of a column, sorted."""
+    texts = pc.unique(rows.columns.column(column)).to_pylist()
+    return sorted(text.decode("utf-8", "replace") for text in texts)
+
+
+def _checked(named: _NamedFiles, media: _Media) -> LabelledFiles:
+    """The files of a table that names all of them.
+
+    Raises:
+        DataError: if it has several rows for more files than may be rejected.
+    """
+    several = [path for path, row in named.named.items() if row == SEVERAL]
+    if len(several) <= (1 - _MIN_NAMED) * len(media.paths):
+        return LabelledFiles(named.source, named.splits)
+    one = media.what.removesuffix("s")
+    raise DataError(
+        f"{named.rows.name} has several rows for {len(several):,} of {len(media.paths):,} "
+        f"{media.what} (first: {several[0]!r}), expected one for each {one}, which is one "
+        f"record. Keep one row for each {one}, or write lists of their values, one line for each "
+        f'{one} of a .jsonl file: {{"file": "a", "caption": ["…", "…"]}}.'
+    )
+
+
+def _has_labels_of_folders(named: _NamedFiles, media: _Media) -> bool:
+    """Whether the labels of a table are the names of the files' class folders."""
+    column = _column_called(LABEL, named.columns)
+    assert column is not None
+    if named.columns[column] != Scalar("string"):
+        return False
+    texts = named.rows.columns.column(column).to_pylist()
+    return all(
+        row == SEVERAL or texts[row].decode("utf-8", "replace") == media.class_of(path)
+        for path, row in named.named.items()
+    )
+
+
+def _say_folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
+    tables = " and ".join(
+        f"{named.rows.name} (columns {_some(list(named.columns))})" for named in complete
+    )
+    folders = media.make(media.root, split_folders=True if media.split_folders else None)
+    by_folder = Splits.by_folder() if media.split_folders else None
+    lines = [_written(folders, by_folder), *map(_line, complete)]
+    return (
+        f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes "
+        f"({_some(sorted(set(map(media.class_of, media.paths))))}), and other labels may be in "
+        f"{tables}, which has a row for each. {_to_copy(lines)}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = ", …" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+def _say_partial(partial: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
+    tables = "; ".join(
+        f"{named.rows.name} names {len(named.named):,} of them"
+        + (f", and not {named.missing!r}" if named.missing else "")
+        for named in partial
+    )
+    return (
+        f"{shown} holds {len(media.paths):,} {media.what}, and no table has a row for each: "
+        f"{tables}. Add the missing rows, or read only the {media.what} that have one. "
+        f"{_to_copy([*_by_split(partial), *map(_line, partial)])}"
+    )
+
+
+def _by_split(partial: Sequence[_NamedFiles]) -> list[str]:
+    """The source of the tables of all splits, if they are called so and have no file in common."""
+    by_split = {_split_of(named.source.table or ""): named for named in partial}
+    num_named = len({path for named in partial for path in named.named})
+    is_disjoint = num_named == sum(len(named.named) for named in partial)
+    labels = {named.source.label for named in partial}
+    if None in by_split or not 1 < len(by_split) == len(partial) or not is_disjoint:
+        return []
+    if len(labels) > 1:
+        return []
+    parts = ", ".join(
+        f"{split}={_call(by_split[split].source)}" for split in FOLDERS if split in by_split
+    )
+    return [f"source=ss.Sources({parts}), splits=ss.Splits.by_folder(),"]
+
+
+def _split_of(table: str) -> str | None:
+    """The split that a table is called by, or else its folder."""
+    folder, name = os.path.split(table)
+    for text in (name, os.path.basename(folder)):
+        for word in re.split(r"[^a-z]+", text.lower()):
+            if word in _SPLIT_OF:
+                return _SPLIT_OF[word]
+    return None
+
+
+def _line(named: _NamedFiles) -> str:
+    return _written(named.source, named.splits)
+
+
+def _written(source: ImageFolder | AudioFolder, splits: Splits | None) -> str:
+    """The arguments of a recipe."""
+    ending = f" splits=ss.{splits!r}," if splits is not None else ""
+    return f"source={_call(source)},{ending}"
+
+
+def _call(source: ImageFolder | AudioFolder) -> str:
+    return f"ss.{call(source, type(source).__name__)}"
+
+
+def _to_copy(lines: Sequence[str]) -> str:
+    listed = "".join(f"\n    {line}" for line in lines)
+    return f"Write a recipe with {'one of these lines' if len(lines) > 1 else 'this line'}:{listed}"
 
 
 def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
@@ -109,27 +412,3 @@ def _tables_beside(root: str, *, of_images: bool) -> list[str]:
         if is_table(name, of_images=of_images) and not is_hidden(name)
     ]
     return [path for path in found if os.path.getsize(path) <= _MAX_TABLE_BYTES][:_MAX_TABLES]
-
-
-def _columns_for(
-    table: str,
-    paths: Sequence[str],
-    make: type[ImageFolder | AudioFolder],
-    splits: Splits | None,
-    opened: OpenedSource,
-    label: str | None,
-) -> Features | None:
-    """The columns of a table that names these files; None if it does not."""
-    content = "image" if make is ImageFolder else None
-    try:
-        data = opened.read_side(table)
-        read = LabelTable(name=os.path.basename(table), data=data, image=content, label=label)
-        columns = read.features()
-        rows = read.read(columns)
-    except SnapshardError:
-        return None
-    named = sum(
-        rows.key((path, path.partition("/")[2]) if splits else (path,)) is not None
-        for path in paths
-    )
-    return columns if named >= _MIN_NAMED * len(paths) else None

@@ -402,13 +402,6 @@ def recipe_text(
     """
     # The repr of a built-in step is the code that makes it.
     steps = [repr(step) for step in recipe.prepare]
-    splits = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
-    if recipe.splits.stratify_by is not None:
-        splits += f", stratify_by={written(recipe.splits.stratify_by)}"
-    if recipe.splits.rule is not None and recipe.splits != Splits.by_folder():
-        values = recipe.splits.rule.values
-        splits = ", ".join(f"{n}={written(v[0] if len(v) == 1 else v)}" for n, v in values)
-    by_folder = ".by_folder" * (recipe.splits.rule is not None)
     source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
     url = recipe.files.url
     bare = source
@@ -419,7 +412,7 @@ def recipe_text(
         f"name={written(recipe.name)},",
         bare,
         _list_of(steps, "prepare"),
-        f"splits=ss.Splits{by_folder}({splits}),",
+        f"splits=ss.{recipe.splits!r},",
     ]
     if recipe.source.label is None:
         lines.insert(1, '# Add label="COLUMN" to name the column to predict.')

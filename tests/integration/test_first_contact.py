@@ -483,18 +483,26 @@ def test_a_table_of_sounds() -> None:
     assert num_rejects(recipe) == 0
 
 
-@pytest.mark.parametrize("num_named", [0, 30, 59])
-def test_a_table_that_does_not_name_the_files_is_not_used(num_named: int) -> None:
+@pytest.mark.parametrize(
+    ("num_named", "expected"),
+    [
+        (0, r"60 images in one folder .* labels\.csv with the"),
+        (30, "labels.csv names 30 of them"),
+        (59, "labels.csv names 59 of them"),
+    ],
+)
+def test_a_table_that_does_not_name_the_files_is_not_used(num_named: int, expected: str) -> None:
     names = write_images("photos")
     write_table("labels.csv", names[:num_named] + [f"other{n}.png" for n in range(60 - num_named)])
-    with pytest.raises(ss.SnapshardError, match=r"60 images in one folder .* labels\.csv with the"):
+    with pytest.raises(ss.SnapshardError, match=expected):
         describe_suggestion("photos")
 
 
-def test_class_folders_come_before_a_table() -> None:
+def test_class_folders_and_a_table_with_other_labels_are_refused() -> None:
     names = write_images("pets", places=("cat", "dog"))
     write_table("labels.csv", names)
-    assert suggested("pets")[0].source == ss.ImageFolder("pets")
+    with pytest.raises(ss.SnapshardError, match=r"may be classes \('cat', 'dog'\).* labels\.csv"):
+        describe_suggestion("pets")
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

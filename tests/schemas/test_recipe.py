@@ -88,14 +88,15 @@ def test_folder_without_a_file_is_the_current_one(tmp_path: Path) -> None:
         (ss.Splits(train=0.5, test=0.5), "Splits(train=0.5, test=0.5)"),
         (
             ss.Splits(train=0.5, test=0.5, group_by="a", assign="balanced"),
-            "Splits(train=0.5, test=0.5, group_by='a', assign='balanced')",
+            'Splits(train=0.5, test=0.5, group_by="a", assign="balanced")',
         ),
-        (ss.Splits.by_folder(train="a"), "Splits.by_folder(train=('a',))"),
+        (ss.Splits.by_folder(), "Splits.by_folder()"),
+        (ss.Splits.by_folder(train="a"), 'Splits.by_folder(train="a")'),
         (
             ss.Splits.by_column("part", train="a", test=("b", "c")),
-            "Splits.by_column('part', train=('a',), test=('b', 'c'))",
+            'Splits.by_column("part", train="a", test=("b", "c"))',
         ),
-        (ss.Splits.by_time("t", train=3, test=None), "Splits.by_time('t', train=3, test=None)"),
+        (ss.Splits.by_time("t", train=3, test=None), 'Splits.by_time("t", train=3, test=None)'),
         (
             _recipe(prepare=[ss.images.decode("image")], seed=7),
             "Recipe(name='r', source=ImageFolder(url='images'), "

@@ -27,7 +27,7 @@ from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from .files import MediaFolder, MediaKind
-from .labels import LABEL, FileLabels
+from .labels import LABEL, FileLabels, Unlisted
 
 BATCH_PIXELS = 48 << 20
 """Maximum pixels in a raw batch: about 144 MiB when decoded."""
@@ -85,6 +85,8 @@ class ImageFolder(MediaFolder):
         masks: The name of the folder of the masks, at any depth; None for none.
         images: With ``masks``: the name of the folder of the images. Files in neither folder are
             skipped and counted.
+        unlisted: Whether files without a row in ``table`` are rejected, or skipped and counted:
+            ``"skip"`` reads only the labelled part of a folder.
     """
 
     url: str
@@ -95,6 +97,7 @@ class ImageFolder(MediaFolder):
     label: str | None = LABEL
     masks: str | None = None
     images: str = IMAGES
+    unlisted: Unlisted = "reject"
 
     _content = "image"
 

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ from ....schemas.splits import FOLDERS
 from ..arrow.values import shown_classes
 from ..python_values import Lists, wire_arrays, wire_lists
 from .side_tables import LabelTable, TableRows, UnlabelledError, is_table
+
+Unlisted = Literal["reject", "skip"]
+"""What becomes of a file without a row in the table."""
 
 LABEL = "label"
 """The feature of class folders, or of a field or column of this name."""
@@ -77,6 +80,7 @@ class FileLabels:
         split_folders: Whether the first folder is the split. None means no, and refuses class
             folders named like splits.
         label: The field or column to predict, whose texts are classes; None for none.
+        unlisted: Whether files without a row in the table are rejected or skipped.
         by_folder: Whether class folders have labels, without ``pattern`` and ``table``.
         record: What a record is, for messages: a file, or a clip.
     """
@@ -87,6 +91,7 @@ class FileLabels:
     table: str | None = None
     split_folders: bool | None = None
     label: str | None = LABEL
+    unlisted: Unlisted = "reject"
     by_folder: bool = True
     record: str = "file"
 
@@ -105,6 +110,8 @@ class FileLabels:
                     f"pattern={self.pattern!r} has a field {self.content!r}, which is the name of "
                     "the file's content. Rename the field"
                 )
+        if self.unlisted == "skip" and self.table is None:
+            raise ValueError('unlisted="skip" is for files without a row in table=: give a table')
         if self.label not in (None, LABEL):
             self._check_label(self.label)
         of_images = self.content == "image"
@@ -131,6 +138,8 @@ class FileLabels:
             settings["table"] = _file_name(self.table)
         if self.label != LABEL:
             settings["label"] = self.label
+        if self.unlisted != "reject":
+            settings["unlisted"] = self.unlisted
         return settings | ({"split_folders": True} if self.split_folders else {})
 
     @property
@@ -185,6 +194,15 @@ class FileLabels:
         if self.table is None:
             return 0
         return self._table(opened).num_unused([self._names(file.path) for file in files])
+
+    def listed(self, paths: Iterable[str], opened: OpenSource) -> set[str]:
+        """Those of the paths that the table has a row for.
+
+        Raises:
+            SchemaError: if the table is not valid.
+        """
+        rows = self._table(opened).names()
+        return {path for path in paths if rows.lists(self._names(path))}
 
     def rows_digest(self, paths: Sequence[str], features: Features, opened: OpenSource) -> str:
         """Hash of what the table says of files, read as these features; empty without a table.

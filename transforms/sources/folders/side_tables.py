@@ -79,6 +79,9 @@ from .coco import BOX_CROWD, BOX_LABELS, BOXES, Instances, boxes_with, read_inst
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
 """Names of the column that names the file."""
 
+SEVERAL = -1
+"""In place of a row, for a name that several rows have."""
+
 _FILE_COLUMN = re.compile(
     r"((image|img|picture|photo|audio|sound|wav|clip)s?_?)(files?|file_?names?|file_?paths?|paths?"
     r"|names?|ids?)|file_?names?|file_?paths?|files?|paths?|images?|imgs?|fname"
@@ -183,13 +186,21 @@ class LabelTable:
         """
         return _read(self, json.dumps(features_to_json(features)))
 
+    def names(self) -> TableRows:
+        """The rows as the table's own features, for the names of their files.
+
+        Raises:
+            SchemaError: if it is not a valid table.
+        """
+        return self.read(_features_of(self))
+
     def num_unused(self, paths: Many[tuple[str, ...]]) -> int:
         """The number of names that match none of the files; ``paths`` as in :meth:`infer`.
 
         Raises:
             SchemaError: if it is not a valid table.
         """
-        rows = self.read(_features_of(self))
+        rows = self.names()
         named = {rows.key(names) for names in paths}
         return len((rows.keys.keys() | rows.unfit.keys()) - named) + rows.num_others
 
@@ -231,7 +242,7 @@ class TableRows:
 
     name: str
     keys: Mapping[str, int]
-    """Name -> row; -1 if several rows have the name."""
+    """Name -> row, or ``SEVERAL``."""
     columns: pa.RecordBatch
     unfit: Mapping[str, str]
     """Name -> why its row is invalid."""
@@ -247,6 +258,10 @@ class TableRows:
         """The name in the table of a file with these paths; None if it has no row, or several."""
         keys = self._keys(names)
         return keys[0] if len(keys) == 1 else None
+
+    def lists(self, names: Many[str]) -> bool:
+        """Whether there are rows for a file with these paths."""
+        return bool(self._keys(names))
 
     def _keys(self, names: Many[str]) -> list[str]:
         """The names in the table that a file with these paths may have."""
@@ -301,8 +316,8 @@ class TableRows:
         key = keys[0]
         if len(keys) == 1 and key in self.unfit:
             raise UnlabelledError("unfit row in the table", f"{self.name}: {self.unfit[key]}")
-        row = self.keys.get(key, -1)
-        if len(keys) > 1 or row < 0:
+        row = self.keys.get(key, SEVERAL)
+        if len(keys) > 1 or row == SEVERAL:
             shown = ", ".join(map(repr, keys[:_SHOWN]))
             raise UnlabelledError(
                 "several rows in the table", f"{self.name} has several rows for {shown}"
@@ -502,7 +517,7 @@ def _rows_by_name(names: Many[str]) -> dict[str, int]:
     rows: dict[str, int] = {}
     for row, name in enumerate(names):
         key = _normal(name)
-        rows[key] = -1 if key in rows else row
+        rows[key] = SEVERAL if key in rows else row
     return rows
 
 
