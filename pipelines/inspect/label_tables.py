@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -263,7 +264,7 @@ def _find_split_column(columns: Features, rows: TableRows) -> str | None:
     return None
 
 
-def _values_of_splits(column: str, rows: TableRows) -> dict[str, list[str]]:
+def _values_of_splits(column: str, rows: TableRows) -> dict[str, Any]:
     """The texts of a column for each split, in the usual order of splits."""
     texts = _texts(column, rows)
     values = {

@@ -773,7 +773,7 @@ def _split_arrays(
         every.update(name for arrays in found.values() for name in arrays)
         there.update(found)
     label = "y" if every == {"x", "y"} else None
-    named = {
+    named: dict[str, Any] = {
         split: tuple(text for text in texts if text in there) for split, texts in FOLDERS.items()
     }
     splits = Splits.by_folder(**{split: texts for split, texts in named.items() if texts})

@@ -126,7 +126,11 @@ def test_a_table_of_some_files_is_refused(end: str) -> None:
 def test_the_tables_of_splits_are_built_together(tmp_path: Path) -> None:
     names = [f"{n}.png" for n in range(30)]
     train = rows("file,label", names[:20], label="a b")
-    write(*(f"all/{n}" for n in names), train=train, test=rows("file,label", names[20:25], label="b c"))
+    write(
+        *(f"all/{n}" for n in names),
+        train=train,
+        test=rows("file,label", names[20:25], label="b c"),
+    )
     (both, *_) = refusal(str(tmp_path / "data"))[1]
     built = build_all(tmp_path / "work", **both)
     num = {name: split.num_examples for name, split in built.manifest.splits.items()}
