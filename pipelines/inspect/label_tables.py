@@ -2,7 +2,7 @@
 
 A table that names all files, with one row for each, is theirs. Whatever else is found is refused
 with the sources to choose from: a table that names only some of the files, several rows for a file,
-two tables, or a table without a column ``label`` for files in folders that may be classes.
+two tables, or a table with other labels for files in folders that may be classes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
@@ -36,10 +36,12 @@ _MIN_EVIDENCE = 0.5
 _MAX_DIFFERENT = 0.5
 """Texts are classes if at most this share of them is different …"""
 _MAX_CLASSES = 20
-"""… or, in a column ``label``, if there are at most so many different ones."""
+"""… or, in a column called like a label, if there are at most so many different ones."""
 _MAX_TABLES = 20
 _MAX_TABLE_BYTES = 64 << 20
 _SHOWN = 8
+_LABELS = (LABEL, "class", "class_name", "classname", "category", "target", "class_id", "classid")
+"""Names of columns to predict, in lower case; the first one counts."""
 _SPLIT_COLUMNS = frozenset({"split", "set", "fold", "subset", "partition", "usage"})
 _SPLIT_OF = {word: split for split, words in FOLDERS.items() for word in words}
 
@@ -101,7 +103,7 @@ def find_labelled_files(
     """Images or sounds, and a table in or beside the folder that has them; None without a table.
 
     A table is used if it has a row for 99 % of the files: more than 1 % of rejects would fail a
-    build. Its label is ``label``, or the column of this name, or else the only column.
+    build. Its label is ``label``, or a column called like one, or else the only column.
 
     Raises:
         DataError: if a table names only some of the files, several rows name one, or several tables
@@ -127,7 +129,7 @@ def find_labelled_files(
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
-    labelled = [named for named in complete if _column_called(label or LABEL, named.columns)]
+    labelled = [named for named in complete if named.source.label in named.columns]
     if media.in_classes and label is None and complete:
         labelled = [named for named in labelled if _has_labels_of_folders(named, media)]
         if not labelled:
@@ -231,21 +233,17 @@ def _common_folder(paths: Sequence[str]) -> str:
     return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
 
 
-def _column_called(name: str, columns: Iterable[str]) -> str | None:
-    """The column of this name, in any case."""
-    return next((column for column in columns if column.casefold() == name.casefold()), None)
-
-
 def _find_label(columns: Features, rows: TableRows, split_column: str | None) -> str | None:
-    """The column ``label``, or else the only one, if its texts are not mostly different."""
+    """The column called like a label, or else the only one, if its texts do not mostly differ."""
     others = [name for name in columns if name != split_column]
-    name = _column_called(LABEL, others) or (others[0] if len(others) == 1 else None)
+    called = (name for label in _LABELS for name in others if name.strip().casefold() == label)
+    name = next(called, others[0] if len(others) == 1 else None)
     if name is None or not isinstance(columns[name], Scalar | ClassLabel):
         return None
     num_different = _num_different(columns[name], rows, name)
     if num_different <= _MAX_DIFFERENT * rows.columns.num_rows:
         return name
-    return name if name.casefold() == LABEL and num_different <= _MAX_CLASSES else None
+    return name if name.casefold() in _LABELS and num_different <= _MAX_CLASSES else None
 
 
 def _num_different(feature: Feature, rows: TableRows, name: str) -> int:
@@ -299,9 +297,8 @@ def _checked(named: _NamedFiles, media: _Media) -> LabelledFiles:
 
 def _has_labels_of_folders(named: _NamedFiles, media: _Media) -> bool:
     """Whether the labels of a table are the names of the files' class folders."""
-    column = _column_called(LABEL, named.columns)
-    assert column is not None
-    if named.columns[column] != Scalar("string"):
+    column = named.source.label
+    if column is None or named.columns[column] != Scalar("string"):
         return False
     texts = named.rows.columns.column(column).to_pylist()
     return all(

@@ -37,6 +37,7 @@ def write(*paths: str, **texts: str) -> None:
         path.write_bytes(sink.getvalue())
     for name, text in texts.items():
         table = Path("data", *name.removesuffix("_csv").split("__")).with_suffix(".csv")
+        table.parent.mkdir(parents=True, exist_ok=True)
         table.write_text(text)
 
 
@@ -102,6 +103,15 @@ def test_texts_that_are_mostly_different_are_no_classes(
     texts = " ".join(f"text{n}" for n in range(num_different))
     write(*names, labels=rows(f"file,{column}", names, texts=texts))
     assert suggest_recipe("data").source.label == label
+
+
+def test_esc_50_has_labels_as_numbers_and_texts() -> None:
+    names = [f"1-{n}-A-{n % 3}.wav" for n in range(30)]
+    header = "filename,fold,target,category,esc10,src_file,take"
+    values = {"t": "0 1 2", "category": "dog cow hen", "e": "True False", "s": "5", "take": "A B"}
+    write(*(f"audio/{n}" for n in names), meta__esc50=rows(header, names, fold="1 2", **values))
+    source = ss.AudioFolder("data/audio", table="data/meta/esc50.csv", label="category")
+    assert suggest_recipe("data").source == source
 
 
 def test_transcripts_without_a_header() -> None:
