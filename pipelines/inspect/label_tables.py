@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
 from ...schemas.blocks import SourceFile
@@ -96,6 +97,11 @@ class _NamedFiles:
     is_evident: bool
     """Whether so many names match that the table must be about the files."""
 
+    @property
+    def has_label(self) -> bool:
+        """Whether the label is in the table."""
+        return self.source.label in self.columns or bool(self.source.one_hot)
+
 
 def find_labelled_files(
     url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
@@ -129,7 +135,7 @@ def find_labelled_files(
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
-    labelled = [named for named in complete if named.source.label in named.columns]
+    labelled = [named for named in complete if named.has_label]
     if media.in_classes and label is None and complete:
         labelled = [named for named in labelled if _has_labels_of_folders(named, media)]
         if not labelled:
@@ -187,6 +193,8 @@ def _named_files(
     if len(inner.keys) == len(place.keys) and not place.split_folders:
         place = inner
     split_column = None if place.split_folders else _find_split_column(columns, rows)
+    found = _find_label(columns, rows, split_column)
+    one_hot = () if label or found else _find_one_hot(columns, rows)
     splits = Splits.by_folder() if place.split_folders else None
     if split_column is not None:
         splits = Splits.by_column(split_column, **_values_of_splits(split_column, rows))
@@ -194,7 +202,8 @@ def _named_files(
         source=media.make(
             f"{media.root}/{place.folder}" if place.folder else media.root,
             table=table,
-            label=label or _find_label(columns, rows, split_column),
+            label=label or found or (LABEL if one_hot else None),
+            one_hot=one_hot,
             split_folders=True if place.split_folders else None,
             unlisted="reject" if len(place.keys) >= _MIN_NAMED * len(place.paths) else "skip",
         ),
@@ -244,6 +253,18 @@ def _find_label(columns: Features, rows: TableRows, split_column: str | None) ->
     if num_different <= _MAX_DIFFERENT * rows.columns.num_rows:
         return name
     return name if name.casefold() in _LABELS and num_different <= _MAX_CLASSES else None
+
+
+def _find_one_hot(columns: Features, rows: TableRows) -> tuple[str, ...]:
+    """The columns of 0 and 1, if exactly one of them is 1 in each row."""
+    values = {
+        name: rows.columns.column(name).to_numpy()
+        for name, feature in columns.items()
+        if feature in (Scalar("float32"), Scalar("int64"), Scalar("bool"))
+    }
+    binary = {name: column for name, column in values.items() if np.isin(column, (0, 1)).all()}
+    is_one_hot = len(binary) > 1 and (np.sum(list(binary.values()), axis=0) == 1).all()
+    return tuple(binary) if is_one_hot else ()
 
 
 def _num_different(feature: Feature, rows: TableRows, name: str) -> int:
@@ -298,7 +319,7 @@ def _checked(named: _NamedFiles, media: _Media) -> LabelledFiles:
 def _has_labels_of_folders(named: _NamedFiles, media: _Media) -> bool:
     """Whether the labels of a table are the names of the files' class folders."""
     column = named.source.label
-    if column is None or named.columns[column] != Scalar("string"):
+    if column is None or column not in named.columns or named.columns[column] != Scalar("string"):
         return False
     texts = named.rows.columns.column(column).to_pylist()
     return all(

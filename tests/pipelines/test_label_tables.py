@@ -114,6 +114,22 @@ def test_esc_50_has_labels_as_numbers_and_texts() -> None:
     assert suggest_recipe("data").source == source
 
 
+@pytest.mark.parametrize(
+    ("last", "label"), [("0 0 1", "label"), ("0 1 1", None), ("0 0 0.5", None)]
+)
+def test_one_hot_columns_are_the_label(last: str, label: str | None) -> None:
+    names = [f"{n}.png" for n in range(30)]
+    table = rows("image,age,MEL,NV,BCC", names, a="30 40", m="1 0 0", n="0 1 0", b=last)
+    write(*names, truth=table)
+    one_hot = ("MEL", "NV", "BCC") if label else ()
+    source = ss.ImageFolder("data", table="data/truth.csv", label=label, one_hot=one_hot)
+    recipe = suggest_recipe("data")
+    assert recipe.source == source
+    assert recipe.splits.stratify_by == label
+    if label:
+        assert 'one_hot=("MEL", "NV", "BCC")' in describe_suggestion("data")
+
+
 def test_transcripts_without_a_header() -> None:
     names = [f"LJ01-{n:03}" for n in range(12)]
     table = "".join(f"{name}|The text {name}\n" for name in names)

@@ -190,9 +190,12 @@ def test_declared_features_of_a_pattern() -> None:
         ({"pattern": "{image}.jpg"}, "content"),
         ({"pattern": "{a}", "table": "b.csv"}, "mutually exclusive"),
         ({"table": "labels.xlsx"}, r"\.csv"),
+        ({"unlisted": "skip"}, "give a table"),
+        ({"one_hot": ("a", "b")}, "give a table"),
+        ({"one_hot": ("a", "b"), "table": "t.csv", "label": "c"}, "no other label="),
     ],
 )
-def test_arguments_that_cannot_be_meant(arguments: dict[str, str], expected: str) -> None:
+def test_arguments_that_cannot_be_meant(arguments: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         labels(**arguments)
 
@@ -336,6 +339,35 @@ def test_a_table_without_a_header_may_name_files_without_suffix() -> None:
     made = labels(table="metadata.csv", label=None)
     features = infer(made, "LJ01-01.wav", "LJ01-02.wav", table=table)
     assert read(made, features, "LJ01-01.wav", table=table) == [{"column_1": b"first"}]
+
+
+@pytest.mark.parametrize("end", ["csv", "jsonl"])
+def test_one_hot_columns_are_the_label(end: str) -> None:
+    made = labels(table=f"labels.{end}", one_hot=("nv", "mel"))
+    table = b"image,age,nv,mel\na,5,0.0,1.0\nb,6,1,0\nc,7,1,1\nd,8,0,0\ne,9,0,0.5\n"
+    if end == "jsonl":
+        rows = [("a", 5, 0, 1), ("b", 6, 1, 0), ("c", 7, 1, 1), ("d", 8, 0, 0), ("e", 9, 0, 0.5)]
+        table = jsonl(*(dict(zip(("image", "age", "nv", "mel"), row, strict=True)) for row in rows))
+    paths = [f"{letter}.jpg" for letter in "abcde"]
+    features = infer(made, *paths, table=table)
+    assert features == {"age": Scalar("int64"), "label": ClassLabel(("nv", "mel"))}
+    a, b, *others = read(made, features, *paths, table=table)
+    assert (a, b) == ({"age": 5, "label": 1}, {"age": 6, "label": 0})
+    assert {row["reason"] for row in others} == {"unfit row in the table"}
+    assert "several 1, or none" in others[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("image,nv,x", "no column 'mel' of numbers"),
+        ("image,nv,mel,label", "has a column 'label'"),
+    ],
+)
+def test_one_hot_columns_must_be_there(header: str, expected: str) -> None:
+    made = labels(table="labels.csv", one_hot=("nv", "mel"))
+    with pytest.raises(SchemaError, match=expected):
+        infer(made, "a.jpg", table=f"{header}\na{',1' * header.count(',')}\n".encode())
 
 
 def test_a_column_without_a_name_that_is_not_an_index_is_kept() -> None:

@@ -57,6 +57,8 @@ class AudioFolder(MediaFolder):
             decoding, may have 100 million.
         unlisted: Whether files without a row in ``table`` are rejected, or skipped and counted:
             ``"skip"`` reads only the labelled part of a folder.
+        one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
+            them there is the feature ``label``, whose classes are their names.
     """
 
     url: str
@@ -66,6 +68,7 @@ class AudioFolder(MediaFolder):
     label: str | None = LABEL
     max_samples: Annotated[int, pydantic.Field(gt=0, le=MAX_SAMPLES)] = MAX_SAMPLES
     unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
 
     _content = "audio"
 

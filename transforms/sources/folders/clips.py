@@ -75,6 +75,8 @@ class ClipFolder(LabelledFolder):
         max_pixels: A frame with more pixels rejects its clip.
         unlisted: Whether clips without a row in ``table`` are rejected, or skipped and counted:
             ``"skip"`` reads only the labelled part of a folder.
+        one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
+            them there is the feature ``label``, whose classes are their names.
     """
 
     url: str
@@ -84,6 +86,7 @@ class ClipFolder(LabelledFolder):
     label: str | None = LABEL
     max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
     unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
 
     _content = FRAMES
 

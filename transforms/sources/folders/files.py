@@ -71,6 +71,7 @@ class LabelledFolder(abc.ABC):
     split_folders: bool | None
     label: str | None
     unlisted: Unlisted
+    one_hot: tuple[str, ...]
 
     media = True
     numbered = False
@@ -96,6 +97,7 @@ class LabelledFolder(abc.ABC):
             split_folders=self.split_folders,
             label=self.label,
             unlisted=self.unlisted,
+            one_hot=self.one_hot,
         )
 
     def select(self, files: Sequence[SourceFile]) -> Selection:

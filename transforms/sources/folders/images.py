@@ -87,6 +87,8 @@ class ImageFolder(MediaFolder):
             skipped and counted.
         unlisted: Whether files without a row in ``table`` are rejected, or skipped and counted:
             ``"skip"`` reads only the labelled part of a folder.
+        one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
+            them there is the feature ``label``, whose classes are their names.
     """
 
     url: str
@@ -98,6 +100,7 @@ class ImageFolder(MediaFolder):
     masks: str | None = None
     images: str = IMAGES
     unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
 
     _content = "image"
 

@@ -30,13 +30,11 @@ from ....schemas.recipe import OpenSource
 from ....schemas.splits import FOLDERS
 from ..arrow.values import shown_classes
 from ..python_values import Lists, wire_arrays, wire_lists
+from .side_tables import LABEL as LABEL
 from .side_tables import LabelTable, TableRows, UnlabelledError, is_table
 
 Unlisted = Literal["reject", "skip"]
 """What becomes of a file without a row in the table."""
-
-LABEL = "label"
-"""The feature of class folders, or of a field or column of this name."""
 
 _NO_NAMES = frozenset(["", ".", ".."])
 """Of folders in a store's keys, which are no classes."""
@@ -81,6 +79,7 @@ class FileLabels:
             folders named like splits.
         label: The field or column to predict, whose texts are classes; None for none.
         unlisted: Whether files without a row in the table are rejected or skipped.
+        one_hot: Columns of the table, one of which is 1 in each row and names its class.
         by_folder: Whether class folders have labels, without ``pattern`` and ``table``.
         record: What a record is, for messages: a file, or a clip.
     """
@@ -92,6 +91,7 @@ class FileLabels:
     split_folders: bool | None = None
     label: str | None = LABEL
     unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
     by_folder: bool = True
     record: str = "file"
 
@@ -112,6 +112,11 @@ class FileLabels:
                 )
         if self.unlisted == "skip" and self.table is None:
             raise ValueError('unlisted="skip" is for files without a row in table=: give a table')
+        if self.one_hot and (self.table is None or self.label != LABEL):
+            raise ValueError(
+                f"one_hot={self.one_hot!r} names columns of table=, which become the feature "
+                f"{LABEL!r}: give a table, and no other label="
+            )
         if self.label not in (None, LABEL):
             self._check_label(self.label)
         of_images = self.content == "image"
@@ -140,6 +145,8 @@ class FileLabels:
             settings["label"] = self.label
         if self.unlisted != "reject":
             settings["unlisted"] = self.unlisted
+        if self.one_hot:
+            settings["one_hot"] = list(self.one_hot)
         return settings | ({"split_folders": True} if self.split_folders else {})
 
     @property
@@ -246,6 +253,7 @@ class FileLabels:
             sha256=opened.side_digest(self.table),
             image=image,
             label=self.label,
+            one_hot=self.one_hot,
         )
 
     def _names(self, path: str) -> tuple[str, ...]:

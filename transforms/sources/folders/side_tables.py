@@ -76,6 +76,8 @@ from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
 from .coco import BOX_CROWD, BOX_LABELS, BOXES, Instances, boxes_with, read_instances
 
+LABEL = "label"
+"""The feature of class folders, or of a field or column of this name."""
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
 """Names of the column that names the file."""
 
@@ -128,13 +130,16 @@ class LabelTable:
         sha256: Of its bytes, hex; computed if it is not given.
         image: The image feature of a JSON Lines column ``boxes``, if any.
         label: The column whose strings are classes, if any.
+        one_hot: Columns of which one is 1 in each row and the others are 0: instead of them there
+            is the feature ``label``, whose classes are their names.
     """
 
     name: str
     data: bytes | Callable[[], bytes] = dataclasses.field(repr=False, compare=False)
     sha256: str = ""
     image: str | None = None
-    label: str | None = "label"
+    label: str | None = LABEL
+    one_hot: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Computes the digest."""
@@ -205,11 +210,24 @@ class LabelTable:
         return len((rows.keys.keys() | rows.unfit.keys()) - named) + rows.num_others
 
     def features(self) -> dict[str, Feature]:
-        """The features of its columns.
+        """The features of its columns, of which those of ``one_hot`` are the label.
 
         Raises:
             SchemaError: if it is not a valid table.
         """
+        features = self._column_features()
+        missing = [name for name in self.one_hot if not _is_number(features.get(name))]
+        if missing or (self.one_hot and LABEL in features):
+            wrong = f"no column {missing[0]!r} of numbers" if missing else f"a column {LABEL!r}"
+            raise SchemaError(
+                f"The table {self.name} has {wrong}; one_hot= names columns that are 1 for the "
+                f"class of a file, else 0, and makes {LABEL!r} of them. It has "
+                f"{', '.join(map(repr, features))}."
+            )
+        kept = {name: feature for name, feature in features.items() if name not in self.one_hot}
+        return {**kept, LABEL: ClassLabel(self.one_hot)} if self.one_hot else kept
+
+    def _column_features(self) -> dict[str, Feature]:
         if _suffix(self.name) == _COCO:
             assert self.image is not None
             return _instances(self).features(self.image)
@@ -378,7 +396,42 @@ def _read(table: LabelTable, features_json: str) -> TableRows:
     if _suffix(table.name) == _COCO:
         return _read_coco(_instances(table), features)
     read = _read_json if _suffix(table.name) == _JSON_LINES else _read_csv
-    return read(table.name, table.load(), features)
+    if LABEL not in features or not table.one_hot:
+        return read(table.name, table.load(), features)
+    columns: dict[str, Feature] = dict(features)
+    label = columns.pop(LABEL)
+    columns |= {name: Scalar("float32") for name in table.one_hot}
+    return _with_label(read(table.name, table.load(), columns), label, table.one_hot)
+
+
+def _with_label(rows: TableRows, label: Feature, one_hot: tuple[str, ...]) -> TableRows:
+    """The rows with the name of the column that is 1 as the label; others are invalid."""
+    if not isinstance(label, ClassLabel) or not set(one_hot) <= set(label.names):
+        raise SchemaError(
+            f"features= declares {LABEL!r} as {label}; expected a ClassLabel of the columns in "
+            f"one_hot=, {', '.join(map(repr, one_hot))}."
+        )
+    values = np.column_stack([rows.columns.column(name).to_numpy() for name in one_hot])
+    is_one = (values == 1).sum(axis=1) == 1
+    is_one &= ((values == 0) | (values == 1)).all(axis=1)
+    codes = np.array([label.names.index(name) for name in one_hot])
+    kept = [name for name in rows.columns.schema.names if name not in one_hot]
+    columns = {name: rows.columns.column(name) for name in kept}
+    columns[LABEL] = pa.array(codes[values.argmax(axis=1)], pa.int64())
+    schema = pa.schema(
+        [*(rows.columns.schema.field(name) for name in kept), wire_schema({LABEL: label}).field(0)]
+    )
+    unfit = {
+        name: f"the row of {name!r} has several 1, or none, in the columns of one_hot="
+        for name, row in rows.keys.items()
+        if row != SEVERAL and not is_one[row]
+    }
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+    return dataclasses.replace(rows, columns=batch, unfit={**rows.unfit, **unfit})
+
+
+def _is_number(feature: Feature | None) -> bool:
+    return isinstance(feature, Scalar) and feature.dtype != "string"
 
 
 def _read_coco(instances: Instances, features: Features) -> TableRows:
