@@ -299,20 +299,24 @@ def _texts(column: str, rows: TableRows) -> list[str]:
 
 
 def _checked(named: _NamedFiles, media: _Media) -> LabelledFiles:
-    """The files of a table that names all of them.
+    """The files of a table that names all of them; several captions of a file are a list.
 
     Raises:
-        DataError: if it has several rows for more files than may be rejected.
+        DataError: if it has several rows for more files than may be rejected, and they may mean
+            something else.
     """
     several = [path for path, row in named.named.items() if row == SEVERAL]
     if len(several) <= (1 - _MIN_NAMED) * len(media.paths):
         return LabelledFiles(named.source, named.splits)
+    lists = dataclasses.replace(named.source, rows="list")
+    if list(named.columns.values()) == [Scalar("string")] and not named.has_label:
+        return LabelledFiles(lists, named.splits)
     one = media.what.removesuffix("s")
     raise DataError(
         f"{named.rows.name} has several rows for {len(several):,} of {len(media.paths):,} "
-        f"{media.what} (first: {several[0]!r}), expected one for each {one}, which is one "
-        f"record. Keep one row for each {one}, or write lists of their values, one line for each "
-        f'{one} of a .jsonl file: {{"file": "a", "caption": ["…", "…"]}}.'
+        f"{media.what} (first: {several[0]!r}), expected one for each {one}, which is one record. "
+        f"Keep one row for each {one}, or read lists of their values. "
+        f"{_to_copy([_written(lists, None)])}"
     )
 
 

@@ -15,6 +15,7 @@ import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError
+from snapshard.transforms.storage.opened_source import open_source
 
 from ..integration.sources.built import build_all
 
@@ -200,13 +201,26 @@ def test_a_table_for_each_split_is_refused(
     assert "names 20 of them" in message
 
 
+def test_several_captions_of_a_file_are_a_list(tmp_path: Path) -> None:
+    names = [f"{n}.png" for n in range(20)]
+    texts = " ".join(f"text{n}" for n in range(40))
+    write(*(f"Images/{name}" for name in names), captions=rows("image,caption", names * 2, t=texts))
+    source = ss.ImageFolder("data/Images", table="data/captions.csv", label=None, rows="list")
+    assert suggest_recipe("data").source == source
+    text = describe_suggestion("data")
+    assert '"caption": ss.Sequence(ss.Scalar("string"))' in text
+
+
 def test_several_rows_for_a_file_are_refused() -> None:
     names = [f"{n}.png" for n in range(20)]
-    write(*names, captions=rows("image,caption", [*names, *names], texts="one two three"))
+    write(*names, votes=rows("image,label,person", names * 2, texts="cat dog cow", p="1 2"))
     message, lines = refusal()
-    assert "captions.csv has several rows for 20 of 20 images (first: '0.png')" in message
-    assert "expected one for each image" in message
-    assert not lines
+    assert "votes.csv has several rows for 20 of 20 images (first: '0.png')" in message
+    source = ss.ImageFolder("data", table="data/votes.csv", rows="list")
+    assert lines == [{"source": source}]
+    opened = open_source("data", ".")
+    label = source.infer(source.select(opened.list()).files, opened)["label"]
+    assert label == ss.Sequence(ss.ClassLabel(("cat", "cow", "dog")))
 
 
 @pytest.mark.parametrize("labels", ["cat dog", "mel nv"])

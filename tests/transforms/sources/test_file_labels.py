@@ -342,6 +342,33 @@ def test_a_table_without_a_header_may_name_files_without_suffix() -> None:
 
 
 @pytest.mark.parametrize("end", ["csv", "jsonl"])
+def test_several_rows_of_a_file_are_lists(end: str) -> None:
+    made = labels(table=f"t.{end}", rows="list")
+    rows = [
+        ("a", "x", 1, "cat"),
+        ("b", "y", 2, "dog"),
+        ("/far/a", "z", 3, "dog"),
+        ("a", "w", 4, "dog"),
+    ]
+    fields = ("file", "text", "n", "label")
+    table = jsonl(*(dict(zip(fields, row, strict=True)) for row in rows))
+    if end == "csv":
+        lines = [",".join(map(str, row)) for row in (fields, *rows)]
+        table = "\n".join(lines).encode() + b"\nc,,5,cat\n"
+    features = infer(made, "a.jpg", "b.jpg", table=table)
+    assert features == {
+        "text": Sequence(Scalar("string")),
+        "n": Sequence(Scalar("int64")),
+        "label": Sequence(ClassLabel(("cat", "dog"))),
+    }
+    a, b, c = read(made, features, "a.jpg", "b.jpg", "c.jpg", table=table)
+    assert a == {"text": [b"x", b"w"], "n": [1, 4], "label": [0, 1]}
+    assert b == {"text": [b"y"], "n": [2], "label": [1]}
+    assert c["reason"] == ("unfit" if end == "csv" else "no") + " row in the table"
+    assert made.num_unused_rows(files("a.jpg", "b.jpg"), _opened(made, table=table)) >= 1
+
+
+@pytest.mark.parametrize("end", ["csv", "jsonl"])
 def test_one_hot_columns_are_the_label(end: str) -> None:
     made = labels(table=f"labels.{end}", one_hot=("nv", "mel"))
     table = b"image,age,nv,mel\na,5,0.0,1.0\nb,6,1,0\nc,7,1,1\nd,8,0,0\ne,9,0,0.5\n"

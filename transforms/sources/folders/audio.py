@@ -18,6 +18,7 @@ from ...media.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError
 from ...storage.read_files import read_headers as read_media_headers
 from .files import MediaFolder, MediaKind
 from .labels import LABEL, Unlisted
+from .side_tables import RowsOf
 
 BATCH_SAMPLES = 16 << 20
 """Maximum samples in a raw batch according to headers: 64 MiB when decoded."""
@@ -59,6 +60,8 @@ class AudioFolder(MediaFolder):
             ``"skip"`` reads only the labelled part of a folder.
         one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
             them there is the feature ``label``, whose classes are their names.
+        rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
+            values, in the order of the rows.
     """
 
     url: str
@@ -69,6 +72,7 @@ class AudioFolder(MediaFolder):
     max_samples: Annotated[int, pydantic.Field(gt=0, le=MAX_SAMPLES)] = MAX_SAMPLES
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
 
     _content = "audio"
 

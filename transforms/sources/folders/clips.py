@@ -28,7 +28,7 @@ from ...storage.read_files import read_ahead
 from .files import LabelledFolder, contents_array, grouped
 from .images import BATCH_PIXELS
 from .labels import LABEL, FileLabels, LabelReader, Unlisted
-from .side_tables import UnlabelledError
+from .side_tables import RowsOf, UnlabelledError
 
 FRAMES = "frames"
 """The feature of the clips."""
@@ -77,6 +77,8 @@ class ClipFolder(LabelledFolder):
             ``"skip"`` reads only the labelled part of a folder.
         one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
             them there is the feature ``label``, whose classes are their names.
+        rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
+            values, in the order of the rows.
     """
 
     url: str
@@ -87,6 +89,7 @@ class ClipFolder(LabelledFolder):
     max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
 
     _content = FRAMES
 

@@ -22,7 +22,7 @@ from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
 from ..table_files import select_where
 from .labels import FileLabels, LabelReader, Unlisted
-from .side_tables import UnlabelledError
+from .side_tables import RowsOf, UnlabelledError
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
@@ -72,6 +72,7 @@ class LabelledFolder(abc.ABC):
     label: str | None
     unlisted: Unlisted
     one_hot: tuple[str, ...]
+    rows: RowsOf
 
     media = True
     numbered = False
@@ -98,6 +99,7 @@ class LabelledFolder(abc.ABC):
             label=self.label,
             unlisted=self.unlisted,
             one_hot=self.one_hot,
+            rows=self.rows,
         )
 
     def select(self, files: Sequence[SourceFile]) -> Selection:

@@ -28,6 +28,7 @@ from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from .files import MediaFolder, MediaKind
 from .labels import LABEL, FileLabels, Unlisted
+from .side_tables import RowsOf
 
 BATCH_PIXELS = 48 << 20
 """Maximum pixels in a raw batch: about 144 MiB when decoded."""
@@ -89,6 +90,8 @@ class ImageFolder(MediaFolder):
             ``"skip"`` reads only the labelled part of a folder.
         one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
             them there is the feature ``label``, whose classes are their names.
+        rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
+            values, in the order of the rows.
     """
 
     url: str
@@ -101,6 +104,7 @@ class ImageFolder(MediaFolder):
     images: str = IMAGES
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
 
     _content = "image"
 

@@ -31,7 +31,7 @@ from ....schemas.splits import FOLDERS
 from ..arrow.values import shown_classes
 from ..python_values import Lists, wire_arrays, wire_lists
 from .side_tables import LABEL as LABEL
-from .side_tables import LabelTable, TableRows, UnlabelledError, is_table
+from .side_tables import LabelTable, RowsOf, TableRows, UnlabelledError, is_table
 
 Unlisted = Literal["reject", "skip"]
 """What becomes of a file without a row in the table."""
@@ -80,6 +80,7 @@ class FileLabels:
         label: The field or column to predict, whose texts are classes; None for none.
         unlisted: Whether files without a row in the table are rejected or skipped.
         one_hot: Columns of the table, one of which is 1 in each row and names its class.
+        rows: Whether a file has one row in the table, or lists of the values of several.
         by_folder: Whether class folders have labels, without ``pattern`` and ``table``.
         record: What a record is, for messages: a file, or a clip.
     """
@@ -92,6 +93,7 @@ class FileLabels:
     label: str | None = LABEL
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
     by_folder: bool = True
     record: str = "file"
 
@@ -112,6 +114,8 @@ class FileLabels:
                 )
         if self.unlisted == "skip" and self.table is None:
             raise ValueError('unlisted="skip" is for files without a row in table=: give a table')
+        if self.rows == "list" and (self.table is None or self.table.lower().endswith(".json")):
+            raise ValueError('rows="list" is for files with several rows in table=: give a table')
         if self.one_hot and (self.table is None or self.label != LABEL):
             raise ValueError(
                 f"one_hot={self.one_hot!r} names columns of table=, which become the feature "
@@ -147,6 +151,8 @@ class FileLabels:
             settings["unlisted"] = self.unlisted
         if self.one_hot:
             settings["one_hot"] = list(self.one_hot)
+        if self.rows != "one":
+            settings["rows"] = self.rows
         return settings | ({"split_folders": True} if self.split_folders else {})
 
     @property
@@ -254,6 +260,7 @@ class FileLabels:
             image=image,
             label=self.label,
             one_hot=self.one_hot,
+            rows=self.rows,
         )
 
     def _names(self, path: str) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ import reprlib
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,7 @@ from ....schemas.features import (
     features_to_json,
     flatten,
     wire_columns,
+    written,
 )
 from ....schemas.limits import Limits
 from ....schemas.recipe import OpenSource
@@ -78,6 +79,9 @@ from .coco import BOX_CROWD, BOX_LABELS, BOXES, Instances, boxes_with, read_inst
 
 LABEL = "label"
 """The feature of class folders, or of a field or column of this name."""
+RowsOf = Literal["one", "list"]
+"""What a file has of its rows: the values of one, or lists of the values of all."""
+
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
 """Names of the column that names the file."""
 
@@ -132,6 +136,8 @@ class LabelTable:
         label: The column whose strings are classes, if any.
         one_hot: Columns of which one is 1 in each row and the others are 0: instead of them there
             is the feature ``label``, whose classes are their names.
+        rows: Whether the features of a file are the values of its only row, or lists of those of
+            all its rows.
     """
 
     name: str
@@ -140,6 +146,7 @@ class LabelTable:
     image: str | None = None
     label: str | None = LABEL
     one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
 
     def __post_init__(self) -> None:
         """Computes the digest."""
@@ -225,7 +232,19 @@ class LabelTable:
                 f"{', '.join(map(repr, features))}."
             )
         kept = {name: feature for name, feature in features.items() if name not in self.one_hot}
-        return {**kept, LABEL: ClassLabel(self.one_hot)} if self.one_hot else kept
+        if self.one_hot:
+            kept[LABEL] = ClassLabel(self.one_hot)
+        if self.rows == "one":
+            return kept
+        return {name: self._list_of(name, feature) for name, feature in kept.items()}
+
+    def _list_of(self, name: str, feature: Feature) -> Sequence:
+        if not isinstance(feature, Scalar | ClassLabel):
+            raise SchemaError(
+                f'The table {self.name}: {name!r} is {written(feature)}; rows="list" makes lists '
+                "of columns with one value in each row."
+            )
+        return Sequence(dataclasses.replace(feature, optional=False))
 
     def _column_features(self) -> dict[str, Feature]:
         if _suffix(self.name) == _COCO:
@@ -262,6 +281,8 @@ class TableRows:
     keys: Mapping[str, int]
     """Name -> row, or ``SEVERAL``."""
     columns: pa.RecordBatch
+    names: Many[str]
+    """The name of each row."""
     unfit: Mapping[str, str]
     """Name -> why its row is invalid."""
     num_lost: int
@@ -396,12 +417,52 @@ def _read(table: LabelTable, features_json: str) -> TableRows:
     if _suffix(table.name) == _COCO:
         return _read_coco(_instances(table), features)
     read = _read_json if _suffix(table.name) == _JSON_LINES else _read_csv
-    if LABEL not in features or not table.one_hot:
-        return read(table.name, table.load(), features)
     columns: dict[str, Feature] = dict(features)
-    label = columns.pop(LABEL)
-    columns |= {name: Scalar("float32") for name in table.one_hot}
-    return _with_label(read(table.name, table.load(), columns), label, table.one_hot)
+    if table.rows == "list":
+        columns = {name: _item_of(table, name, feature) for name, feature in features.items()}
+    label = columns.pop(LABEL, None) if table.one_hot else None
+    if label is not None:
+        columns |= {name: Scalar("float32") for name in table.one_hot}
+    rows = read(table.name, table.load(), columns)
+    if label is not None:
+        rows = _with_label(rows, label, table.one_hot)
+    return rows if table.rows == "one" else _as_lists(rows, features)
+
+
+def _item_of(table: LabelTable, name: str, feature: Feature) -> Feature:
+    """The feature of a row that is an item of a list; missing values are found later."""
+    if not isinstance(feature, Sequence) or not isinstance(feature.of, Scalar | ClassLabel):
+        raise SchemaError(
+            f'features= declares {name!r} as {written(feature)}; with rows="list", the columns of '
+            f"{table.name} are lists: ss.Sequence(…)."
+        )
+    return dataclasses.replace(feature.of, optional=True)
+
+
+def _as_lists(rows: TableRows, features: Features) -> TableRows:
+    """The rows of each name as one row of lists, in their order."""
+    rows_of: dict[str, list[int]] = {}
+    for row, name in enumerate(rows.names):
+        rows_of.setdefault(name, []).append(row)
+    taken = rows.columns.take(pa.array(itertools.chain.from_iterable(rows_of.values()), pa.int64()))
+    offsets = pa.array([0, *itertools.accumulate(map(len, rows_of.values()))], pa.int64())
+    schema = wire_schema(features)
+    lists = [
+        pa.LargeListArray.from_arrays(offsets, taken.column(field.name)).cast(field.type)
+        for field in schema
+    ]
+    lacking = {
+        rows.names[row]: f"a row of {rows.names[row]!r} has no {column!r}"
+        for column in schema.names
+        for row in np.flatnonzero(rows.columns.column(column).is_null()).tolist()
+    }
+    return dataclasses.replace(
+        rows,
+        keys={name: row for row, name in enumerate(rows_of)},
+        names=list(rows_of),
+        columns=pa.RecordBatch.from_arrays(lists, schema=schema),
+        unfit={**rows.unfit, **lacking},
+    )
 
 
 def _with_label(rows: TableRows, label: Feature, one_hot: tuple[str, ...]) -> TableRows:
@@ -423,8 +484,8 @@ def _with_label(rows: TableRows, label: Feature, one_hot: tuple[str, ...]) -> Ta
     )
     unfit = {
         name: f"the row of {name!r} has several 1, or none, in the columns of one_hot="
-        for name, row in rows.keys.items()
-        if row != SEVERAL and not is_one[row]
+        for name, fits in zip(rows.names, is_one, strict=True)
+        if not fits
     }
     batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
     return dataclasses.replace(rows, columns=batch, unfit={**rows.unfit, **unfit})
@@ -439,7 +500,7 @@ def _read_coco(instances: Instances, features: Features) -> TableRows:
     schema = wire_schema(features)
     return TableRows(
         name=instances.name,
-        keys=_rows_by_name(instances.file_names),
+        **_named(instances.file_names),
         columns=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema),
         unfit={_normal(instances.file_names[image]): message for image, message in unfit.items()},
         num_lost=0,
@@ -466,7 +527,7 @@ def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
     empty = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
     return TableRows(
         name=name,
-        keys=_rows_by_name(texts),
+        **_named(texts),
         columns=kept[0] if kept else empty,
         unfit={},
         num_lost=len(lost),
@@ -558,7 +619,7 @@ def _read_json(name: str, data: bytes, features: Features) -> TableRows:
     good = [number for number in range(len(rows)) if number not in unfit]
     return TableRows(
         name=name,
-        keys=_rows_by_name([keys[number] for number in good]),
+        **_named([keys[number] for number in good]),
         columns=columns,
         unfit={_normal(keys[number]): message for number, message in unfit.items()},
         num_lost=len(lost),
@@ -566,12 +627,13 @@ def _read_json(name: str, data: bytes, features: Features) -> TableRows:
     )
 
 
-def _rows_by_name(names: Many[str]) -> dict[str, int]:
+def _named(texts: Many[str]) -> dict[str, Any]:
+    """The names of rows, and the row of each name."""
+    names = [_normal(text) for text in texts]
     rows: dict[str, int] = {}
     for row, name in enumerate(names):
-        key = _normal(name)
-        rows[key] = SEVERAL if key in rows else row
-    return rows
+        rows[name] = SEVERAL if name in rows else row
+    return {"names": names, "keys": rows}
 
 
 def _normal(name: str) -> str:
