@@ -74,7 +74,8 @@ class _Media:
     def in_classes(self) -> bool:
         """Whether all are in several folders, which may be classes."""
         folders = set(map(self.class_of, self.paths))
-        return "" not in folders and len(folders) > 1
+        has_splits = any(folder.casefold() in _SPLIT_OF for folder in folders)
+        return "" not in folders and len(folders) > 1 and not has_splits
 
     def class_of(self, path: str) -> str:
         """The folder that may be the class of a file; empty if there is none."""
@@ -101,6 +102,12 @@ class _NamedFiles:
     def has_label(self) -> bool:
         """Whether the label is in the table."""
         return self.source.label in self.columns or bool(self.source.one_hot)
+
+    @property
+    def has_named_label(self) -> bool:
+        """Whether the label is more than the only column."""
+        name = self.source.label or ""
+        return self.has_label and (len(self.columns) > 1 or name.casefold() in _LABELS)
 
 
 def find_labelled_files(
@@ -135,9 +142,9 @@ def find_labelled_files(
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
-    labelled = [named for named in complete if named.has_label]
+    labelled = [named for named in complete if named.has_named_label]
     if media.in_classes and label is None and complete:
-        labelled = [named for named in labelled if _has_labels_of_folders(named, media)]
+        labelled = [named for named in complete if _has_labels_of_folders(named, media)]
         if not labelled:
             raise DataError(_say_folders_or_tables(complete, media, opened.shown))
     complete = labelled if media.in_classes else labelled or complete
@@ -149,7 +156,7 @@ def find_labelled_files(
         )
     if complete:
         return _checked(complete[0], media)
-    partial = sorted((named for named in found if named.is_evident), key=_num_named, reverse=True)
+    partial = sorted((named for named in found if named.is_evident), key=_rank)
     if partial and not media.in_classes:
         raise DataError(_say_partial(partial, media, opened.shown))
     return None
@@ -190,10 +197,10 @@ def _named_files(
     if not place.keys:
         return None
     inner = _Place(_common_folder(list(place.keys)), media, rows)
-    if len(inner.keys) == len(place.keys) and not place.split_folders:
+    if len(inner.keys) == len(place.keys):
         place = inner
     split_column = None if place.split_folders else _find_split_column(columns, rows)
-    found = _find_label(columns, rows, split_column)
+    found = _find_label(columns, rows)
     one_hot = () if label or found else _find_one_hot(columns, rows)
     splits = Splits.by_folder() if place.split_folders else None
     if split_column is not None:
@@ -234,17 +241,17 @@ class _Place:
         self.keys = {path: key for path, key in keys.items() if key is not None and num[key] == 1}
 
 
-def _num_named(named: _NamedFiles) -> int:
-    return len(named.named)
+def _rank(named: _NamedFiles) -> tuple[bool, int]:
+    return not named.has_label, -len(named.named)
 
 
 def _common_folder(paths: Sequence[str]) -> str:
     return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
 
 
-def _find_label(columns: Features, rows: TableRows, split_column: str | None) -> str | None:
+def _find_label(columns: Features, rows: TableRows) -> str | None:
     """The column called like a label, or else the only one, if its texts do not mostly differ."""
-    others = [name for name in columns if name != split_column]
+    others = [name for name in columns if name.strip().casefold() not in _SPLIT_COLUMNS]
     called = (name for label in _LABELS for name in others if name.strip().casefold() == label)
     name = next(called, others[0] if len(others) == 1 else None)
     if name is None or not isinstance(columns[name], Scalar | ClassLabel):
@@ -365,24 +372,25 @@ def _say_partial(partial: Sequence[_NamedFiles], media: _Media, shown: str) -> s
 
 
 def _by_split(partial: Sequence[_NamedFiles]) -> list[str]:
-    """The source of the tables of all splits, if they are called so and have no file in common."""
-    by_split = {_split_of(named.source.table or ""): named for named in partial}
-    num_named = len({path for named in partial for path in named.named})
-    is_disjoint = num_named == sum(len(named.named) for named in partial)
-    labels = {named.source.label for named in partial}
-    if None in by_split or not 1 < len(by_split) == len(partial) or not is_disjoint:
+    """The source of the tables called like splits, if there is one for each, of other files."""
+    by_split = {
+        split: of_split
+        for split in FOLDERS
+        if (of_split := [named for named in partial if _split_of(named) == split])
+    }
+    tables = [named for of_split in by_split.values() for named in of_split]
+    num_named = len({path for named in tables for path in named.named})
+    is_disjoint = num_named == sum(len(named.named) for named in tables)
+    labels = {named.source.label for named in tables}
+    if not len(tables) == len(by_split) > 1 or not is_disjoint or len(labels) > 1:
         return []
-    if len(labels) > 1:
-        return []
-    parts = ", ".join(
-        f"{split}={_call(by_split[split].source)}" for split in FOLDERS if split in by_split
-    )
+    parts = ", ".join(f"{split}={_call(named.source)}" for split, (named,) in by_split.items())
     return [f"source=ss.Sources({parts}), splits=ss.Splits.by_folder(),"]
 
 
-def _split_of(table: str) -> str | None:
+def _split_of(named: _NamedFiles) -> str | None:
     """The split that a table is called by, or else its folder."""
-    folder, name = os.path.split(table)
+    folder, name = os.path.split(named.source.table or "")
     for text in (name, os.path.basename(folder)):
         for word in re.split(r"[^a-z]+", text.lower()):
             if word in _SPLIT_OF:
@@ -406,7 +414,11 @@ def _call(source: ImageFolder | AudioFolder) -> str:
 
 def _to_copy(lines: Sequence[str]) -> str:
     listed = "".join(f"\n    {line}" for line in lines)
-    return f"Write a recipe with {'one of these lines' if len(lines) > 1 else 'this line'}:{listed}"
+    label = any("label=None" in line for line in lines)
+    return (
+        f"Write a recipe with {'one of these lines' if len(lines) > 1 else 'this line'}"
+        f"{', and the column to predict instead of label=None' if label else ''}:{listed}"
+    )
 
 
 def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:

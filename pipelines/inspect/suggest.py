@@ -58,6 +58,7 @@ from ...transforms.sources.folders.images import (
     read_sizes,
 )
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
+from ...transforms.sources.folders.side_tables import csv_source
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.json.rows import find_lines
 from ...transforms.sources.json.source import JsonLines
@@ -237,7 +238,9 @@ def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource)
     if source.table is None or not source.table.lower().endswith((".csv", ".tsv")):
         return None
     beside = open_source(source.table, ".")
-    return _Table(Csv(source.table), beside.list(), beside)
+    (file,) = beside.list()
+    table = csv_source(source.table, beside.read(file.path, 0, _SNIFFED_BYTES))
+    return _Table(table, [file], beside)
 
 
 def _look_again(

@@ -106,6 +106,28 @@ def test_texts_that_are_mostly_different_are_no_classes(
     assert suggest_recipe("data").source.label == label
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        "file;label;note\n{};a;x\n",
+        ",file,label\n0,{},a\n",
+        "{},a\n",
+        "image,caption\n{},one\n",
+        "image,A,B\n{},0,1\n",
+        "file,label,note\n{},a,\n",
+    ],
+)
+def test_the_text_of_a_recipe_with_any_table(table: str) -> None:
+    names = [f"{n}.png" for n in range(30)]
+    head, row = table.splitlines()[:-1], table.splitlines()[-1]
+    lines = [row.format(name).replace("a", "ab"[n % 2]) for n, name in enumerate(names)]
+    if "caption" in table:
+        lines = [f"{line}{n}" for n, line in enumerate(lines * 2)]
+    write(*names, labels="\n".join([*head, *lines]) + "\n")
+    Path("recipe.py").write_text(describe_suggestion("data"))
+    assert load_recipe_file(Path("recipe.py")).source == suggest_recipe("data").source
+
+
 def test_esc_50_has_labels_as_numbers_and_texts() -> None:
     names = [f"1-{n}-A-{n % 3}.wav" for n in range(30)]
     header = "filename,fold,target,category,esc10,src_file,take"
@@ -251,6 +273,48 @@ def test_a_table_whose_label_is_unknown_and_folders_that_may_be_classes() -> Non
     source = ss.AudioFolder("data", table="data/meta.csv", label=None, split_folders=True)
     assert table == {"source": source, "splits": splits}
     assert "dx" in describe_suggestion("data", label="dx")
+
+
+def test_a_folder_of_test_files_without_labels() -> None:
+    train, test = [f"a{n}" for n in range(30)], [f"b{n}" for n in range(20)]
+    write(
+        *(f"train/{name}.png" for name in train),
+        *(f"test/{name}.png" for name in test),
+        labels=rows("id,breed", train, breed="pug boxer"),
+        sample_submission=rows("id,pug,boxer", test, pug="0.5", boxer="0.5"),
+    )
+    message, (labelled, other) = refusal()
+    source = ss.ImageFolder("data/train", table="data/labels.csv", label="breed")
+    assert labelled == {"source": source}
+    assert other["source"].url == "data/test"
+    assert "the column to predict instead of label=None" in message
+
+
+def test_a_table_for_each_split_beside_class_folders() -> None:
+    train = [f"Train/{n % 3}/{n}.png" for n in range(30)]
+    test = [f"Test/{n}.png" for n in range(12)]
+    write(
+        *train,
+        *test,
+        *(f"Meta/{n}.png" for n in range(3)),
+        Train=rows("Width,ClassId,Path", [f"4,{n % 3},{name}" for n, name in enumerate(train)]),
+        Test=rows("Width,ClassId,Path", [f"4,{n % 3},{name}" for n, name in enumerate(test)]),
+        Meta=rows("Path,ClassId", [f"Meta/{n}.png,{n}" for n in range(3)]),
+    )
+    _, (both, *_) = refusal()
+    parts = {
+        "train": ss.ImageFolder("data/Train", table="data/Train.csv", label="ClassId"),
+        "test": ss.ImageFolder("data/Test", table="data/Test.csv", label="ClassId"),
+    }
+    assert both == {"source": ss.Sources(**parts), "splits": ss.Splits.by_folder()}
+
+
+def test_two_tables_without_a_label_are_refused() -> None:
+    names = [f"{n}.png" for n in range(20)]
+    attributes = rows("image_id,Bald,Male", names, bald="1 -1", male="-1")
+    write(*names, attributes=attributes, partition=rows("image_id,partition", names, part="0 1"))
+    _, lines = refusal()
+    assert [line["source"].label for line in lines] == [None, None]
 
 
 def test_two_tables_are_refused() -> None:

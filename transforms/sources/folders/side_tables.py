@@ -568,6 +568,11 @@ class _CsvTable:
         return next(found)
 
 
+def csv_source(url: str, head: bytes) -> Csv:
+    """The source of a CSV or TSV table, with the dialect that its beginning has."""
+    return _parse_csv(url, head).source
+
+
 def _parse_csv(name: str, data: bytes) -> _CsvTable:
     dialect = sniff(data[:_SNIFFED_BYTES], default=_DELIMITERS[_suffix(name)])
     data, has_index = _with_named_index(data, dialect.delimiter)
