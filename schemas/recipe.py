@@ -162,6 +162,14 @@ class CountsRows(Protocol):
 
 
 @runtime_checkable
+class SelectsRows(Protocol):
+    """A source that may skip files without a row in its side table."""
+
+    def select_listed(self, selection: Selection, opened: OpenSource) -> Selection:
+        """The selection, without files that are skipped for lack of a row."""
+
+
+@runtime_checkable
 class HasRows(Protocol):
     """A source whose side files, if it has any, are a table with a row for each file.
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
-from .config import check_texts, did_you_mean, quoted
+from .config import check_texts, did_you_mean
 from .errors import RecipeError
+from .features import written
 
 KEY_SPACE = 1 << 64
 """Keys are integers in [0, KEY_SPACE)."""
@@ -23,6 +24,11 @@ KEY_SPACE = 1 << 64
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOLD = re.compile(r"fold\d+")
 _MAX_FOLDS = 100
+_TRAIN = "train"
+_STRATA_AND_GROUPS = (
+    "Splits: stratify_by and group_by exclude each other: a group has one split, so proportions "
+    "per label cannot be exact. Drop one of them."
+)
 
 Assign = Literal["hash", "balanced"]
 
@@ -69,7 +75,8 @@ class Splits:
     assigns up to 100,000 groups by size, to match the fractions as closely as possible; records may
     then move between splits when groups are added or change size. For
     cross-validation, see :meth:`k_fold`. If the data itself says which split a record belongs to,
-    see :meth:`by_folder`, :meth:`by_column` and :meth:`by_time`.
+    see :meth:`by_folder`, :meth:`by_column` and :meth:`by_time`; with a fixed test set, these can
+    take a part of train for validation.
 
     A split with a fraction that would get no records is refused, unless ``allow_empty`` is True.
     """
@@ -77,7 +84,7 @@ class Splits:
     names: tuple[str, ...]
     """The split names, in the order given."""
     fractions: tuple[tuple[str, float], ...]
-    """Name and fraction of each split; () if splits are not made by fractions."""
+    """Name and fraction of each split; by folder or column, of those that take some of train."""
     stratify_by: str | None
     group_by: str | None
     rule: SplitRule | None
@@ -108,10 +115,7 @@ class Splits:
                 "group_by=."
             )
         if stratify_by is not None and group_by is not None:
-            raise RecipeError(
-                "Splits: stratify_by and group_by exclude each other: a group has one split, so "
-                "proportions per label cannot be exact. Drop one of them."
-            )
+            raise RecipeError(_STRATA_AND_GROUPS)
         _check_fractions(fractions)
         self._set(
             fractions=tuple((k, float(v)) for k, v in fractions.items()),
@@ -174,39 +178,72 @@ class Splits:
         )
 
     @classmethod
-    def by_folder(cls, **folders: str | Sequence[str]) -> Splits:
+    def by_folder(
+        cls,
+        *,
+        stratify_by: str | None = None,
+        group_by: str | None = None,
+        allow_empty: bool = False,
+        **folders: str | Sequence[str] | float,
+    ) -> Splits:
         """Splits by the first folder of a file's path, ignoring case.
 
+        With a fraction, a split gets this share of the records in train's folders:
+        ``Splits.by_folder(train="train", validation=0.1, test="test", stratify_by="label")``.
+
         Args:
-            folders: One or more folders of each split. By default ``train`` or ``training``;
-                ``validation``, ``valid``, ``val`` or ``dev``; ``test`` or ``testing``.
+            stratify_by: With a fraction: as in ``Splits``, of the records in train's folders.
+            group_by: With a fraction: as in ``Splits``, of the records in train's folders.
+            allow_empty: Whether a split with a fraction may have no records.
+            folders: One or more folders of each split, or its fraction of train. By default
+                ``train`` or ``training``; ``validation``, ``valid``, ``val`` or ``dev``; ``test``
+                or ``testing``; but for those with a fraction.
 
         Raises:
-            RecipeError: if a folder belongs to two splits, or a split name is invalid.
+            RecipeError: if a folder belongs to two splits, a fraction or an option cannot be used,
+                or a split name is invalid.
         """
+        values, fractions = _named_and_taken(folders, "by_folder")
         values = {
-            name: tuple(sorted(text.casefold() for text in texts))
-            for name, texts in _texts(folders or FOLDERS, "by_folder").items()
+            name: tuple(sorted(text.casefold() for text in texts)) for name, texts in values.items()
         }
-        _check_disjoint(values)
-        return cls._of(SplitRule(by="folder", values=tuple(values.items())))
+        rule = SplitRule(by="folder", values=tuple(values.items()))
+        return cls._with_taken(
+            rule, fractions, folders, stratify_by=stratify_by, group_by=group_by, empty=allow_empty
+        )
 
     @classmethod
-    def by_column(cls, feature: str, **values: str | Sequence[str]) -> Splits:
+    def by_column(
+        cls,
+        feature: str,
+        *,
+        stratify_by: str | None = None,
+        group_by: str | None = None,
+        allow_empty: bool = False,
+        **values: str | Sequence[str] | float,
+    ) -> Splits:
         """Splits by a feature: ``Splits.by_column("part", train="a", test=("b", "c"))``.
+
+        With a fraction, a split gets this share of train's records, as in :meth:`by_folder`.
 
         Args:
             feature: Name of a class, string, integer or bool feature of the prepared records.
+            stratify_by: With a fraction: as in ``Splits``, of train's records.
+            group_by: With a fraction: as in ``Splits``, of train's records.
+            allow_empty: Whether a split with a fraction may have no records.
             values: One or more values of each split, as text: those of a class are its names,
-                those of a bool true and false. By default the names that :meth:`by_folder` knows.
+                those of a bool true and false; or its fraction of train. By default the names that
+                :meth:`by_folder` knows.
 
         Raises:
-            RecipeError: if a value belongs to two splits, or a split name is invalid.
+            RecipeError: if a value belongs to two splits, a fraction or an option cannot be used,
+                or a split name is invalid.
         """
-        texts = _texts(values or FOLDERS, "by_column")
-        _check_disjoint(texts)
+        texts, fractions = _named_and_taken(values, "by_column")
         rule = SplitRule(by="column", feature=feature, values=tuple(texts.items()))
-        return cls._of(rule)
+        return cls._with_taken(
+            rule, fractions, values, stratify_by=stratify_by, group_by=group_by, empty=allow_empty
+        )
 
     @classmethod
     def by_time(
@@ -253,25 +290,66 @@ class Splits:
         return cls._of(SplitRule(by="time", feature=feature, ends=ends), names=tuple(splits))
 
     def __repr__(self) -> str:
-        call, given = "Splits", [f"{name}={fraction!r}" for name, fraction in self.fractions]
+        """The call that makes them."""
+        called, values = "Splits", dict[str, Any](self.fractions)
+        options: dict[str, Any] = {"stratify_by": None, "group_by": None, "assign": "hash"}
+        options["allow_empty"] = False
+        given: list[str] = []
         if (rule := self.rule) is not None:
-            call = f"Splits.by_{rule.by}"
-            usual = {name: set(texts) for name, texts in FOLDERS.items()}
-            if {name: set(texts) for name, texts in rule.values} != usual:
-                given += [f"{name}={_shown(texts)}" for name, texts in rule.values]
-            given += [f"{name}={end!r}" for name, end in zip(self.names, rule.ends, strict=False)]
-            given[:0] = [] if rule.feature is None else [quoted(rule.feature)]
-        options = {"stratify_by": None, "group_by": None, "assign": "hash", "allow_empty": False}
-        for name, default in options.items():
-            if (value := getattr(self, name)) != default:
-                shown = quoted(value) if isinstance(value, str) else repr(value)
-                given.append(f"{name}={shown}")
-        return f"{call}({', '.join(given)})"
+            called = f"Splits.by_{rule.by}"
+            given = [] if rule.feature is None else [written(rule.feature)]
+            values |= dict(zip(self.names, rule.ends, strict=False))
+            if not _are_usual(rule.values, besides=values):
+                values |= {
+                    name: texts[0] if len(texts) == 1 else texts for name, texts in rule.values
+                }
+        given += [f"{name}={written(values[name])}" for name in self.names if name in values]
+        given += [
+            f"{name}={written(getattr(self, name))}"
+            for name, default in options.items()
+            if getattr(self, name) != default
+        ]
+        return f"{called}({', '.join(given)})"
 
     @classmethod
-    def _of(cls, rule: SplitRule, *, names: tuple[str, ...] = ()) -> Splits:
+    def _of(cls, rule: SplitRule, *, names: tuple[str, ...]) -> Splits:
         made = cls.__new__(cls)
-        made._set(rule=rule, names=names or tuple(name for name, _ in rule.values))
+        made._set(rule=rule, names=names)
+        return made
+
+    @classmethod
+    def _with_taken(
+        cls,
+        rule: SplitRule,
+        fractions: Mapping[str, float],
+        given: Iterable[str],
+        *,
+        stratify_by: str | None,
+        group_by: str | None,
+        empty: bool,
+    ) -> Splits:
+        """Splits by names, and those that take fractions of train; in the order given, or usual."""
+        options = {"stratify_by": stratify_by, "group_by": group_by}
+        option = next((name for name, value in options.items() if value is not None), None)
+        if option is not None and not fractions:
+            raise RecipeError(
+                f"Splits.by_{rule.by}: {option}= is for splits that take a fraction of train, such "
+                f"as Splits.by_{rule.by}(…, validation=0.1, {option}={written(options[option])}). "
+                f"Add one, or leave {option}= out."
+            )
+        if stratify_by is not None and group_by is not None:
+            raise RecipeError(_STRATA_AND_GROUPS)
+        named = dict(rule.values)
+        order = given if named.keys() <= set(given) else (*FOLDERS, *given)
+        made = cls.__new__(cls)
+        made._set(
+            names=tuple(name for name in dict.fromkeys(order) if name in named.keys() | fractions),
+            fractions=tuple(fractions.items()),
+            stratify_by=stratify_by,
+            group_by=group_by,
+            rule=rule,
+            allow_empty=empty,
+        )
         return made
 
     def _set(
@@ -311,9 +389,36 @@ class Splits:
     def partitioned(self) -> bool:
         """Whether something other than a record's key determines its split.
 
-        Then the split's index is the record's partition, and the order is (split, key, id).
+        Then the split's index is the record's partition, and the order is (split, key, id). Splits
+        that take a fraction of train by the key have no partition of their own.
         """
         return self.group_by is not None or self.rule is not None
+
+    @property
+    def of_train(self) -> Splits | None:
+        """How train and the splits that take fractions of it divide its records; None if none do.
+
+        >>> Splits.by_folder(train="a", validation=0.1, test="b").of_train
+        Splits(train=0.9, validation=0.1, allow_empty=True)
+        """
+        if self.rule is None or self.rule.by == "time" or not self.fractions:
+            return None
+        taken = sum(Fraction(repr(fraction)) for _, fraction in self.fractions)
+        fractions: dict[str, Any] = {_TRAIN: float(1 - taken), **dict(self.fractions)}
+        return Splits(
+            **fractions,
+            stratify_by=self.stratify_by,
+            group_by=self.group_by,
+            allow_empty=True,
+        )
+
+    @property
+    def train_is_divided_by_key(self) -> bool:
+        """Whether keys of records decide which of them other splits take of train.
+
+        These splits are then ranges of the key in train's partition.
+        """
+        return self.of_train is not None and self.group_by is None
 
     @property
     def decided_by_all(self) -> bool:
@@ -429,9 +534,37 @@ def _texts(given: Mapping[str, str | Sequence[str]], what: str) -> dict[str, tup
     return texts
 
 
-def _shown(texts: Sequence[str]) -> str:
-    """One text, or a tuple of several, as code."""
-    return quoted(texts[0]) if len(texts) == 1 else f"({', '.join(map(quoted, texts))})"
+def _named_and_taken(
+    given: Mapping[str, str | Sequence[str] | float], what: str
+) -> tuple[dict[str, tuple[str, ...]], dict[str, float]]:
+    """The texts of splits that have some, and the fractions that others take of train.
+
+    Raises:
+        RecipeError: if a text belongs to two splits, or a value is neither.
+    """
+    if "assign" in given:
+        raise RecipeError(f"Splits.{what}: assign= is not an option here. Leave it out.")
+    fractions = {name: value for name, value in given.items() if isinstance(value, float)}
+    named: dict[str, Any] = {name: text for name, text in given.items() if name not in fractions}
+    usual = {name: texts for name, texts in FOLDERS.items() if name not in fractions}
+    texts = _texts(named or usual, what)
+    _check_disjoint(texts)
+    if fractions and _TRAIN not in texts:
+        written_fractions = ", ".join(f"{name}={value}" for name, value in given.items())
+        raise RecipeError(
+            f"Splits.{what}({written_fractions}): a fraction is a part of {_TRAIN}, which is not "
+            f'named here. Name it, such as {_TRAIN}="{_TRAIN}", validation=0.1; or write '
+            "Splits(train=0.9, test=0.1) for fractions of all records."
+        )
+    if fractions:
+        _check_fractions(fractions, is_all=False)
+    return texts, fractions
+
+
+def _are_usual(values: Sequence[tuple[str, tuple[str, ...]]], *, besides: Iterable[str]) -> bool:
+    """Whether each split has the texts that it has by default."""
+    usual = {name: set(texts) for name, texts in FOLDERS.items() if name not in besides}
+    return {name: set(texts) for name, texts in values} == usual
 
 
 def _check_disjoint(values: Mapping[str, tuple[str, ...]]) -> None:

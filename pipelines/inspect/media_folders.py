@@ -320,7 +320,9 @@ class _Folders:
         if split:
             assert splits is not None
             said = _splits_of(self._names(split)).items()
-            values = {name: [folder for folder, of in said if of == name] for name in splits.names}
+            values: dict[str, Any] = {
+                name: [folder for folder, of in said if of == name] for name in splits.names
+            }
             splits = Splits.by_column(SPLIT, **values)
         return Reading(self._source(pattern="/".join([*parts, "*"])), splits, means)
 
@@ -485,11 +487,11 @@ def _by_folder(folders: Iterable[str]) -> Splits:
     values: dict[str, list[str]] = {}
     for name, split in _splits_of(folders).items():
         values.setdefault(split or name, []).append(name)
-    usual = {name: values[name] for name in FOLDERS if name in values}
+    usual: dict[str, Any] = {name: values[name] for name in FOLDERS if name in values}
     known = all(f.casefold() in FOLDERS[name] for name, found in usual.items() for f in found)
     if known and len(usual) == len(FOLDERS):
         return Splits.by_folder()
-    return Splits.by_folder(**{name: found for name, found in usual.items()})
+    return Splits.by_folder(**usual)
 
 
 def _are_samples(stems: Mapping[str, set[str]]) -> bool:

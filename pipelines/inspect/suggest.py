@@ -52,8 +52,8 @@ from ...transforms.sources.folders.bystanders import IMAGES, SOUNDS
 from ...transforms.sources.folders.clips import ClipFolder
 from ...transforms.sources.folders.files import LabelledFolder
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
-from ...transforms.sources.folders.labels import LABEL, looks_like_splits
-from ...transforms.sources.folders.side_tables import LabelTable, is_table
+from ...transforms.sources.folders.labels import LABEL
+from ...transforms.sources.folders.side_tables import csv_source
 from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.json.source import JsonLines
@@ -69,6 +69,7 @@ from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
 from .json_files import check_readings, holds_objects
+from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError, source_text
 from .record_bytes import pixel_sizes, square_image, with_images
@@ -84,10 +85,6 @@ _FALLBACK_RATE = 16_000
 """If no rate has a majority: the rate that most speech models expect."""
 _MIN_FILES_PER_CLASS = 10
 """With fewer files for each class, proportions in splits of a tenth mean nothing."""
-_MIN_NAMED = 0.99
-"""A table is that of a folder's labels if it names at least this share of the files."""
-_MAX_TABLES = 20
-_MAX_TABLE_BYTES = 64 << 20
 _COUNTED_BYTES = 256 << 20
 """Up to this size, ``init`` counts the records of each split."""
 _SMALL_BYTES, _FEW_FILES = 256 << 10, 300
@@ -279,7 +276,9 @@ def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource)
     if source.table is None or not source.table.lower().endswith((".csv", ".tsv")):
         return None
     beside = open_source(source.table, ".")
-    return _Table(Csv(source.table), beside.list(), beside)
+    (file,) = beside.list()
+    table = csv_source(source.table, beside.read(file.path, 0, _SNIFFED_BYTES))
+    return _Table(table, [file], beside)
 
 
 def _of_files(recipe: Recipe) -> bool:
@@ -617,7 +616,7 @@ def _recognize(
     """
     if holds_samples(url, listed):
         return Reading(WebDataset(url))
-    labelled = _find_labelled_files(url, listed, opened, label=label)
+    labelled = find_labelled_files(url, listed, opened, label=label)
     if labelled is not None:
         return labelled
     media = _find_media(url, listed, opened)
@@ -774,107 +773,6 @@ def _is_tiny(feature: ClassLabel, files: Sequence[SourceFile], *, media: bool) -
     return feature.optional or too_few
 
 
-def _find_labelled_files(
-    url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
-) -> Reading | None:
-    """Images or sounds outside class folders, and a table in or beside the folder that has them.
-
-    A table is used only if it has a row for 99 % of the files: more than 1 % of rejects would fail
-    a build. Its label is the column ``label``, or the only column, or else ``label``.
-    """
-    by_kind: dict[type[ImageFolder | AudioFolder], list[str]] = {
-        ImageFolder: [f.path for f in listed if _is_file_of(IMAGES, f)],
-        AudioFolder: [f.path for f in listed if _is_file_of(SOUNDS, f)],
-    }
-    make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
-    of_images = make is ImageFolder
-    tables = [
-        file
-        for file in listed
-        if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
-    ]
-    if len(paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
-        return None
-    splits = Splits.by_folder() if looks_like_splits(paths) else None
-    num_classes = len({path.split("/")[1 if splits else 0] for path in paths if "/" in path})
-    depths = {path.count("/") for path in paths}
-    if min(depths) > (splits is not None) and num_classes > 1:
-        return None  # class folders
-    root = url.rstrip("/") or url
-    near = [file.path for file in tables if _is_moderate(file)][:_MAX_TABLES]
-    inner = "" if splits else os.path.commonpath([os.path.dirname(path) for path in paths])
-    urls = [f"{root}/{path}" for path in near] + _tables_beside(root, of_images=of_images)
-    for below in dict.fromkeys((inner, "")):
-        place = f"{root}/{below}" if below else url
-        names = [path.removeprefix(f"{below}/") for path in paths]
-        found = [
-            (table, columns)
-            for table in urls
-            if (columns := _columns_for(table, names, make, splits, opened, label)) is not None
-        ]
-        if found:
-            table, columns = found[0]
-            plain = [n for n, f in columns.items() if isinstance(f, Scalar | ClassLabel)]
-            only = plain[0] if len(plain) == len(columns) == 1 else None
-            chosen = label or (LABEL if LABEL in columns else only)
-            split_folders = True if splits else None
-            source = make(place, table=table, label=chosen, split_folders=split_folders)
-            return Reading(source, splits, f"labelled by the table {os.path.basename(table)}")
-    return None
-
-
-def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
-    return file.path.lower().endswith(suffixes) and not is_hidden(file.path)
-
-
-def _is_moderate(file: SourceFile) -> bool:
-    """Whether a table is small enough to look at, and in the folder or one below it."""
-    return file.path.count("/") <= 1 and file.num_bytes <= _MAX_TABLE_BYTES
-
-
-def _tables_beside(root: str, *, of_images: bool) -> list[str]:
-    """The tables of moderate size next to a local folder."""
-    if not storage.is_local(root) or "://" in root:
-        return []
-    plain = os.path.normpath(root)
-    last = os.path.basename(plain)
-    outer = os.path.join(plain, os.pardir) if last in ("", ".", "..") else os.path.dirname(plain)
-    try:
-        names = sorted(entry.name for entry in os.scandir(outer or ".") if entry.is_file())
-    except OSError:
-        return []
-    found = [
-        os.path.normpath(os.path.join(outer, name))
-        for name in names
-        if is_table(name, of_images=of_images) and not is_hidden(name)
-    ]
-    return [path for path in found if os.path.getsize(path) <= _MAX_TABLE_BYTES][:_MAX_TABLES]
-
-
-def _columns_for(
-    table: str,
-    paths: Sequence[str],
-    make: type[ImageFolder | AudioFolder],
-    splits: Splits | None,
-    opened: OpenedSource,
-    label: str | None,
-) -> Features | None:
-    """The columns of a table that names these files; None if it does not."""
-    content = "image" if make is ImageFolder else None
-    try:
-        data = opened.read_side(table)
-        read = LabelTable(name=os.path.basename(table), data=data, image=content, label=label)
-        columns = read.features()
-        rows = read.read(columns)
-    except SnapshardError:
-        return None
-    named = sum(
-        rows.key((path, path.partition("/")[2]) if splits else (path,)) is not None
-        for path in paths
-    )
-    return columns if named >= _MIN_NAMED * len(paths) else None
-
-
 def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
     """A CSV source with the first file's delimiter and encoding, with or without a header."""
     first = next((file for file in tables if not file.problem and file.num_bytes), None)
@@ -991,7 +889,7 @@ def _split_arrays(
         every.update(name for arrays in found.values() for name in arrays)
         there.update(found)
     label = "y" if every == {"x", "y"} else None
-    named = {
+    named: dict[str, Any] = {
         split: tuple(text for text in texts if text in there) for split, texts in FOLDERS.items()
     }
     splits = Splits.by_folder(**{split: texts for split, texts in named.items() if texts})

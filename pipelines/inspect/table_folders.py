@@ -88,7 +88,7 @@ def _by_folders(source: Any, paths: Sequence[str], opened: OpenedSource) -> Read
         source = dataclasses.replace(source, url=inner)
     if all(name.lower() in _SPLIT_OF for name in names):
         return Reading(source, Splits.by_folder())
-    by_split = {
+    by_split: dict[str, Any] = {
         split: tuple(name for name in names if splits[name] == split)
         for split in FOLDERS
         if split in splits.values()

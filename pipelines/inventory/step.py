@@ -23,7 +23,7 @@ from ...schemas.errors import DamagedWorkError, DataError, SourceChangedError, S
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
-from ...schemas.recipe import CountsRows, CutsApart, HasRows, Source
+from ...schemas.recipe import CountsRows, CutsApart, HasRows, SelectsRows, Source
 from ...transforms import storage
 from ...transforms.activity import reading, working_on
 from ...transforms.sources.blocks import MIN_CUT_BYTES, cut_spacing, group_blocks
@@ -231,6 +231,8 @@ def _list_part(part: SourcePart, excluded: IdList | None) -> _Listing:
     listed_ns = time.time_ns()
     listed = part.opened.list()
     selection = _select(part.source, listed)
+    if isinstance(part.source, SelectsRows):
+        selection = part.source.select_listed(selection, part.opened)
     if excluded is not None:
         excluded = IdList(part.own_ids(excluded.ids))
     if excluded is not None and not part.source.numbered:

@@ -488,7 +488,7 @@ def refuse_empty_splits(
         by = f", which {splits.group_by!r} keeps together in {groups}"
         if splits.assign == "hash":
             remedy = f'assign="balanced" (undivided groups, by their sizes), {remedy}'
-    elif splits.rule is not None:
+    elif splits.rule is not None and splits.rule.by == "time":
         by = f", divided by the time {splits.rule.feature!r}"
     elif splits.stratify_by is not None:
         by = f", divided within each value of {splits.stratify_by!r}"

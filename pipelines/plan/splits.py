@@ -5,6 +5,7 @@ split's range for the record's stratum.
 
 * hash: partition 0, one stratum, the fixed ranges of :meth:`Splits.key_ranges`;
 * ``group_by``, and splits by folder, column or time: a partition per split, one stratum, all keys;
+* fractions of train: train's partition, and the ranges of a hash or stratified split in it;
 * ``stratify_by``: partition 0, and separate ranges for each stratum, which end where the split has
   its share of the stratum's records.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from hashlib import blake2b
 
@@ -74,74 +76,158 @@ def find_splits(
     Reads keys only of the bins that contain an end. All keys and ranges are below ``stop``; the
     fractions divide the keys below it.
     """
-    num_splits = len(splits.names)
-    partitioned, stratified = splits.partitioned, splits.stratify_by is not None
-    if len(histogram.bin) and histogram.partition.max() >= (num_splits if partitioned else 1):
+    num_partitions = len(splits.names) if splits.partitioned else 1
+    if len(histogram.bin) and histogram.partition.max() >= num_partitions:
         raise ValueError(f"partition {histogram.partition.max()} is not one of these splits")
-    strata = histogram.stratum if stratified else np.zeros_like(histogram.stratum)
+    if not splits.partitioned:
+        return _divide_by_key(histogram, splits=splits, partition=0, reader=reader, stop=stop)
+    contents = _divide_by_partition(histogram, splits=splits, stop=stop)
+    if splits.of_train is None or not splits.train_is_divided_by_key:
+        return contents
+    of_train = _divide_by_key(
+        histogram,
+        splits=splits.of_train,
+        partition=splits.names.index(splits.of_train.names[0]),
+        reader=reader,
+        stop=stop,
+    )
+    by_name = {content.name: content for content in of_train}
+    return tuple(by_name.get(content.name, content) for content in contents)
+
+
+def _divide_by_partition(
+    histogram: KeyHistogram, *, splits: Splits, stop: int
+) -> tuple[SplitContent, ...]:
+    """The content of splits that are partitions."""
+    num_strata = len(histogram.strata) if splits.stratify_by is not None else 1
+    sums = _Sums.of(len(splits.names))
+    sums.add(
+        histogram.partition.astype(np.int64),
+        histogram.bin,
+        histogram.num_records,
+        histogram.num_bytes,
+        histogram.max_bytes,
+    )
+    ranges = [((0, stop),) * num_strata] * len(splits.names)
+    return sums.contents(splits, partitions=range(len(splits.names)), ranges=ranges)
+
+
+def _divide_by_key(
+    histogram: KeyHistogram, *, splits: Splits, partition: int, reader: KeyRowsReader, stop: int
+) -> tuple[SplitContent, ...]:
+    """The ranges and the content of hash or stratified splits of the records of a partition."""
+    inside = histogram.partition == partition
+    stratified = splits.stratify_by is not None
+    bins = histogram.bin[inside]
+    strata = histogram.stratum[inside] if stratified else np.zeros(len(bins), np.int32)
+    counted = (histogram.num_records, histogram.num_bytes, histogram.max_bytes)
     cuts: list[_Cut] = []
-    if partitioned:
-        ends = [[KEY_SPACE] * num_splits]
-        split_of_entry = histogram.partition.astype(np.int64)
-        is_open = np.zeros(len(split_of_entry), np.bool_)
+    if stratified:
+        ends, cuts = _stratified_ends(histogram.strata, strata, bins, counted[0][inside], splits)
     else:
-        if stratified:
-            ends, cuts = _stratified_ends(histogram, splits)
-        else:
-            ends = [[end * stop // KEY_SPACE for _, _, end in splits.key_ranges()]]
-        split_of_entry, is_open = _place_entries(histogram.bin, strata, ends, cuts)
+        ends = [[end * stop // KEY_SPACE for _, _, end in splits.key_ranges()]]
+    split_of_entry, is_open = _place_entries(bins, strata, ends, cuts)
 
-    count, size, largest = (np.zeros((num_splits, NUM_KEY_BINS), np.int64) for _ in range(3))
+    sums = _Sums.of(len(splits.names))
     whole = ~is_open
-    cell = (split_of_entry[whole], histogram.bin[whole])
-    np.add.at(count, cell, histogram.num_records[whole])
-    np.add.at(size, cell, histogram.num_bytes[whole])
-    np.maximum.at(largest, cell, histogram.max_bytes[whole])
-
-    open_cells = np.unique(strata[is_open].astype(np.int64) * NUM_KEY_BINS + histogram.bin[is_open])
-    for rows in reader.batches({(0, int(bin_)) for bin_ in histogram.bin[is_open]}):
+    sums.add(split_of_entry[whole], bins[whole], *(column[inside][whole] for column in counted))
+    open_cells = np.unique(strata[is_open].astype(np.int64) * NUM_KEY_BINS + bins[is_open])
+    for rows in reader.batches({(partition, int(bin_)) for bin_ in bins[is_open]}):
         rows = _rows_of_cells(rows, open_cells)
         _resolve(cuts, rows, ends)
-        cell = (_split_of_rows(rows, ends), rows.bins)
-        np.add.at(count, cell, 1)
-        np.add.at(size, cell, rows.num_bytes)
-        np.maximum.at(largest, cell, rows.num_bytes)
+        ones = np.ones(len(rows.keys), np.int64)
+        sums.add(_split_of_rows(rows, ends), rows.bins, ones, rows.num_bytes, rows.num_bytes)
 
     ends = [[min(end, stop) for end in stops] for stops in ends]
-    starts = [[0] * num_splits if partitioned else [0, *stops[:-1]] for stops in ends]
-    return tuple(
-        SplitContent(
-            name=name,
-            partition=i if partitioned else 0,
-            ranges=tuple((a[i], b[i]) for a, b in zip(starts, ends, strict=True)),
-            bins=np.arange(NUM_KEY_BINS),
-            num_records=count[i],
-            num_bytes=size[i],
-            max_bytes=largest[i],
+    starts = [[0, *stops[:-1]] for stops in ends]
+    ranges = [
+        tuple((a[i], b[i]) for a, b in zip(starts, ends, strict=True))
+        for i in range(len(splits.names))
+    ]
+    return sums.contents(splits, partitions=[partition] * len(splits.names), ranges=ranges)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sums:
+    """Sums over records, by split and bin: int64[splits, 4,096]."""
+
+    num_records: Ints
+    num_bytes: Ints
+    max_bytes: Ints
+
+    @classmethod
+    def of(cls, num_splits: int) -> _Sums:
+        """No records."""
+        return cls(*(np.zeros((num_splits, NUM_KEY_BINS), np.int64) for _ in range(3)))
+
+    def add(
+        self,
+        splits: Ints,
+        bins: npt.NDArray[np.int32],
+        num_records: Ints,
+        num_bytes: Ints,
+        max_bytes: Ints,
+    ) -> None:
+        """Adds records, or entries of a histogram."""
+        cell = (splits, bins)
+        np.add.at(self.num_records, cell, num_records)
+        np.add.at(self.num_bytes, cell, num_bytes)
+        np.maximum.at(self.max_bytes, cell, max_bytes)
+
+    def contents(
+        self,
+        splits: Splits,
+        *,
+        partitions: Sequence[int],
+        ranges: Sequence[tuple[tuple[int, int], ...]],
+    ) -> tuple[SplitContent, ...]:
+        """The splits with these sums; partitions and ranges are in the order of the splits."""
+        return tuple(
+            SplitContent(
+                name=name,
+                partition=partitions[i],
+                ranges=ranges[i],
+                bins=np.arange(NUM_KEY_BINS),
+                num_records=self.num_records[i],
+                num_bytes=self.num_bytes[i],
+                max_bytes=self.max_bytes[i],
+            )
+            for i, name in enumerate(splits.names)
         )
-        for i, name in enumerate(splits.names)
-    )
 
 
-def _stratified_ends(histogram: KeyHistogram, splits: Splits) -> tuple[list[list[int]], list[_Cut]]:
+def _stratified_ends(
+    names: Sequence[str],
+    strata: npt.NDArray[np.int32],
+    bins: npt.NDArray[np.int32],
+    num_records: Ints,
+    splits: Splits,
+) -> tuple[list[list[int]], list[_Cut]]:
     """The ends [stratum][split], and the cuts that are still to be resolved.
 
     If a cut is inside a bin, the end is that bin's start for now, which is correct for the rows of
     all other bins.
+
+    Args:
+        names: The names of the strata.
+        strata: Each entry's index into these, ascending: int32[n].
+        bins: Each entry's bin, ascending in a stratum: int32[n].
+        num_records: Each entry's number of records: int64[n].
+        splits: Stratified splits.
     """
-    edges = np.searchsorted(histogram.stratum, np.arange(len(histogram.strata) + 1))
+    edges = np.searchsorted(strata, np.arange(len(names) + 1))
     ends, cuts = [], []
-    for stratum, name in enumerate(histogram.strata):
+    for stratum, name in enumerate(names):
         entries = slice(edges[stratum], edges[stratum + 1])
-        bins, cumulative = histogram.bin[entries], np.cumsum(histogram.num_records[entries])
-        total = int(cumulative[-1])
+        bins_of_stratum, cumulative = bins[entries], np.cumsum(num_records[entries])
+        total = int(num_records[entries].sum())
         stops = []
         for split, before in enumerate(shares(total, splits=splits, stratum=name)):
             if before in (0, total):
                 stops.append(0 if before == 0 else KEY_SPACE)
                 continue
             entry = int(np.searchsorted(cumulative, before))
-            bin_ = int(bins[entry])
+            bin_ = int(bins_of_stratum[entry])
             if cumulative[entry] == before:
                 stops.append((bin_ + 1) << BIN_SHIFT)
                 continue

@@ -25,7 +25,7 @@ from ...transforms.rejects import reject_rows
 from ...transforms.runs.files import run_schema, wire_schema
 from ...transforms.runs.key_histogram import BIN_BITS, FINE_BITS, KeyBins
 from ...transforms.runs.keys import NO_PARTITION, record_keys, split_of_keys
-from ...transforms.runs.partitions import SplitEnds, partition_records
+from ...transforms.runs.partitions import SplitEnds, partition_records, with_divided_train
 from ...transforms.sources.blocks import BLOCK_BYTES
 from ...transforms.storage.opened_source import path_bytes
 
@@ -129,16 +129,20 @@ def split_of_records(
 ) -> tuple[npt.NDArray[np.int16], str]:
     """The split of each record before the last stage, int16[n], and why a record has none.
 
-    All zero if splits are stratified, because only the plan knows those.
+    If splits are stratified, only the plan knows them: all are zero, or train's.
     """
     splits = recipe.splits
-    if splits.partitioned:
-        return partition_records(
-            ids, columns, splits=splits, features=features, seed=recipe.seed, ends=ends
-        )
-    if splits.stratify_by is not None:
-        return np.zeros(len(ids), np.int16), ""
-    return split_of_keys(record_keys(ids, recipe.seed), splits), ""
+    if not splits.partitioned:
+        if splits.stratify_by is not None:
+            return np.zeros(len(ids), np.int16), ""
+        return split_of_keys(record_keys(ids, recipe.seed), splits), ""
+    partitions, message = partition_records(
+        ids, columns, splits=splits, features=features, seed=recipe.seed, ends=ends
+    )
+    if splits.of_train is not None and splits.train_is_divided_by_key and not splits.stratify_by:
+        of_train = split_of_keys(record_keys(ids, recipe.seed), splits.of_train)
+        partitions = with_divided_train(partitions, of_train, splits)
+    return partitions, message
 
 
 def bins_for(splits: Splits, shards: Shards, *, num_units: int) -> KeyBins:
@@ -150,7 +154,8 @@ def bins_for(splits: Splits, shards: Shards, *, num_units: int) -> KeyBins:
     key is read.
 
     The bins depend on the number of units and on the recipe's splits and shards, as does the
-    summary's name. Stratified splits are not cut at bin edges, so they use the coarse bins.
+    summary's name. Stratified splits and fractions of train are not cut at bin edges, so they use
+    the coarse bins.
 
     >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=1_024).bits
     12
@@ -159,7 +164,8 @@ def bins_for(splits: Splits, shards: Shards, *, num_units: int) -> KeyBins:
     >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=1_000_000).bits
     24
     """
-    if num_units <= COARSE_RUNS or splits.stratify_by is not None:
+    at_edges = splits.stratify_by is None and not splits.train_is_divided_by_key
+    if num_units <= COARSE_RUNS or not at_edges:
         return KeyBins()
     ranges = splits.key_ranges() if not splits.partitioned else ()
     share = {name: (stop - start) / (1 << 64) for name, start, stop in ranges}

@@ -186,11 +186,14 @@ def check_stages(
     """
     splits = recipe.splits
     check_rule(splits, features[-1].outputs)
-    name = splits.group_by or (splits.rule.feature if splits.rule is not None else None)
+    of_rule = splits.rule.feature if splits.rule is not None else None
+    deciding = [name for name in (splits.group_by, of_rule) if name is not None]
     for stage, before in zip(stages[1:], features, strict=False):
         assert stage.cross is not None
         stage.cross.check(splits)
-        if name is not None and name not in before.outputs:
+        for name in deciding:
+            if name in before.outputs:
+                continue
             raise RecipeError(
                 f"prepare: {stage.cross!r} comes before the feature {name!r}, which determines "
                 "the splits, and must not mix records of different splits. Make the feature first."

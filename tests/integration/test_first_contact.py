@@ -489,10 +489,19 @@ def test_a_table_beside_the_folder_that_names_no_file_is_not_used() -> None:
     assert suggested("photos")[0].source == ss.ImageFolder("photos", label=None)
 
 
-def test_class_folders_come_before_a_table() -> None:
+@pytest.mark.parametrize("num_named", [30, 59])
+def test_a_table_that_names_only_some_files_is_refused(num_named: int) -> None:
+    names = write_images("photos")
+    write_table("labels.csv", names[:num_named] + [f"other{n}.png" for n in range(60 - num_named)])
+    with pytest.raises(ss.SnapshardError, match=f"labels.csv names {num_named} of them"):
+        describe_suggestion("photos")
+
+
+def test_class_folders_and_a_table_with_other_labels_are_refused() -> None:
     names = write_images("pets", places=("cat", "dog"))
     write_table("labels.csv", names)
-    assert suggested("pets")[0].source == ss.ImageFolder("pets")
+    with pytest.raises(ss.SnapshardError, match=r"may be classes \('cat', 'dog'\).* labels\.csv"):
+        describe_suggestion("pets")
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

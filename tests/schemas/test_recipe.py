@@ -90,6 +90,7 @@ def test_folder_without_a_file_is_the_current_one(tmp_path: Path) -> None:
             ss.Splits(train=0.5, test=0.5, group_by="a", assign="balanced"),
             'Splits(train=0.5, test=0.5, group_by="a", assign="balanced")',
         ),
+        (ss.Splits.by_folder(), "Splits.by_folder()"),
         (ss.Splits.by_folder(train="a"), 'Splits.by_folder(train="a")'),
         (
             ss.Splits.by_column("part", train="a", test=("b", "c")),

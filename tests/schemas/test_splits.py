@@ -1,5 +1,6 @@
 """Splits for cross-validation: their names and fractions, and what is refused."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -62,3 +63,44 @@ def test_folds_are_splits_of_equal_fractions() -> None:
 def test_what_is_refused(arguments: Any, others: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         ss.Splits.k_fold(arguments, **others)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (
+            lambda: ss.Splits.by_folder(stratify_by="label"),
+            r"stratify_by= .* validation=0\.1, strat",
+        ),
+        (lambda: ss.Splits.by_column("a", group_by="b"), "by_column: group_by= is for splits"),
+        (lambda: ss.Splits.by_folder(assign="balanced"), "assign= is not an option"),
+        (
+            lambda: ss.Splits.by_folder(train=0.8, test=0.2),
+            r"write Splits\(train=0\.9, test=0\.1\)",
+        ),
+        (lambda: ss.Splits.by_folder(test="b", validation=0.1), "train, which is not named"),
+        (lambda: ss.Splits.by_folder(validation=1.5), "above 0 and at most 1"),
+        (lambda: ss.Splits.by_folder(a=0.5, b=0.5), "less than 1"),
+        (
+            lambda: ss.Splits.by_folder(validation=0.1, stratify_by="a", group_by="b"),
+            "exclude each other",
+        ),
+    ],
+)
+def test_options_of_named_splits(make: Callable[[], ss.Splits], expected: str) -> None:
+    with pytest.raises(RecipeError, match=expected):
+        make()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Splits.by_folder(validation=0.1)",
+        'Splits.by_folder(train="a", validation=0.1, test="b", stratify_by="label")',
+        'Splits.by_column("part", validation=0.1, dev=0.25, group_by="patient", allow_empty=True)',
+    ],
+)
+def test_fractions_of_train_are_written_as_given(text: str) -> None:
+    splits = eval(text, {"Splits": ss.Splits})
+    assert repr(splits) == text
+    assert splits.names[:2] == ("train", "validation")

@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
+SUFFIXES = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
+"""The usual suffixes of sounds."""
 MAX_SAMPLES = 100_000_000
 """Of all channels together: 400 MB as floats, 35 minutes at 48 kHz, 100 minutes at 16 kHz."""
 MIN_RATE, MAX_RATE = 100, 1_000_000

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+"""The usual suffixes of images."""
 MAX_PIXELS = 178_956_970
 """Pillow's own threshold for a decompression bomb: half a GiB as RGB."""
 

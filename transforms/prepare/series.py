@@ -140,7 +140,8 @@ class Windows(BuiltIn):
         Raises:
             RecipeError: naming the splits that can be used.
         """
-        if not splits.partitioned and len(splits.names) > 1:
+        by_key = not splits.partitioned and len(splits.names) > 1
+        if by_key or splits.train_is_divided_by_key:
             raise RecipeError(
                 "series.windows: windows overlap, so drawing a split for each window would put the "
                 "same rows into several splits. Split by time (ss.Splits.by_time), or by group "

@@ -142,33 +142,79 @@ def partition_records(
     rule = splits.rule
     if splits.decided_by_all and ends is None:
         return np.zeros(columns.num_rows, np.int16), ""
+    if rule is not None and rule.by != "time":
+        named, message = _named_partitions(
+            ids, columns, splits=splits, rule=rule, features=features
+        )
+        if splits.of_train is None or splits.group_by is None:
+            return named, message
+        by_group, missing = _by_group(columns, splits.of_train, features, seed=seed)
+        return with_divided_train(named, by_group, splits), f"{message}; or its {missing}"
     if splits.group_by is not None:
-        groups = columns.column(splits.group_by)
-        # As text: a new class must not move the groups of others by shifting their indices.
-        texts = label_texts(groups, features[splits.group_by])
-        missing = f"feature {splits.group_by!r} is missing; group_by needs it"
-        known = ends if isinstance(ends, GroupSplits) else None
-        return assign_partitions(texts, splits, seed=seed, known=known), missing
+        return _by_group(columns, splits, features, seed=seed, ends=ends)
     if rule is None:
         return np.zeros(columns.num_rows, np.int16), ""
-    if rule.by == "folder":
-        folders = [path.partition("/")[0].casefold() if "/" in path else "" for path in ids]
-        return _named(folders, rule), f"its first folder names none of the splits: {_words(rule)}"
     assert rule.feature is not None
-    column, feature = columns.column(rule.feature), features[rule.feature]
-    if rule.by == "column":
-        texts = label_texts(column, feature).dictionary_encode(null_encoding="encode")
-        of_text = _named(
-            texts.dictionary.to_pylist(), rule, _stored_bool if _is_bool(feature) else str
-        )
-        return of_text[texts.indices.to_numpy()], (
-            f"feature {rule.feature!r} names none of the splits: {_words(rule)}"
-        )
+    column = columns.column(rule.feature)
     values = column.fill_null(0).to_numpy()
     assert isinstance(ends, tuple)
     numbers = np.searchsorted(np.array(ends, np.int64), values, side="right").astype(np.int16)
     numbers[column.is_null().to_numpy(zero_copy_only=False)] = NO_PARTITION
     return numbers, f"feature {rule.feature!r} is missing; splits by time need it"
+
+
+def with_divided_train(partitions: Partitions, of_train: Partitions, splits: Splits) -> Partitions:
+    """The splits of records, of which those in train may be in one that takes a fraction of it.
+
+    Args:
+        partitions: int16[n].
+        of_train: int16[n], indices into the names of ``splits.of_train``.
+        splits: Splits of which some take fractions of train.
+    """
+    assert splits.of_train is not None
+    index = [splits.names.index(name) for name in splits.of_train.names]
+    # The last entry is for NO_PARTITION.
+    divided = np.array([*index, NO_PARTITION], np.int16)[of_train]
+    return np.where(partitions == index[0], divided, partitions)
+
+
+def _by_group(
+    columns: pa.RecordBatch,
+    splits: Splits,
+    features: Features,
+    *,
+    seed: int,
+    ends: SplitEnds | None = None,
+) -> tuple[Partitions, str]:
+    assert splits.group_by is not None
+    groups = columns.column(splits.group_by)
+    # As text: a new class must not move the groups of others by shifting their indices.
+    texts = label_texts(groups, features[splits.group_by])
+    missing = f"feature {splits.group_by!r} is missing; group_by needs it"
+    known = ends if isinstance(ends, GroupSplits) else None
+    return assign_partitions(texts, splits, seed=seed, known=known), missing
+
+
+def _named_partitions(
+    ids: Sequence[str],
+    columns: pa.RecordBatch,
+    *,
+    splits: Splits,
+    rule: SplitRule,
+    features: Features,
+) -> tuple[Partitions, str]:
+    """The splits that folders or a column name."""
+    if rule.by == "folder":
+        folders = [path.partition("/")[0].casefold() if "/" in path else "" for path in ids]
+        message = f"its first folder names none of the splits: {_words(rule)}"
+        return _named(folders, splits, rule), message
+    assert rule.feature is not None
+    column, feature = columns.column(rule.feature), features[rule.feature]
+    texts = label_texts(column, feature).dictionary_encode(null_encoding="encode")
+    stored = _stored_bool if _is_bool(feature) else str
+    of_text = _named(texts.dictionary.to_pylist(), splits, rule, stored)
+    message = f"feature {rule.feature!r} names none of the splits: {_words(rule)}"
+    return of_text[texts.indices.to_numpy()], message
 
 
 _BOOLS = {"true": "1", "false": "0"}
@@ -200,11 +246,14 @@ def _stored_bool(text: str) -> str:
 
 
 def _named(
-    texts: Sequence[str | None], rule: SplitRule, stored: Callable[[str], str] = str
+    texts: Sequence[str | None],
+    splits: Splits,
+    rule: SplitRule,
+    stored: Callable[[str], str] = str,
 ) -> Partitions:
     """The split that each text names; names of folders may be other than UTF-8."""
     codes: dict[str | None, int] = {
-        stored(text): index for index, (_, values) in enumerate(rule.values) for text in values
+        stored(text): splits.names.index(name) for name, values in rule.values for text in values
     }
     return np.array([codes.get(text, NO_PARTITION) for text in texts], np.int16)
 

@@ -209,9 +209,12 @@ def test_declared_features_of_a_pattern() -> None:
         ({"pattern": "{image}.jpg"}, "content"),
         ({"pattern": "{a}", "table": "b.csv"}, "mutually exclusive"),
         ({"table": "labels.xlsx"}, r"\.csv"),
+        ({"unlisted": "skip"}, "give a table"),
+        ({"one_hot": ("a", "b")}, "give a table"),
+        ({"one_hot": ("a", "b"), "table": "t.csv", "label": "c"}, "no other label="),
     ],
 )
-def test_arguments_that_cannot_be_meant(arguments: dict[str, str], expected: str) -> None:
+def test_arguments_that_cannot_be_meant(arguments: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         labels(**arguments)
 
@@ -275,6 +278,149 @@ def test_names_in_a_table_may_lack_folder_and_suffix() -> None:
     paths = ["deep/a.jpg", "deep/er/b.jpg"]
     features = infer(made, *paths, table=table)
     assert read(made, features, *paths, table=table) == [{"label": 0}, {"label": 1}]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("3.png", "/home/me/data/images/3.png"),
+        ("deep/3.png", "/home/me/deep/3.png"),
+        ("3.png", r"C:\Users\me\images\3.png"),
+        ("3.png", "gs://bucket/images/3.png"),
+        ("3.png", "3.jpg"),
+        ("deep/3.png", " DEEP/3 "),
+        ("3.PNG", "3.png"),
+        ("cafe\u0301.jpg", "caf\u00e9.jpg"),
+        ("img.0001.png", "/far/img.0001"),
+        ("deep/3.png", "../deep/3.png"),
+    ],
+)
+def test_names_match_as_people_write_them(path: str, name: str) -> None:
+    table = f"file,label\n{name},cat\n/far/4.png,dog\n".encode()
+    made = labels(table="labels.csv")
+    features = infer(made, path, table=table)
+    assert read(made, features, path, table=table) == [{"label": 0}]
+    assert made.num_unused_rows(files(path), _opened(made, table=table)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a/3.png", "b/3.png"),
+        ("a/3.png", "/far/b/3.png"),
+        ("3.png", "13.png"),
+        ("img.0001.png", "img.0002"),
+    ],
+)
+def test_names_that_contradict_do_not_match(path: str, name: str) -> None:
+    table = f"file,label\n{name},cat\n4.png,dog\n".encode()
+    made = labels(table="labels.csv")
+    features = infer(made, "4.png", table=table)
+    (row,) = read(made, features, path, table=table)
+    assert row["reason"] == "no row in the table"
+
+
+def test_the_longest_end_of_a_name_counts_and_must_be_unique() -> None:
+    table = b"file,label\n/x/a/1.png,cat\n/x/b/1.png,dog\n"
+    made = labels(table="labels.csv")
+    features = infer(made, "a/1.png", "b/1.png", table=table)
+    paths = ["a/1.png", "b/1.png", "1.png"]
+    a, b, bare = read(made, features, *paths, table=table)
+    assert (a, b) == ({"label": 0}, {"label": 1})
+    assert bare["reason"] == "several rows in the table"
+    assert "'x/a/1.png', 'x/b/1.png'" in bare["message"]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("file;label\na.jpg;cat\nb.jpg;dog\n", "label"),
+        ("\ufefffile\tlabel\r\na.jpg\tcat\r\nb.jpg\tdog\r\n", "label"),
+        (",file,label\n7,a.jpg,cat\n3,b.jpg,dog\n", "label"),
+        ('"","picture","label"\n"1","a.jpg","cat"\n"2","b.jpg","dog"\n', "label"),
+        (",label\na.jpg,cat\nb.jpg,dog\n", "label"),
+        ("label,Image Path\ncat,a.jpg\ndog,b.jpg\n", "label"),
+        ("label,image_id\ncat,a\ndog,b\n", "label"),
+        ("a.jpg,cat\nb.jpg,dog\n", "column_1"),
+        ("cat|a.jpg\ndog|b.jpg\n", "column_0"),
+    ],
+)
+def test_the_form_of_a_table_is_found(table: str, column: str) -> None:
+    made = labels(table="labels.csv", label=column)
+    features = infer(made, "a.jpg", "b.jpg", table=table.encode())
+    assert features == {column: ClassLabel(("cat", "dog"))}
+    rows = read(made, features, "a.jpg", "b.jpg", table=table.encode())
+    assert rows == [{column: 0}, {column: 1}]
+
+
+def test_a_table_without_a_header_may_name_files_without_suffix() -> None:
+    table = "LJ01-01|first\nLJ01-02|second\n".encode("cp1252")
+    made = labels(table="metadata.csv", label=None)
+    features = infer(made, "LJ01-01.wav", "LJ01-02.wav", table=table)
+    assert read(made, features, "LJ01-01.wav", table=table) == [{"column_1": b"first"}]
+
+
+@pytest.mark.parametrize("end", ["csv", "jsonl"])
+def test_several_rows_of_a_file_are_lists(end: str) -> None:
+    made = labels(table=f"t.{end}", rows="list")
+    rows = [
+        ("a", "x", 1, "cat"),
+        ("b", "y", 2, "dog"),
+        ("/far/a", "z", 3, "dog"),
+        ("a", "w", 4, "dog"),
+    ]
+    fields = ("file", "text", "n", "label")
+    table = jsonl(*(dict(zip(fields, row, strict=True)) for row in rows))
+    if end == "csv":
+        lines = [",".join(map(str, row)) for row in (fields, *rows)]
+        table = "\n".join(lines).encode() + b"\nc,,5,cat\n"
+    features = infer(made, "a.jpg", "b.jpg", table=table)
+    assert features == {
+        "text": Sequence(Scalar("string")),
+        "n": Sequence(Scalar("int64")),
+        "label": Sequence(ClassLabel(("cat", "dog"))),
+    }
+    a, b, c = read(made, features, "a.jpg", "b.jpg", "c.jpg", table=table)
+    assert a == {"text": [b"x", b"w"], "n": [1, 4], "label": [0, 1]}
+    assert b == {"text": [b"y"], "n": [2], "label": [1]}
+    assert c["reason"] == ("unfit" if end == "csv" else "no") + " row in the table"
+    assert made.num_unused_rows(files("a.jpg", "b.jpg"), _opened(made, table=table)) >= 1
+
+
+@pytest.mark.parametrize("end", ["csv", "jsonl"])
+def test_one_hot_columns_are_the_label(end: str) -> None:
+    made = labels(table=f"labels.{end}", one_hot=("nv", "mel"))
+    table = b"image,age,nv,mel\na,5,0.0,1.0\nb,6,1,0\nc,7,1,1\nd,8,0,0\ne,9,0,0.5\n"
+    if end == "jsonl":
+        rows = [("a", 5, 0, 1), ("b", 6, 1, 0), ("c", 7, 1, 1), ("d", 8, 0, 0), ("e", 9, 0, 0.5)]
+        table = jsonl(*(dict(zip(("image", "age", "nv", "mel"), row, strict=True)) for row in rows))
+    paths = [f"{letter}.jpg" for letter in "abcde"]
+    features = infer(made, *paths, table=table)
+    assert features == {"age": Scalar("int64"), "label": ClassLabel(("nv", "mel"))}
+    a, b, *others = read(made, features, *paths, table=table)
+    assert (a, b) == ({"age": 5, "label": 1}, {"age": 6, "label": 0})
+    assert {row["reason"] for row in others} == {"unfit row in the table"}
+    assert "several 1, or none" in others[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("image,nv,x", "no column 'mel' of numbers"),
+        ("image,nv,mel,label", "has a column 'label'"),
+    ],
+)
+def test_one_hot_columns_must_be_there(header: str, expected: str) -> None:
+    made = labels(table="labels.csv", one_hot=("nv", "mel"))
+    with pytest.raises(SchemaError, match=expected):
+        infer(made, "a.jpg", table=f"{header}\na{',1' * header.count(',')}\n".encode())
+
+
+def test_a_column_without_a_name_that_is_not_an_index_is_kept() -> None:
+    made = labels(table="labels.csv")
+    table = b",file,label\nx,a.jpg,cat\ny,b.jpg,dog\n"
+    features = infer(made, "a.jpg", table=table)
+    assert features == {"column_0": Scalar("string"), "label": ClassLabel(("cat", "dog"))}
 
 
 def test_a_name_that_stands_for_two_files_is_refused() -> None:

@@ -335,7 +335,14 @@ def test_an_image_bomb_is_rejected_before_it_is_decoded(pictures: Any, tmp_path:
 def test_a_source_is_plain_data() -> None:
     source = ImageFolder("x", max_pixels=5)
     given = {name: value for name, value in dataclasses.asdict(source).items() if value is not None}
-    assert given == {"url": "x", "max_pixels": 5, "label": "label", "images": "images"}
+    defaults = {
+        "label": "label",
+        "images": "images",
+        "unlisted": "reject",
+        "one_hot": (),
+        "rows": "one",
+    }
+    assert given == {"url": "x", "max_pixels": 5, **defaults}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from ...storage.read_files import read_headers
 from ..numpy import read_head
 from ..python_values import Lists, array_feature, wire_arrays, wire_lists
 from .files import MediaFolder, MediaKind
-from .labels import LABEL
+from .labels import LABEL, Unlisted
+from .side_tables import RowsOf
 
 BATCH_BYTES = 8 << 20
 _DTYPES = frozenset(get_args(Dtype)) - {"string"}
@@ -50,6 +51,9 @@ class ArrayFolder(MediaFolder):
         split_folders: Whether the first folder is the split (``train/walk/1.npy``), for use with
             ``ss.Splits.by_folder()``.
         label: The column of ``table`` or field of ``pattern`` to predict; None for none.
+        unlisted: Whether files without a row in ``table`` are rejected or skipped.
+        one_hot: Columns of ``table``, one of which is 1 in each row, as the label.
+        rows: ``"list"``: a file may have several rows in ``table``, as lists.
     """
 
     url: str
@@ -57,6 +61,9 @@ class ArrayFolder(MediaFolder):
     table: str | None = None
     split_folders: bool | None = None
     label: str | None = LABEL
+    unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
 
     _content = "array"
     _suffixes = (".npy",)

@@ -18,7 +18,8 @@ from ...media.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError
 from ...storage.read_files import read_headers as read_media_headers
 from . import bystanders
 from .files import MediaFolder, MediaKind
-from .labels import LABEL
+from .labels import LABEL, Unlisted
+from .side_tables import RowsOf
 
 BATCH_SAMPLES = 16 << 20
 """Maximum samples in a raw batch according to headers: 64 MiB when decoded."""
@@ -47,7 +48,8 @@ class AudioFolder(MediaFolder):
             is a feature: the label a ClassLabel, a field of digits only an int64, others strings.
         table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each file, named in a column
             ``file``, ``file_name``, ``filename`` or ``path``, else in the first column. Other
-            columns are features, the label a ClassLabel. A file without a row is rejected.
+            columns are features, the label a ClassLabel. A file without a row is rejected, or
+            see ``unlisted``.
             Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/yes/1.wav``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
@@ -56,6 +58,12 @@ class AudioFolder(MediaFolder):
         max_samples: Sounds with more samples in all channels are rejected before decoding, which
             would need 4 bytes of memory for each sample. MP3s, whose length is known only after
             decoding, may have 100 million.
+        unlisted: Whether files without a row in ``table`` are rejected, or skipped and counted:
+            ``"skip"`` reads only the labelled part of a folder.
+        one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
+            them there is the feature ``label``, whose classes are their names.
+        rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
+            values, in the order of the rows.
     """
 
     url: str
@@ -64,6 +72,9 @@ class AudioFolder(MediaFolder):
     split_folders: bool | None = None
     label: str | None = LABEL
     max_samples: Annotated[int, pydantic.Field(gt=0, le=MAX_SAMPLES)] = MAX_SAMPLES
+    unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
 
     _content = "audio"
     _suffixes = bystanders.SOUNDS

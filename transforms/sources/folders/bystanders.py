@@ -7,8 +7,9 @@ hold records.
 
 from __future__ import annotations
 
-IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
+from ...media.audio_header import SUFFIXES as SOUNDS
+from ...media.image_header import SUFFIXES as IMAGES
+
 TEXTS = (".md", ".text", ".txt")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
 TABLES = (

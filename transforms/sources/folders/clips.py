@@ -19,7 +19,7 @@ from ....schemas.errors import DataError, Reject
 from ....schemas.features import Feature, Features, Image, frames_of
 from ....schemas.features import Sequence as SequenceFeature
 from ....schemas.recipe import OpenSource
-from ...media.image_header import MAX_PIXELS, UnreadableImageError, rotated_frame
+from ...media.image_header import MAX_PIXELS, SUFFIXES, UnreadableImageError, rotated_frame
 from ...media.tiff import readable_image
 from ...rejects import with_bytes
 from ...runs.files import wire_schema
@@ -27,12 +27,11 @@ from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_ahead
 from .files import LabelledFolder, contents_array, grouped
 from .images import BATCH_PIXELS
-from .labels import LABEL, FileLabels, LabelReader
-from .side_tables import UnlabelledError
+from .labels import LABEL, FileLabels, LabelReader, Unlisted
+from .side_tables import RowsOf, UnlabelledError
 
 FRAMES = "frames"
 """The feature of the clips."""
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 _NUMBER = re.compile(r"([0-9]+)")
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,18})\.[A-Za-z]+")
@@ -67,12 +66,19 @@ class ClipFolder(LabelledFolder):
         table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each clip, named by the path
             or name of its folder in a column ``file``, ``file_name``, ``filename``, ``path`` or
             ``image``, else in the first column. Other columns are features, the label a ClassLabel.
-            A clip without a row is rejected. Relative paths are resolved like ``url``.
+            A clip without a row is rejected (see
+            ``unlisted``). Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/run/jogging_3``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict; its strings become a
             ClassLabel. None for none; there are no class folders then.
         max_pixels: A frame with more pixels rejects its clip.
+        unlisted: Whether clips without a row in ``table`` are rejected, or skipped and counted:
+            ``"skip"`` reads only the labelled part of a folder.
+        one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
+            them there is the feature ``label``, whose classes are their names.
+        rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
+            values, in the order of the rows.
     """
 
     url: str
@@ -81,6 +87,9 @@ class ClipFolder(LabelledFolder):
     split_folders: bool | None = None
     label: str | None = LABEL
     max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
+    unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
 
     _content = FRAMES
 
@@ -323,7 +332,7 @@ def _are_frames(names: Sequence[str]) -> bool:
 def _may_be_image(path: str) -> bool:
     """Whether a file has the suffix of an image, or none."""
     name = path.rpartition("/")[2].lower()
-    return name.endswith(IMAGE_SUFFIXES) or not re.search(r"\.[a-z][a-z0-9]*$", name)
+    return name.endswith(SUFFIXES) or not re.search(r"\.[a-z][a-z0-9]*$", name)
 
 
 def _clip_of(path: str) -> str:
@@ -358,7 +367,7 @@ def frame_key(path: str) -> _FrameKey:
     ['c/f1.jpg', 'c/f2.jpg', 'c/f10.jpg']
     """
     name = path.rpartition("/")[2]
-    if name.lower().endswith(IMAGE_SUFFIXES):
+    if name.lower().endswith(SUFFIXES):
         name = name.rpartition(".")[0]
     texts = _NUMBER.split(name)
     numbers = [int(text) for text in texts[1::2]]

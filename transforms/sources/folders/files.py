@@ -22,12 +22,15 @@ from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
 from ..table_files import select_where
 from .bystanders import why_beside
-from .labels import FileLabels, LabelReader
-from .side_tables import UnlabelledError
+from .labels import FileLabels, LabelReader, Unlisted
+from .side_tables import RowsOf, UnlabelledError
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
 """Maximum records and encoded bytes in a raw batch, which has at least one record."""
+
+UNLISTED = "file without a row in the table"
+"""Why files are skipped with ``unlisted="skip"``."""
 
 _SYSTEM_FILES = {
     name.lower(): name for name in ("Thumbs.db", "ehthumbs.db", "desktop.ini", "Icon\r")
@@ -68,6 +71,9 @@ class LabelledFolder(abc.ABC):
     table: str | None
     split_folders: bool | None
     label: str | None
+    unlisted: Unlisted
+    one_hot: tuple[str, ...]
+    rows: RowsOf
 
     media = True
     numbered = False
@@ -96,6 +102,9 @@ class LabelledFolder(abc.ABC):
             split_folders=self.split_folders,
             label=self.label,
             by_folder=self.label is not None,
+            unlisted=self.unlisted,
+            one_hot=self.one_hot,
+            rows=self.rows,
         )
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
@@ -108,6 +117,16 @@ class LabelledFolder(abc.ABC):
             return _why_skipped(path) or self._why_unfit(path)
 
         return select_where(files, why_skipped)
+
+    def select_listed(self, selection: Selection, opened: OpenSource) -> Selection:
+        """The selection, without files that have no row in the table if these are skipped."""
+        if self.unlisted == "reject":
+            return selection
+        labels = self._labels
+        listed = labels.listed({file.record_id for file in selection.files}, opened)
+        files = tuple(file for file in selection.files if file.record_id in listed)
+        num_skipped = {**selection.num_skipped, UNLISTED: len(selection.files) - len(files)}
+        return Selection(files=files, num_skipped=num_skipped)
 
     def _why_unfit(self, path: str) -> str:
         """Why a file is skipped for its path; empty if it is not."""

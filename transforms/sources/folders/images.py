@@ -28,7 +28,8 @@ from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from . import bystanders
 from .files import MediaFolder, MediaKind
-from .labels import LABEL, FileLabels, compile_pattern
+from .labels import LABEL, FileLabels, Unlisted, compile_pattern
+from .side_tables import RowsOf
 
 BATCH_PIXELS = 48 << 20
 """Maximum pixels in a raw batch: about 144 MiB when decoded."""
@@ -93,6 +94,15 @@ class ImageFolder(MediaFolder):
         pair: Two folders, or patterns, of images that belong together, by the names of their
             features: ``pair={"before": "before", "after": "after"}``. They are told apart as images
             and masks are, and there are no class folders either.
+        masks: The name of the folder of the masks, at any depth; None for none.
+        images: With ``masks``: the name of the folder of the images. Files in neither folder are
+            skipped and counted.
+        unlisted: Whether files without a row in ``table`` are rejected, or skipped and counted:
+            ``"skip"`` reads only the labelled part of a folder.
+        one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
+            them there is the feature ``label``, whose classes are their names.
+        rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
+            values, in the order of the rows.
     """
 
     url: str
@@ -104,6 +114,9 @@ class ImageFolder(MediaFolder):
     masks: str | None = None
     images: str = IMAGES
     pair: Mapping[str, str] | None = None
+    unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
 
     _suffixes = bystanders.IMAGES
 

@@ -20,7 +20,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -31,10 +31,11 @@ from ....schemas.recipe import OpenSource
 from ....schemas.splits import FOLDERS
 from ..arrow.values import shown_classes
 from ..python_values import Lists, wire_arrays, wire_lists
-from .side_tables import LabelTable, TableRows, UnlabelledError, is_table
+from .side_tables import LABEL as LABEL
+from .side_tables import LabelTable, RowsOf, TableRows, UnlabelledError, is_table
 
-LABEL = "label"
-"""The feature of class folders, or of a field or column of this name."""
+Unlisted = Literal["reject", "skip"]
+"""What becomes of a file without a row in the table."""
 
 _NO_NAMES = frozenset(["", ".", ".."])
 """Of folders in a store's keys, which are no classes."""
@@ -78,6 +79,9 @@ class FileLabels:
         split_folders: Whether the first folder is the split. None means no, and refuses class
             folders named like splits.
         label: The field or column to predict, whose texts are classes; None for none.
+        unlisted: Whether files without a row in the table are rejected or skipped.
+        one_hot: Columns of the table, one of which is 1 in each row and names its class.
+        rows: Whether a file has one row in the table, or lists of the values of several.
         by_folder: Whether class folders have labels, without ``pattern`` and ``table``.
         record: What a record is, for messages: a file, or a clip.
     """
@@ -88,6 +92,9 @@ class FileLabels:
     table: str | None = None
     split_folders: bool | None = None
     label: str | None = LABEL
+    unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
     by_folder: bool = True
     record: str = "file"
 
@@ -106,6 +113,15 @@ class FileLabels:
                     f"pattern={self.pattern!r} has a field {self.content!r}, which is the name of "
                     "the file's content. Rename the field"
                 )
+        if self.unlisted == "skip" and self.table is None:
+            raise ValueError('unlisted="skip" is for files without a row in table=: give a table')
+        if self.rows == "list" and (self.table is None or self.table.lower().endswith(".json")):
+            raise ValueError('rows="list" is for files with several rows in table=: give a table')
+        if self.one_hot and (self.table is None or self.label != LABEL):
+            raise ValueError(
+                f"one_hot={self.one_hot!r} names columns of table=, which become the feature "
+                f"{LABEL!r}: give a table, and no other label="
+            )
         if self.label not in (None, LABEL):
             self._check_label(self.label)
         of_images = self.content == "image"
@@ -132,6 +148,12 @@ class FileLabels:
             settings["table"] = _file_name(self.table)
         if self.label != LABEL:
             settings["label"] = self.label
+        if self.unlisted != "reject":
+            settings["unlisted"] = self.unlisted
+        if self.one_hot:
+            settings["one_hot"] = list(self.one_hot)
+        if self.rows != "one":
+            settings["rows"] = self.rows
         return settings | ({"split_folders": True} if self.split_folders else {})
 
     @property
@@ -187,6 +209,15 @@ class FileLabels:
             return 0
         return self._table(opened).num_unused([self._names(file.path) for file in files])
 
+    def listed(self, paths: Iterable[str], opened: OpenSource) -> set[str]:
+        """Those of the paths that the table has a row for.
+
+        Raises:
+            SchemaError: if the table is not valid.
+        """
+        rows = self._table(opened).names()
+        return {path for path in paths if rows.lists(self._names(path))}
+
     def rows_digest(self, paths: Sequence[str], features: Features, opened: OpenSource) -> str:
         """Hash of what the table says of files, read as these features; empty without a table.
 
@@ -229,6 +260,8 @@ class FileLabels:
             sha256=opened.side_digest(self.table),
             image=image,
             label=self.label,
+            one_hot=self.one_hot,
+            rows=self.rows,
         )
 
     def _names(self, path: str) -> tuple[str, ...]:

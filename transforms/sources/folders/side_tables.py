@@ -1,9 +1,15 @@
 """Side tables: features of files, from a CSV, TSV or JSON Lines file, or COCO's JSON (``coco``).
 
-The first existing column of ``file``, ``file_name``, ``filename``, ``path`` and ``image``, else the
-first column, names the file of a row: by its path below the source's root or by its bare name, with
-or without the suffix. Every other column is a feature. CSV and TSV are typed like ``ss.Csv``, JSON
-Lines as follows:
+The first existing column of ``file``, ``file_name``, ``filename``, ``path`` and ``image`` names the
+file of a row. In CSV and TSV without such a column, it is the first one whose first text ends like
+a file (``.jpg``), else the first that is called like one (``image_id``), else the first column. The
+name is the file's path below the source's root, its end, or a path that ends with it, such as an
+absolute one of another computer: as it is written, else without its suffix, in any case and in any
+Unicode form. If it is an end of several, the longest common end counts.
+
+Every other column is a feature. The delimiter, the encoding and the header of CSV and TSV are
+guessed, and an index without a name is left out. They are typed like ``ss.Csv``, JSON Lines as
+follows:
 
 ================================ ===============================================================
 value                            feature
@@ -27,15 +33,19 @@ whether the image was annotated with or without its EXIF orientation applied.
 from __future__ import annotations
 
 import collections
+import csv
 import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
+import re
 import reprlib
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -54,21 +64,43 @@ from ....schemas.features import (
     features_to_json,
     flatten,
     wire_columns,
+    written,
 )
 from ....schemas.limits import Limits
 from ....schemas.recipe import OpenSource
+from ...media.audio_header import SUFFIXES as SOUNDS
+from ...media.image_header import SUFFIXES as IMAGES
 from ...runs.files import wire_schema
+from ..csv.dialect import sniff
 from ..csv.source import Csv
 from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
 from .coco import BOX_CROWD, BOX_LABELS, BOXES, Instances, boxes_with, read_instances
 
+LABEL = "label"
+"""The feature of class folders, or of a field or column of this name."""
+RowsOf = Literal["one", "list"]
+"""What a file has of its rows: the values of one, or lists of the values of all."""
+
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
 """Names of the column that names the file."""
 
+SEVERAL = -1
+"""In place of a row, for a name that several rows have."""
+
+_FILE_COLUMN = re.compile(
+    r"((image|img|picture|photo|audio|sound|wav|clip)s?_?)(files?|file_?names?|file_?paths?|paths?"
+    r"|names?|ids?)|file_?names?|file_?paths?|files?|paths?|images?|imgs?|fname"
+)
+"""Names of columns that name files, in lower case with '_' for blanks."""
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}")
+_INDEX = "column_0"
+"""The name of a first column that has none."""
+_SNIFFED_BYTES = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = ".jsonl"
 _COCO = ".json"
+_SHOWN = 3
 
 _BOX_KEYS = frozenset({"bbox", "label", "crowd"})
 _ROUNDING = 1e-6
@@ -102,13 +134,19 @@ class LabelTable:
         sha256: Of its bytes, hex; computed if it is not given.
         image: The image feature of a JSON Lines column ``boxes``, if any.
         label: The column whose strings are classes, if any.
+        one_hot: Columns of which one is 1 in each row and the others are 0: instead of them there
+            is the feature ``label``, whose classes are their names.
+        rows: Whether the features of a file are the values of its only row, or lists of those of
+            all its rows.
     """
 
     name: str
     data: bytes | Callable[[], bytes] = dataclasses.field(repr=False, compare=False)
     sha256: str = ""
     image: str | None = None
-    label: str | None = "label"
+    label: str | None = LABEL
+    one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
 
     def __post_init__(self) -> None:
         """Computes the digest."""
@@ -160,45 +198,79 @@ class LabelTable:
         """
         return _read(self, json.dumps(features_to_json(features)))
 
+    def names(self) -> TableRows:
+        """The rows as the table's own features, for the names of their files.
+
+        Raises:
+            SchemaError: if it is not a valid table.
+        """
+        return self.read(_features_of(self))
+
     def num_unused(self, paths: Many[tuple[str, ...]]) -> int:
         """The number of names that match none of the files; ``paths`` as in :meth:`infer`.
 
         Raises:
             SchemaError: if it is not a valid table.
         """
-        rows = self.read(_features_of(self))
+        rows = self.names()
         named = {rows.key(names) for names in paths}
         return len((rows.keys.keys() | rows.unfit.keys()) - named) + rows.num_others
 
     def features(self) -> dict[str, Feature]:
-        """The features of its columns.
+        """The features of its columns, of which those of ``one_hot`` are the label.
 
         Raises:
             SchemaError: if it is not a valid table.
         """
+        features = self._column_features()
+        missing = [name for name in self.one_hot if not _is_number(features.get(name))]
+        if missing or (self.one_hot and LABEL in features):
+            wrong = f"no column {missing[0]!r} of numbers" if missing else f"a column {LABEL!r}"
+            raise SchemaError(
+                f"The table {self.name} has {wrong}; one_hot= names columns that are 1 for the "
+                f"class of a file, else 0, and makes {LABEL!r} of them. It has "
+                f"{', '.join(map(repr, features))}."
+            )
+        kept = {name: feature for name, feature in features.items() if name not in self.one_hot}
+        if self.one_hot:
+            kept[LABEL] = ClassLabel(self.one_hot)
+        if self.rows == "one":
+            return kept
+        return {name: self._list_of(name, feature) for name, feature in kept.items()}
+
+    def _list_of(self, name: str, feature: Feature) -> Sequence:
+        if not isinstance(feature, Scalar | ClassLabel):
+            raise SchemaError(
+                f'The table {self.name}: {name!r} is {written(feature)}; rows="list" makes lists '
+                "of columns with one value in each row."
+            )
+        return Sequence(dataclasses.replace(feature, optional=False))
+
+    def _column_features(self) -> dict[str, Feature]:
         if _suffix(self.name) == _COCO:
             assert self.image is not None
             return _instances(self).features(self.image)
         data = self.load()
         if _suffix(self.name) == _JSON_LINES:
             return infer_columns(self.name, data, image=self.image, label=self.label)
-        source = _csv_source(self.name)
-        inferred = self._infer_csv(source, data)
+        table = _parse_csv(self.name, data)
+        inferred = table.infer()
         name = self.label
         label = None if name is None else inferred.get(name)
         if name is not None and isinstance(label, Scalar) and label.dtype in ("string", "bool"):
-            inferred = self._infer_csv(dataclasses.replace(source, label=name), data)
+            inferred = table.infer(label=name)
             named = inferred[name]
             if label.optional and isinstance(named, ClassLabel):
                 inferred[name] = dataclasses.replace(named, optional=True)
-        del inferred[_key_column(list(inferred))]
-        if not inferred:
+        key = table.key_column(inferred)
+        features = {
+            name: feature
+            for name, feature in inferred.items()
+            if name != key and not table.is_index(name, feature)
+        }
+        if not features:
             raise SchemaError(f"The table {self.name} has no columns besides the file names.")
-        return inferred
-
-    def _infer_csv(self, source: Csv, data: bytes) -> dict[str, Feature]:
-        file = SourceFile(path=self.name, num_bytes=len(data), stamp="")
-        return dict(source.infer([file], _Content(data)))
+        return features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -207,8 +279,10 @@ class TableRows:
 
     name: str
     keys: Mapping[str, int]
-    """Name -> row; -1 if several rows have the name."""
+    """Name -> row, or ``SEVERAL``."""
     columns: pa.RecordBatch
+    names: Many[str]
+    """The name of each row."""
     unfit: Mapping[str, str]
     """Name -> why its row is invalid."""
     num_lost: int
@@ -220,14 +294,49 @@ class TableRows:
     """Height and width of each row's image, if the table has them."""
 
     def key(self, names: Many[str]) -> str | None:
-        """The name in the table of a file with these paths; None if it has no row."""
+        """The name in the table of a file with these paths; None if it has no row, or several."""
+        keys = self._keys(names)
+        return keys[0] if len(keys) == 1 else None
+
+    def lists(self, names: Many[str]) -> bool:
+        """Whether there are rows for a file with these paths."""
+        return bool(self._keys(names))
+
+    def _keys(self, names: Many[str]) -> list[str]:
+        """The names in the table that a file with these paths may have."""
         path = names[-1]
         bare = path.rpartition("/")[2]
         stems = [_stem(name) for name in (*names, bare)]
         for name in (*names, bare, *stems):
             if name in self.keys or name in self.unfit:
-                return name
-        return None
+                return [name]
+        folded = [_folded(name) for name in names]
+        for end in folded:
+            if keys := self._keys_by_end(len(end)).get(end):
+                return keys
+        whole = folded[0]
+        ends = (whole[start:] for start in range(1, len(whole)))
+        return next((self._whole_keys[end] for end in ends if end in self._whole_keys), [])
+
+    def _keys_by_end(self, length: int) -> Mapping[tuple[str, ...], list[str]]:
+        """The names in the table by their last parts, as many as ``length``."""
+        if length not in self._ends:
+            self._ends[length] = _grouped(
+                (parts[-length:], key)
+                for parts, keys in self._whole_keys.items()
+                if len(parts) >= length
+                for key in keys
+            )
+        return self._ends[length]
+
+    @functools.cached_property
+    def _ends(self) -> dict[int, Mapping[tuple[str, ...], list[str]]]:
+        return {}
+
+    @functools.cached_property
+    def _whole_keys(self) -> Mapping[tuple[str, ...], list[str]]:
+        """The names in the table by all their parts."""
+        return _grouped((_folded(key), key) for key in dict.fromkeys((*self.keys, *self.unfit)))
 
     def find(self, names: Many[str]) -> int:
         """The row of a file.
@@ -235,20 +344,22 @@ class TableRows:
         Raises:
             UnlabelledError: if there is none, or it is invalid.
         """
-        key = self.key(names)
-        if key is None:
+        keys = self._keys(names)
+        if not keys:
             lost = ""
             if self.num_lost:
                 lost = f" ({self.num_lost:,} of its rows cannot be read: {self.first_lost})"
             raise UnlabelledError(
                 "no row in the table", f"{self.name} has no row for {names[-1]!r}{lost}"
             )
-        if key in self.unfit:
+        key = keys[0]
+        if len(keys) == 1 and key in self.unfit:
             raise UnlabelledError("unfit row in the table", f"{self.name}: {self.unfit[key]}")
-        row = self.keys[key]
-        if row < 0:
+        row = self.keys.get(key, SEVERAL)
+        if len(keys) > 1 or row == SEVERAL:
+            shown = ", ".join(map(repr, keys[:_SHOWN]))
             raise UnlabelledError(
-                "several rows in the table", f"{self.name} has several rows for {key!r}"
+                "several rows in the table", f"{self.name} has several rows for {shown}"
             )
         return row
 
@@ -306,7 +417,82 @@ def _read(table: LabelTable, features_json: str) -> TableRows:
     if _suffix(table.name) == _COCO:
         return _read_coco(_instances(table), features)
     read = _read_json if _suffix(table.name) == _JSON_LINES else _read_csv
-    return read(table.name, table.load(), features)
+    columns: dict[str, Feature] = dict(features)
+    if table.rows == "list":
+        columns = {name: _item_of(table, name, feature) for name, feature in features.items()}
+    label = columns.pop(LABEL, None) if table.one_hot else None
+    if label is not None:
+        columns |= {name: Scalar("float32") for name in table.one_hot}
+    rows = read(table.name, table.load(), columns)
+    if label is not None:
+        rows = _with_label(rows, label, table.one_hot)
+    return rows if table.rows == "one" else _as_lists(rows, features)
+
+
+def _item_of(table: LabelTable, name: str, feature: Feature) -> Feature:
+    """The feature of a row that is an item of a list; missing values are found later."""
+    if not isinstance(feature, Sequence) or not isinstance(feature.of, Scalar | ClassLabel):
+        raise SchemaError(
+            f'features= declares {name!r} as {written(feature)}; with rows="list", the columns of '
+            f"{table.name} are lists: ss.Sequence(…)."
+        )
+    return dataclasses.replace(feature.of, optional=True)
+
+
+def _as_lists(rows: TableRows, features: Features) -> TableRows:
+    """The rows of each name as one row of lists, in their order."""
+    rows_of: dict[str, list[int]] = {}
+    for row, name in enumerate(rows.names):
+        rows_of.setdefault(name, []).append(row)
+    taken = rows.columns.take(pa.array(itertools.chain.from_iterable(rows_of.values()), pa.int64()))
+    offsets = pa.array([0, *itertools.accumulate(map(len, rows_of.values()))], pa.int64())
+    schema = wire_schema(features)
+    lists = [
+        pa.LargeListArray.from_arrays(offsets, taken.column(field.name)).cast(field.type)
+        for field in schema
+    ]
+    lacking = {
+        rows.names[row]: f"a row of {rows.names[row]!r} has no {column!r}"
+        for column in schema.names
+        for row in np.flatnonzero(rows.columns.column(column).is_null()).tolist()
+    }
+    return dataclasses.replace(
+        rows,
+        keys={name: row for row, name in enumerate(rows_of)},
+        names=list(rows_of),
+        columns=pa.RecordBatch.from_arrays(lists, schema=schema),
+        unfit={**rows.unfit, **lacking},
+    )
+
+
+def _with_label(rows: TableRows, label: Feature, one_hot: tuple[str, ...]) -> TableRows:
+    """The rows with the name of the column that is 1 as the label; others are invalid."""
+    if not isinstance(label, ClassLabel) or not set(one_hot) <= set(label.names):
+        raise SchemaError(
+            f"features= declares {LABEL!r} as {label}; expected a ClassLabel of the columns in "
+            f"one_hot=, {', '.join(map(repr, one_hot))}."
+        )
+    values = np.column_stack([rows.columns.column(name).to_numpy() for name in one_hot])
+    is_one = (values == 1).sum(axis=1) == 1
+    is_one &= ((values == 0) | (values == 1)).all(axis=1)
+    codes = np.array([label.names.index(name) for name in one_hot])
+    kept = [name for name in rows.columns.schema.names if name not in one_hot]
+    columns = {name: rows.columns.column(name) for name in kept}
+    columns[LABEL] = pa.array(codes[values.argmax(axis=1)], pa.int64())
+    schema = pa.schema(
+        [*(rows.columns.schema.field(name) for name in kept), wire_schema({LABEL: label}).field(0)]
+    )
+    unfit = {
+        name: f"the row of {name!r} has several 1, or none, in the columns of one_hot="
+        for name, fits in zip(rows.names, is_one, strict=True)
+        if not fits
+    }
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+    return dataclasses.replace(rows, columns=batch, unfit={**rows.unfit, **unfit})
+
+
+def _is_number(feature: Feature | None) -> bool:
+    return isinstance(feature, Scalar) and feature.dtype != "string"
 
 
 def _read_coco(instances: Instances, features: Features) -> TableRows:
@@ -314,7 +500,7 @@ def _read_coco(instances: Instances, features: Features) -> TableRows:
     schema = wire_schema(features)
     return TableRows(
         name=instances.name,
-        keys=_rows_by_name(instances.file_names),
+        **_named(instances.file_names),
         columns=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema),
         unfit={_normal(instances.file_names[image]): message for image, message in unfit.items()},
         num_lost=0,
@@ -325,14 +511,13 @@ def _read_coco(instances: Instances, features: Features) -> TableRows:
 
 
 def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
-    source = _csv_source(name)
-    file = SourceFile(path=name, num_bytes=len(data), stamp="")
-    header = list(source.infer([file], _Content(data)))
-    key_column = _key_column(header)
+    table = _parse_csv(name, data)
+    key_column = table.key_column(table.infer())
     wanted = {**features, key_column: Scalar("string")}
-    block = Block((FileRange(path=name, sha256="", start=0, stop=len(data)),))
+    block = Block((FileRange(path=name, sha256="", start=0, stop=len(table.data)),))
+    content = _Content(table.data)
     try:
-        batches = list(source.read(block, features=wanted, opened=_Content(data), ordered=[0]))
+        batches = list(table.source.read(block, features=wanted, opened=content, ordered=[0]))
     except RecipeError as error:
         raise SchemaError(f"The table {name}: {error}") from None
     columns = pa.Table.from_batches([batch.columns for batch in batches]).combine_chunks()
@@ -342,7 +527,7 @@ def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
     empty = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
     return TableRows(
         name=name,
-        keys=_rows_by_name(texts),
+        **_named(texts),
         columns=kept[0] if kept else empty,
         unfit={},
         num_lost=len(lost),
@@ -350,8 +535,86 @@ def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
     )
 
 
-def _csv_source(name: str) -> Csv:
-    return Csv(name, delimiter=_DELIMITERS[_suffix(name)])
+@dataclasses.dataclass(frozen=True)
+class _CsvTable:
+    """A CSV or TSV table, whose dialect has been guessed."""
+
+    source: Csv
+    data: bytes
+    first_row: Many[str]
+    has_index: bool
+    """Whether the first column has no name."""
+
+    def infer(self, *, label: str | None = None) -> dict[str, Feature]:
+        """The features of all columns."""
+        file = SourceFile(path=self.source.url, num_bytes=len(self.data), stamp="")
+        source = dataclasses.replace(self.source, label=label)
+        return dict(source.infer([file], _Content(self.data)))
+
+    def is_index(self, name: str, feature: Feature) -> bool:
+        """Whether a column only numbers the rows."""
+        return self.has_index and name == _INDEX and getattr(feature, "dtype", "") == "int64"
+
+    def key_column(self, columns: Features) -> str:
+        """The column that names the files."""
+        names = [name for name, feature in columns.items() if not self.is_index(name, feature)]
+        texts = dict(zip(columns, self.first_row, strict=False))
+        found = itertools.chain(
+            (name for name in KEY_COLUMNS if name in columns),
+            (name for name in names if _is_file(texts.get(name, ""))),
+            (name for name in names if _FILE_COLUMN.fullmatch(_plain(name))),
+            names if len(names) > 1 else columns,
+        )
+        return next(found)
+
+
+def csv_source(url: str, head: bytes) -> Csv:
+    """The source of a CSV or TSV table, with the dialect that its beginning has."""
+    return _parse_csv(url, head).source
+
+
+def _parse_csv(name: str, data: bytes) -> _CsvTable:
+    dialect = sniff(data[:_SNIFFED_BYTES], default=_DELIMITERS[_suffix(name)])
+    data, has_index = _with_named_index(data, dialect.delimiter)
+    text = data[:_SNIFFED_BYTES].decode(dialect.encoding, "replace").removeprefix("\ufeff")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=dialect.delimiter)
+    try:
+        rows = list(itertools.islice(filter(None, reader), 2))
+    except csv.Error:
+        rows = []
+    header = has_index or (dialect.header and not _names_a_file(rows))
+    source = Csv(
+        name, delimiter=dialect.delimiter, encoding=dialect.encoding, header=header, label=None
+    )
+    first_row = rows[header] if len(rows) > header else []
+    return _CsvTable(source, data, first_row=first_row, has_index=has_index)
+
+
+def _with_named_index(data: bytes, delimiter: str) -> tuple[bytes, bool]:
+    """The table with a name for its first column, if pandas or R left it without one."""
+    mark = b"\xef\xbb\xbf"
+    content = data.removeprefix(mark)
+    for empty in (b"", b'""'):
+        if content.startswith(empty + delimiter.encode()):
+            return _INDEX.encode() + content.removeprefix(empty), True
+    return data, False
+
+
+def _names_a_file(rows: Many[Many[str]]) -> bool:
+    """Whether the first of two rows names a file, or an id like that of the second."""
+    if rows and any(map(_is_file, rows[0])):
+        return True
+    shapes = [re.sub(r"[0-9]+", "0", row[0].strip()) for row in rows]
+    first = shapes[0] if shapes else ""
+    return shapes == [first, first] and "0" in first and any(map(str.isalpha, first))
+
+
+def _is_file(text: str) -> bool:
+    return text.strip().lower().endswith((*IMAGES, *SOUNDS))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
 def _read_json(name: str, data: bytes, features: Features) -> TableRows:
@@ -361,7 +624,7 @@ def _read_json(name: str, data: bytes, features: Features) -> TableRows:
     good = [number for number in range(len(rows)) if number not in unfit]
     return TableRows(
         name=name,
-        keys=_rows_by_name([keys[number] for number in good]),
+        **_named([keys[number] for number in good]),
         columns=columns,
         unfit={_normal(keys[number]): message for number, message in unfit.items()},
         num_lost=len(lost),
@@ -369,17 +632,35 @@ def _read_json(name: str, data: bytes, features: Features) -> TableRows:
     )
 
 
-def _rows_by_name(names: Many[str]) -> dict[str, int]:
+def _named(texts: Many[str]) -> dict[str, Any]:
+    """The names of rows, and the row of each name."""
+    names = [_normal(text) for text in texts]
     rows: dict[str, int] = {}
     for row, name in enumerate(names):
-        key = _normal(name)
-        rows[key] = -1 if key in rows else row
-    return rows
+        rows[name] = SEVERAL if name in rows else row
+    return {"names": names, "keys": rows}
 
 
 def _normal(name: str) -> str:
     """A name as a path relative to a root."""
     return name.strip().replace("\\", "/").removeprefix("./").lstrip("/")
+
+
+def _folded(name: str) -> tuple[str, ...]:
+    """The parts of a name, without what people write in several ways."""
+    text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+    *folders, bare = [part for part in text.split("/") if part not in ("", ".", "..")] or [text]
+    stem, dot, end = bare.rpartition(".")
+    return (*folders, stem if stem and _SUFFIX.fullmatch(dot + end) else bare)
+
+
+def _grouped(
+    keys: Iterable[tuple[tuple[str, ...], str]],
+) -> dict[tuple[str, ...], list[str]]:
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for parts, key in keys:
+        groups.setdefault(parts, []).append(key)
+    return groups
 
 
 def _key_column(header: Many[str]) -> str:

@@ -15,7 +15,8 @@ from ....schemas.recipe import OpenSource
 from ..text_stream import codec_name, mark_of
 from .bystanders import TEXTS
 from .files import MediaFolder, MediaKind
-from .labels import LABEL
+from .labels import LABEL, Unlisted
+from .side_tables import RowsOf
 
 BATCH_BYTES = 8 << 20
 
@@ -40,6 +41,9 @@ class TextFolder(MediaFolder):
         split_folders: Whether the first folder is the split (``train/pos/1.txt``), for use with
             ``ss.Splits.by_folder()``.
         label: The column of ``table`` or field of ``pattern`` to predict; None for none.
+        unlisted: Whether files without a row in ``table`` are rejected or skipped.
+        one_hot: Columns of ``table``, one of which is 1 in each row, as the label.
+        rows: ``"list"``: a file may have several rows in ``table``, as lists.
         encoding: Python's name of the encoding. Not needed for text that begins with a byte order
             mark.
     """
@@ -49,6 +53,9 @@ class TextFolder(MediaFolder):
     table: str | None = None
     split_folders: bool | None = None
     label: str | None = LABEL
+    unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
     encoding: str = "utf-8"
 
     _content = "text"

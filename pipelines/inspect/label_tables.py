@@ -1,0 +1,442 @@
+"""Recognizes tables that label images or sounds: in their folder, or beside it.
+
+A table that names all files, with one row for each, is theirs. Whatever else is found is refused
+with the sources to choose from: a table that names only some of the files, several rows for a file,
+two tables, or a table with other labels for files in folders that may be classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from ...schemas.blocks import SourceFile
+from ...schemas.errors import DataError, SnapshardError
+from ...schemas.features import ClassLabel, Feature, Features, Scalar, call
+from ...schemas.splits import FOLDERS, Splits
+from ...transforms import storage
+from ...transforms.media.audio_header import SUFFIXES as SOUNDS
+from ...transforms.media.image_header import SUFFIXES as IMAGES
+from ...transforms.sources.folders.audio import AudioFolder
+from ...transforms.sources.folders.images import ImageFolder
+from ...transforms.sources.folders.labels import LABEL, looks_like_splits
+from ...transforms.sources.folders.side_tables import SEVERAL, LabelTable, TableRows, is_table
+from ...transforms.storage.opened_source import OpenedSource, is_hidden
+from .readings import Reading
+
+_MIN_NAMED = 0.99
+"""A table is that of a folder's labels if it names at least this share of the files."""
+_MIN_EVIDENCE = 0.5
+"""A table is about files if it names this share of them, or this share of its rows names one."""
+_MAX_DIFFERENT = 0.5
+"""Texts are classes if at most this share of them is different …"""
+_MAX_CLASSES = 20
+"""… or, in a column called like a label, if there are at most so many different ones."""
+_MAX_TABLES = 20
+_MAX_TABLE_BYTES = 64 << 20
+_SHOWN = 8
+_LABELS = (LABEL, "class", "class_name", "classname", "category", "target", "class_id", "classid")
+"""Names of columns to predict, in lower case; the first one counts."""
+_SPLIT_COLUMNS = frozenset({"split", "set", "fold", "subset", "partition", "usage"})
+_SPLIT_OF = {word: split for split, words in FOLDERS.items() for word in words}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Media:
+    """The images or sounds among files: those of which there are more."""
+
+    make: type[ImageFolder | AudioFolder]
+    root: str
+    paths: Sequence[str]
+    split_folders: bool
+
+    @property
+    def what(self) -> str:
+        """What they are, for messages."""
+        return "images" if self.make is ImageFolder else "sounds"
+
+    @property
+    def in_classes(self) -> bool:
+        """Whether all are in several folders, which may be classes."""
+        folders = set(map(self.class_of, self.paths))
+        has_splits = any(folder.casefold() in _SPLIT_OF for folder in folders)
+        return "" not in folders and len(folders) > 1 and not has_splits
+
+    def class_of(self, path: str) -> str:
+        """The folder that may be the class of a file; empty if there is none."""
+        folders = path.split("/")[self.split_folders : -1]
+        return folders[0] if folders else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _NamedFiles:
+    """A table, and the files in a folder that it names."""
+
+    source: ImageFolder | AudioFolder
+    splits: Splits | None
+    rows: TableRows
+    columns: Features
+    named: Mapping[str, int]
+    """Path below the root -> row, or ``SEVERAL``."""
+    missing: str
+    """The first file in the folder without a row; empty if all have one."""
+    is_evident: bool
+    """Whether so many names match that the table must be about the files."""
+
+    @property
+    def has_label(self) -> bool:
+        """Whether the label is in the table."""
+        return self.source.label in self.columns or bool(self.source.one_hot)
+
+    @property
+    def has_named_label(self) -> bool:
+        """Whether the label is more than the only column."""
+        name = self.source.label or ""
+        return self.has_label and (len(self.columns) > 1 or name.casefold() in _LABELS)
+
+
+def find_labelled_files(
+    url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
+) -> Reading | None:
+    """Images or sounds, and a table in or beside the folder that has them; None without a table.
+
+    A table is used if it has a row for 99 % of the files: more than 1 % of rejects would fail a
+    build. Its label is ``label``, or a column called like one, or else the only column.
+
+    Raises:
+        DataError: if a table names only some of the files, several rows name one, or several tables
+            or folders may have the labels. The message has the sources to choose from.
+    """
+    media = _find_media(url, listed)
+    of_images = media.make is ImageFolder
+    tables = [
+        file
+        for file in listed
+        if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
+    ]
+    if len(media.paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
+        return None
+    near = [file.path for file in tables if _is_moderate(file)][:_MAX_TABLES]
+    urls = [
+        *((f"{media.root}/{path}", path) for path in near),
+        *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
+    ]
+    found = [
+        named
+        for table, path in urls
+        if (named := _named_files(table, path, media, opened, label)) is not None
+    ]
+    complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
+    labelled = [named for named in complete if named.has_named_label]
+    if media.in_classes and label is None and complete:
+        labelled = [named for named in complete if _has_labels_of_folders(named, media)]
+        if not labelled:
+            raise DataError(_say_folders_or_tables(complete, media, opened.shown))
+    complete = labelled if media.in_classes else labelled or complete
+    if len(complete) > 1:
+        tables_there = " and ".join(named.rows.name for named in complete)
+        raise DataError(
+            f"{opened.shown} holds {len(media.paths):,} {media.what}, and {tables_there} each have "
+            f"a row for them. {_to_copy([_line(named) for named in complete])}"
+        )
+    if complete:
+        return _checked(complete[0], media)
+    partial = sorted((named for named in found if named.is_evident), key=_rank)
+    if partial and not media.in_classes:
+        raise DataError(_say_partial(partial, media, opened.shown))
+    return None
+
+
+def _find_media(url: str, listed: Sequence[SourceFile]) -> _Media:
+    by_kind: dict[type[ImageFolder | AudioFolder], list[str]] = {
+        ImageFolder: [file.path for file in listed if _is_file_of(IMAGES, file)],
+        AudioFolder: [file.path for file in listed if _is_file_of(SOUNDS, file)],
+    }
+    make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
+    return _Media(make, url.rstrip("/") or url, paths, looks_like_splits(paths))
+
+
+def _named_files(
+    table: str, table_path: str, media: _Media, opened: OpenedSource, label: str | None
+) -> _NamedFiles | None:
+    """The files that a table names, in the folder where it names most; None if it names none.
+
+    Args:
+        table: The table's URL.
+        table_path: Its path below the root; empty if it is not there.
+        media: All files.
+        opened: The source's root.
+        label: The column to predict, if it is given.
+    """
+    content = "image" if media.make is ImageFolder else None
+    try:
+        data = opened.read_side(table)
+        read = LabelTable(name=os.path.basename(table), data=data, image=content, label=None)
+        columns = read.features()
+        rows = read.read(columns)
+    except SnapshardError:
+        return None
+    folders = dict.fromkeys((_common_folder(media.paths), "", os.path.dirname(table_path)))
+    places = [_Place(folder, media, rows) for folder in folders]
+    place = max(places, key=lambda place: len(place.keys))
+    if not place.keys:
+        return None
+    inner = _Place(_common_folder(list(place.keys)), media, rows)
+    if len(inner.keys) == len(place.keys):
+        place = inner
+    split_column = None if place.split_folders else _find_split_column(columns, rows)
+    found = _find_label(columns, rows)
+    one_hot = () if label or found else _find_one_hot(columns, rows)
+    splits = Splits.by_folder() if place.split_folders else None
+    if split_column is not None:
+        splits = Splits.by_column(split_column, **_values_of_splits(split_column, rows))
+    return _NamedFiles(
+        source=media.make(
+            f"{media.root}/{place.folder}" if place.folder else media.root,
+            table=table,
+            label=label or found or (LABEL if one_hot else None),
+            one_hot=one_hot,
+            split_folders=True if place.split_folders else None,
+            unlisted="reject" if len(place.keys) >= _MIN_NAMED * len(place.paths) else "skip",
+        ),
+        splits=splits,
+        rows=rows,
+        columns=columns,
+        named={path: rows.keys.get(key, SEVERAL) for path, key in place.keys.items()},
+        missing=next((path for path in place.paths if path not in place.keys), ""),
+        is_evident=len(place.keys) >= _MIN_EVIDENCE * min(len(rows.keys), len(place.paths)),
+    )
+
+
+class _Place:
+    """The files in a folder, and their names in a table."""
+
+    def __init__(self, folder: str, media: _Media, rows: TableRows) -> None:
+        start = len(folder) + 1 if folder else 0
+        self.folder = folder
+        self.paths = [path for path in media.paths if path.startswith(f"{folder}/" * bool(folder))]
+        below = [path[start:] for path in self.paths]
+        self.split_folders = looks_like_splits(below)
+        names = [
+            (path, path.partition("/")[2]) if self.split_folders else (path,) for path in below
+        ]
+        keys = dict(zip(self.paths, map(rows.key, names), strict=True))
+        # A name that stands for several files says nothing of any.
+        num = Counter(keys.values())
+        self.keys = {path: key for path, key in keys.items() if key is not None and num[key] == 1}
+
+
+def _rank(named: _NamedFiles) -> tuple[bool, int]:
+    return not named.has_label, -len(named.named)
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+
+
+def _find_label(columns: Features, rows: TableRows) -> str | None:
+    """The column called like a label, or else the only one, if its texts do not mostly differ."""
+    others = [name for name in columns if name.strip().casefold() not in _SPLIT_COLUMNS]
+    called = (name for label in _LABELS for name in others if name.strip().casefold() == label)
+    name = next(called, others[0] if len(others) == 1 else None)
+    if name is None or not isinstance(columns[name], Scalar | ClassLabel):
+        return None
+    num_different = _num_different(columns[name], rows, name)
+    if num_different <= _MAX_DIFFERENT * rows.columns.num_rows:
+        return name
+    return name if name.casefold() in _LABELS and num_different <= _MAX_CLASSES else None
+
+
+def _find_one_hot(columns: Features, rows: TableRows) -> tuple[str, ...]:
+    """The columns of 0 and 1, if exactly one of them is 1 in each row."""
+    values = {
+        name: rows.columns.column(name).to_numpy()
+        for name, feature in columns.items()
+        if feature in (Scalar("float32"), Scalar("int64"), Scalar("bool"))
+    }
+    binary = {name: column for name, column in values.items() if np.isin(column, (0, 1)).all()}
+    is_one_hot = len(binary) > 1 and (np.sum(list(binary.values()), axis=0) == 1).all()
+    return tuple(binary) if is_one_hot else ()
+
+
+def _num_different(feature: Feature, rows: TableRows, name: str) -> int:
+    """The number of different texts of a column; 0 if it has none."""
+    is_text = isinstance(feature, Scalar) and feature.dtype == "string"
+    return pc.count_distinct(rows.columns.column(name)).as_py() if is_text else 0
+
+
+def _find_split_column(columns: Features, rows: TableRows) -> str | None:
+    """The column that is called like one of splits, and has only words of splits."""
+    for name, feature in columns.items():
+        if name.strip().casefold() in _SPLIT_COLUMNS and feature == Scalar("string"):
+            words = {text.casefold() for text in _texts(name, rows)}
+            if len(words) > 1 and words <= _SPLIT_OF.keys():
+                return name
+    return None
+
+
+def _values_of_splits(column: str, rows: TableRows) -> dict[str, Any]:
+    """The texts of a column for each split, in the usual order of splits."""
+    texts = _texts(column, rows)
+    values = {
+        split: [text for text in texts if _SPLIT_OF[text.casefold()] == split] for split in FOLDERS
+    }
+    return {split: of_split for split, of_split in values.items() if of_split}
+
+
+def _texts(column: str, rows: TableRows) -> list[str]:
+    """The different texts of a column, sorted."""
+    texts = pc.unique(rows.columns.column(column)).to_pylist()
+    return sorted(text.decode("utf-8", "replace") for text in texts)
+
+
+def _checked(named: _NamedFiles, media: _Media) -> Reading:
+    """The files of a table that names all of them; several captions of a file are a list.
+
+    Raises:
+        DataError: if it has several rows for more files than may be rejected, and they may mean
+            something else.
+    """
+    several = [path for path, row in named.named.items() if row == SEVERAL]
+    means = f"labelled by the table {named.rows.name}"
+    if len(several) <= (1 - _MIN_NAMED) * len(media.paths):
+        return Reading(named.source, named.splits, means)
+    lists = dataclasses.replace(named.source, rows="list")
+    if list(named.columns.values()) == [Scalar("string")] and not named.has_label:
+        return Reading(lists, named.splits, means)
+    one = media.what.removesuffix("s")
+    raise DataError(
+        f"{named.rows.name} has several rows for {len(several):,} of {len(media.paths):,} "
+        f"{media.what} (first: {several[0]!r}), expected one for each {one}, which is one record. "
+        f"Keep one row for each {one}, or read lists of their values. "
+        f"{_to_copy([_written(lists, None)])}"
+    )
+
+
+def _has_labels_of_folders(named: _NamedFiles, media: _Media) -> bool:
+    """Whether the labels of a table are the names of the files' class folders."""
+    column = named.source.label
+    if column is None or column not in named.columns or named.columns[column] != Scalar("string"):
+        return False
+    texts = named.rows.columns.column(column).to_pylist()
+    return all(
+        row == SEVERAL or texts[row].decode("utf-8", "replace") == media.class_of(path)
+        for path, row in named.named.items()
+    )
+
+
+def _say_folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
+    tables = " and ".join(
+        f"{named.rows.name} (columns {_some(list(named.columns))})" for named in complete
+    )
+    folders = media.make(media.root, split_folders=True if media.split_folders else None)
+    by_folder = Splits.by_folder() if media.split_folders else None
+    lines = [_written(folders, by_folder), *map(_line, complete)]
+    return (
+        f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes "
+        f"({_some(sorted(set(map(media.class_of, media.paths))))}), and other labels may be in "
+        f"{tables}, which has a row for each. {_to_copy(lines)}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = ", …" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+def _say_partial(partial: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
+    tables = "; ".join(
+        f"{named.rows.name} names {len(named.named):,} of them"
+        + (f", and not {named.missing!r}" if named.missing else "")
+        for named in partial
+    )
+    return (
+        f"{shown} holds {len(media.paths):,} {media.what}, and no table has a row for each: "
+        f"{tables}. Add the missing rows, or read only the {media.what} that have one. "
+        f"{_to_copy([*_by_split(partial), *map(_line, partial)])}"
+    )
+
+
+def _by_split(partial: Sequence[_NamedFiles]) -> list[str]:
+    """The source of the tables called like splits, if there is one for each, of other files."""
+    by_split = {
+        split: of_split
+        for split in FOLDERS
+        if (of_split := [named for named in partial if _split_of(named) == split])
+    }
+    tables = [named for of_split in by_split.values() for named in of_split]
+    num_named = len({path for named in tables for path in named.named})
+    is_disjoint = num_named == sum(len(named.named) for named in tables)
+    labels = {named.source.label for named in tables}
+    if not len(tables) == len(by_split) > 1 or not is_disjoint or len(labels) > 1:
+        return []
+    parts = ", ".join(f"{split}={_call(named.source)}" for split, (named,) in by_split.items())
+    return [f"source=ss.Sources({parts}), splits=ss.Splits.by_folder(),"]
+
+
+def _split_of(named: _NamedFiles) -> str | None:
+    """The split that a table is called by, or else its folder."""
+    folder, name = os.path.split(named.source.table or "")
+    for text in (name, os.path.basename(folder)):
+        for word in re.split(r"[^a-z]+", text.lower()):
+            if word in _SPLIT_OF:
+                return _SPLIT_OF[word]
+    return None
+
+
+def _line(named: _NamedFiles) -> str:
+    return _written(named.source, named.splits)
+
+
+def _written(source: ImageFolder | AudioFolder, splits: Splits | None) -> str:
+    """The arguments of a recipe."""
+    ending = f" splits=ss.{splits!r}," if splits is not None else ""
+    return f"source={_call(source)},{ending}"
+
+
+def _call(source: ImageFolder | AudioFolder) -> str:
+    return f"ss.{call(source, type(source).__name__)}"
+
+
+def _to_copy(lines: Sequence[str]) -> str:
+    listed = "".join(f"\n    {line}" for line in lines)
+    label = any("label=None" in line for line in lines)
+    return (
+        f"Write a recipe with {'one of these lines' if len(lines) > 1 else 'this line'}"
+        f"{', and the column to predict instead of label=None' if label else ''}:{listed}"
+    )
+
+
+def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
+    return file.path.lower().endswith(suffixes) and not is_hidden(file.path)
+
+
+def _is_moderate(file: SourceFile) -> bool:
+    """Whether a table is small enough to look at, and in the folder or one below it."""
+    return file.path.count("/") <= 1 and file.num_bytes <= _MAX_TABLE_BYTES
+
+
+def _tables_beside(root: str, *, of_images: bool) -> list[str]:
+    """The tables of moderate size next to a local folder."""
+    if not storage.is_local(root) or "://" in root:
+        return []
+    plain = os.path.normpath(root)
+    last = os.path.basename(plain)
+    outer = os.path.join(plain, os.pardir) if last in ("", ".", "..") else os.path.dirname(plain)
+    try:
+        names = sorted(entry.name for entry in os.scandir(outer or ".") if entry.is_file())
+    except OSError:
+        return []
+    found = [
+        os.path.normpath(os.path.join(outer, name))
+        for name in names
+        if is_table(name, of_images=of_images) and not is_hidden(name)
+    ]
+    return [path for path in found if os.path.getsize(path) <= _MAX_TABLE_BYTES][:_MAX_TABLES]

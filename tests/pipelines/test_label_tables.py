@@ -1,0 +1,336 @@
+"""Tables beside images and sounds: what they name, label and split, or why they are refused."""
+
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image as Pillow
+
+import snapshard as ss
+from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
+from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.schemas.errors import DataError
+from snapshard.transforms.storage.opened_source import open_source
+
+from ..integration.sources.built import build_all
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(*paths: str, **texts: str) -> None:
+    """Writes different images, or sounds, and tables ("train__labels.csv" is in a folder)."""
+    for number, name in enumerate(paths):
+        path = Path("data") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sink = io.BytesIO()
+        if name.endswith(".wav"):
+            soundfile.write(sink, np.full(30, number / 500), 8000, format="WAV")
+        else:
+            Pillow.new("RGB", (4, 3), (number % 256, number // 256, 9)).save(sink, "PNG")
+        path.write_bytes(sink.getvalue())
+    for name, text in texts.items():
+        table = Path("data", *name.removesuffix("_csv").split("__")).with_suffix(".csv")
+        table.parent.mkdir(parents=True, exist_ok=True)
+        table.write_text(text)
+
+
+def rows(header: str, names: Iterable[object], **values: str) -> str:
+    """A table of files; a column's values are the letters of its text in turn."""
+    lines = [
+        ",".join([str(name), *(text.split()[i % len(text.split())] for text in values.values())])
+        for i, name in enumerate(names)
+    ]
+    return "\n".join([header, *lines]) + "\n"
+
+
+def refusal(url: str = "data") -> tuple[str, list[dict[str, Any]]]:
+    """The message, and the arguments of recipes in its lines to copy."""
+    with pytest.raises(DataError) as caught:
+        suggest_recipe(url)
+    message = str(caught.value)
+    lines = [line.strip() for line in message.splitlines() if line.strip().startswith("source=")]
+    return message, [eval(f"dict({line})", {"ss": ss}) for line in lines]
+
+
+@pytest.mark.parametrize("end", ["png", "wav"])
+def test_a_column_of_splits_makes_the_splits(end: str) -> None:
+    names = [f"{n}.{end}" for n in range(60)]
+    table = rows("path,label,Set", names, label="x y", split="TRAIN TRAIN valid TEST")
+    write(*(f"all/{name}" for name in names), labels=table)
+    splits = ss.Splits.by_column("Set", train="TRAIN", validation="valid", test="TEST")
+    make = ss.ImageFolder if end == "png" else ss.AudioFolder
+    recipe = suggest_recipe("data")
+    assert recipe.source == make("data/all", table="data/labels.csv")
+    assert recipe.splits == splits
+    Path("recipe.py").write_text(describe_suggestion("data"))
+    assert load_recipe_file(Path("recipe.py")).splits == splits
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [("split", "train outer"), ("split", "train"), ("part", "train test"), ("fold", "1 2 3")],
+)
+def test_other_columns_are_features(column: str, values: str) -> None:
+    names = [f"{n}.png" for n in range(40)]
+    write(*names, labels=rows(f"file,label,{column}", names, label="a b", column=values))
+    recipe = suggest_recipe("data")
+    assert recipe.splits.fractions
+    assert recipe.source.label == "label"
+
+
+@pytest.mark.parametrize(
+    ("column", "num_different", "label"),
+    [
+        ("caption", 40, None),
+        ("caption", 21, None),
+        ("breed", 20, "breed"),
+        ("label", 20, "label"),
+        ("Label", 2, "Label"),
+        ("label", 40, None),
+    ],
+)
+def test_texts_that_are_mostly_different_are_no_classes(
+    column: str, num_different: int, label: str | None
+) -> None:
+    names = [f"{n}.png" for n in range(40)]
+    texts = " ".join(f"text{n}" for n in range(num_different))
+    write(*names, labels=rows(f"file,{column}", names, texts=texts))
+    assert suggest_recipe("data").source.label == label
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "file;label;note\n{};a;x\n",
+        ",file,label\n0,{},a\n",
+        "{},a\n",
+        "image,caption\n{},one\n",
+        "image,A,B\n{},0,1\n",
+        "file,label,note\n{},a,\n",
+    ],
+)
+def test_the_text_of_a_recipe_with_any_table(table: str) -> None:
+    names = [f"{n}.png" for n in range(30)]
+    head, row = table.splitlines()[:-1], table.splitlines()[-1]
+    lines = [row.format(name).replace("a", "ab"[n % 2]) for n, name in enumerate(names)]
+    if "caption" in table:
+        lines = [f"{line}{n}" for n, line in enumerate(lines * 2)]
+    write(*names, labels="\n".join([*head, *lines]) + "\n")
+    Path("recipe.py").write_text(describe_suggestion("data"))
+    assert load_recipe_file(Path("recipe.py")).source == suggest_recipe("data").source
+
+
+def test_esc_50_has_labels_as_numbers_and_texts() -> None:
+    names = [f"1-{n}-A-{n % 3}.wav" for n in range(30)]
+    header = "filename,fold,target,category,esc10,src_file,take"
+    values = {"t": "0 1 2", "category": "dog cow hen", "e": "True False", "s": "5", "take": "A B"}
+    write(*(f"audio/{n}" for n in names), meta__esc50=rows(header, names, fold="1 2", **values))
+    source = ss.AudioFolder("data/audio", table="data/meta/esc50.csv", label="category")
+    assert suggest_recipe("data").source == source
+
+
+@pytest.mark.parametrize(
+    ("last", "label"), [("0 0 1", "label"), ("0 1 1", None), ("0 0 0.5", None)]
+)
+def test_one_hot_columns_are_the_label(last: str, label: str | None) -> None:
+    names = [f"{n}.png" for n in range(30)]
+    table = rows("image,age,MEL,NV,BCC", names, a="30 40", m="1 0 0", n="0 1 0", b=last)
+    write(*names, truth=table)
+    one_hot = ("MEL", "NV", "BCC") if label else ()
+    source = ss.ImageFolder("data", table="data/truth.csv", label=label, one_hot=one_hot)
+    recipe = suggest_recipe("data")
+    assert recipe.source == source
+    assert recipe.splits.stratify_by == label
+    if label:
+        assert 'one_hot=("MEL", "NV", "BCC")' in describe_suggestion("data")
+
+
+def test_transcripts_without_a_header() -> None:
+    names = [f"LJ01-{n:03}" for n in range(12)]
+    table = "".join(f"{name}|The text {name}\n" for name in names)
+    write(*(f"wavs/{name}.wav" for name in names), metadata=table)
+    source = ss.AudioFolder("data/wavs", table="data/metadata.csv", label=None)
+    assert suggest_recipe("data").source == source
+
+
+@pytest.mark.parametrize("end", ["png", "wav"])
+def test_a_table_of_some_files_is_refused(end: str) -> None:
+    names = [f"{n}.{end}" for n in range(60)]
+    write(*(f"all/{name}" for name in names), train=rows("file,label", names[:50], label="a b"))
+    message, (line,) = refusal()
+    assert "holds 60" in message
+    assert f"train.csv names 50 of them, and not 'all/50.{end}'" in message
+    make = ss.ImageFolder if end == "png" else ss.AudioFolder
+    assert line == {"source": make("data/all", table="data/train.csv", unlisted="skip")}
+
+
+def test_the_tables_of_splits_are_built_together(tmp_path: Path) -> None:
+    names = [f"{n}.png" for n in range(30)]
+    train = rows("file,label", names[:20], label="a b")
+    write(
+        *(f"all/{n}" for n in names),
+        train=train,
+        test=rows("file,label", names[20:25], label="b c"),
+    )
+    (both, *_) = refusal(str(tmp_path / "data"))[1]
+    built = build_all(tmp_path / "work", **both)
+    num = {name: split.num_examples for name, split in built.manifest.splits.items()}
+    assert num == {"train": 20, "validation": 0, "test": 5}
+    assert built.manifest.num_rejects == 0
+    facts = json.loads((Path(built.path) / "build.json").read_text())
+    assert facts["input"]["skipped"]["file without a row in the table"] == 10 + 25
+
+
+@pytest.mark.parametrize(
+    ("table", "other", "folders"),
+    [("train", "test", ("all", "all")), ("train__metadata", "val__metadata", ("train", "val"))],
+)
+def test_a_table_for_each_split_is_refused(
+    table: str, other: str, folders: tuple[str, str]
+) -> None:
+    first, second = range(40), range(40, 60)
+    if folders[0] != folders[1]:
+        second = range(20)
+    write(
+        *(f"{folders[0]}/{n}.png" for n in first),
+        *(f"{folders[1]}/{n}.png" for n in second),
+        **{table: rows("file_name,label", (f"{n}.png" for n in first), label="a b")},
+        **{other: rows("file_name,label", (f"{n}.png" for n in second), label="b a")},
+    )
+    message, (both, one, two) = refusal()
+    unlisted = "skip" if folders[0] == folders[1] else "reject"
+    sources = [
+        ss.ImageFolder(
+            f"data/{folder}", table=f"data/{name.replace('__', '/')}.csv", unlisted=unlisted
+        )
+        for folder, name in zip(folders, (table, other), strict=True)
+    ]
+    split = "test" if other == "test" else "validation"
+    assert both == {
+        "source": ss.Sources(train=sources[0], **{split: sources[1]}),
+        "splits": ss.Splits.by_folder(),
+    }
+    assert [line["source"] for line in (one, two)] == sources
+    assert "names 40 of them" in message
+    assert "names 20 of them" in message
+
+
+def test_several_captions_of_a_file_are_a_list(tmp_path: Path) -> None:
+    names = [f"{n}.png" for n in range(20)]
+    texts = " ".join(f"text{n}" for n in range(40))
+    write(*(f"Images/{name}" for name in names), captions=rows("image,caption", names * 2, t=texts))
+    source = ss.ImageFolder("data/Images", table="data/captions.csv", label=None, rows="list")
+    assert suggest_recipe("data").source == source
+    text = describe_suggestion("data")
+    assert '"caption": ss.Sequence(ss.Scalar("string"))' in text
+
+
+def test_several_rows_for_a_file_are_refused() -> None:
+    names = [f"{n}.png" for n in range(20)]
+    write(*names, votes=rows("image,label,person", names * 2, texts="cat dog cow", p="1 2"))
+    message, lines = refusal()
+    assert "votes.csv has several rows for 20 of 20 images (first: '0.png')" in message
+    source = ss.ImageFolder("data", table="data/votes.csv", rows="list")
+    assert lines == [{"source": source}]
+    opened = open_source("data", ".")
+    label = source.infer(source.select(opened.list()).files, opened)["label"]
+    assert label == ss.Sequence(ss.ClassLabel(("cat", "cow", "dog")))
+
+
+@pytest.mark.parametrize("labels", ["cat dog", "mel nv"])
+def test_a_table_and_folders_that_may_be_classes(labels: str) -> None:
+    names = [f"{'dog' if n % 2 else 'cat'}/ISIC_{n}.png" for n in range(20)]
+    ids = [f"L{n},ISIC_{n}" for n in range(20)]
+    write(*names, meta=rows("lesion_id,image_id,label", ids, label=labels))
+    source = ss.ImageFolder("data", table="data/meta.csv")
+    if labels == "cat dog":
+        assert suggest_recipe("data").source == source
+        return
+    message, (folders, table) = refusal()
+    assert "in folders that may be classes ('cat', 'dog')" in message
+    assert "meta.csv (columns 'lesion_id', 'label'), which has a row for each" in message
+    assert (folders["source"], table["source"]) == (ss.ImageFolder("data"), source)
+
+
+def test_a_table_whose_label_is_unknown_and_folders_that_may_be_classes() -> None:
+    names = [
+        f"{split}/part_{n % 2}/{split}{n}.wav" for split in ("train", "test") for n in range(9)
+    ]
+    stems = [name.rpartition("/")[2][:-4] for name in names]
+    write(*names, meta=rows("id,dx,age", stems, dx="mel nv", age="1"))
+    message, (folders, table) = refusal()
+    assert "('part_0', 'part_1')" in message
+    splits = ss.Splits.by_folder()
+    assert folders == {"source": ss.AudioFolder("data", split_folders=True), "splits": splits}
+    source = ss.AudioFolder("data", table="data/meta.csv", label=None, split_folders=True)
+    assert table == {"source": source, "splits": splits}
+    assert "dx" in describe_suggestion("data", label="dx")
+
+
+def test_a_folder_of_test_files_without_labels() -> None:
+    train, test = [f"a{n}" for n in range(30)], [f"b{n}" for n in range(20)]
+    write(
+        *(f"train/{name}.png" for name in train),
+        *(f"test/{name}.png" for name in test),
+        labels=rows("id,breed", train, breed="pug boxer"),
+        sample_submission=rows("id,pug,boxer", test, pug="0.5", boxer="0.5"),
+    )
+    message, (labelled, other) = refusal()
+    source = ss.ImageFolder("data/train", table="data/labels.csv", label="breed")
+    assert labelled == {"source": source}
+    assert other["source"].url == "data/test"
+    assert "the column to predict instead of label=None" in message
+
+
+def test_a_table_for_each_split_beside_class_folders() -> None:
+    train = [f"Train/{n % 3}/{n}.png" for n in range(30)]
+    test = [f"Test/{n}.png" for n in range(12)]
+    write(
+        *train,
+        *test,
+        *(f"Meta/{n}.png" for n in range(3)),
+        Train=rows("Width,ClassId,Path", [f"4,{n % 3},{name}" for n, name in enumerate(train)]),
+        Test=rows("Width,ClassId,Path", [f"4,{n % 3},{name}" for n, name in enumerate(test)]),
+        Meta=rows("Path,ClassId", [f"Meta/{n}.png,{n}" for n in range(3)]),
+    )
+    _, (both, *_) = refusal()
+    parts = {
+        "train": ss.ImageFolder("data/Train", table="data/Train.csv", label="ClassId"),
+        "test": ss.ImageFolder("data/Test", table="data/Test.csv", label="ClassId"),
+    }
+    assert both == {"source": ss.Sources(**parts), "splits": ss.Splits.by_folder()}
+
+
+def test_two_tables_without_a_label_are_refused() -> None:
+    names = [f"{n}.png" for n in range(20)]
+    attributes = rows("image_id,Bald,Male", names, bald="1 -1", male="-1")
+    write(*names, attributes=attributes, partition=rows("image_id,partition", names, part="0 1"))
+    _, lines = refusal()
+    assert [line["source"].label for line in lines] == [None, None]
+
+
+def test_two_tables_are_refused() -> None:
+    names = [f"{n}.png" for n in range(20)]
+    table = rows("file,label", names, label="a b")
+    write(*names, first=table, second=table)
+    message, lines = refusal()
+    assert "first.csv and second.csv each have a row for them" in message
+    tables = [line["source"].table for line in lines]
+    assert tables == ["data/first.csv", "data/second.csv"]
+
+
+@pytest.mark.parametrize("name", ["1.png", "cat/1.png"])
+def test_a_table_of_something_else_is_not_in_the_way(name: str) -> None:
+    paths = [f"{'cat' if n % 2 else 'dog'}/{n}.png" for n in range(20)]
+    write(
+        *paths, prices=rows("item,price", ["pen", "cup", *([name] if "/" in name else [])], p="1")
+    )
+    assert suggest_recipe("data").source == ss.ImageFolder("data")
