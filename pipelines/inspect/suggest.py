@@ -132,8 +132,7 @@ def suggest(url: str) -> tuple[Recipe, tuple[str, ...]]:
     """Like :func:`suggest_recipe`, with what was seen and why the recipe follows, for people."""
     recipe, opened, notes = _suggest(url)
     files = recipe.files.select(opened.list()).files
-    is_small = sum(file.num_bytes for file in files) <= _SMALL_BYTES
-    if is_small or (recipe.files.media and len(files) <= _FEW_FILES):
+    if _are_few(recipe, files):
         recipe = _with_splits_that_fill(recipe)
     return recipe, notes
 
@@ -738,11 +737,19 @@ def _show_images(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
 
 def _that_fill(reading: Reading) -> Reading:
     """The reading, with a single split where the usual ones would be refused as empty."""
-    recipe = Recipe(name="reading", source=reading.source, splits=reading.splits or _USUAL)
+    if reading.splits is not None:
+        return reading
+    recipe = Recipe(name="reading", source=reading.source, splits=_USUAL)
     object.__setattr__(recipe, "folder", ".")
-    files = reading.source.select(open_source(recipe.files.url, ".").list()).files
-    few = len(files) <= _FEW_FILES and _with_splits_that_fill(recipe).splits == _ONE_SPLIT
+    files = recipe.files.select(open_files(recipe.files, ".", recipe.limits).list()).files
+    few = _are_few(recipe, files) and _with_splits_that_fill(recipe).splits == _ONE_SPLIT
     return dataclasses.replace(reading, splits=_ONE_SPLIT) if few else reading
+
+
+def _are_few(recipe: Recipe, files: Sequence[SourceFile]) -> bool:
+    """Whether the usual splits may be too many."""
+    is_small = sum(file.num_bytes for file in files) <= _SMALL_BYTES
+    return is_small or (_of_files(recipe) and len(files) <= _FEW_FILES)
 
 
 def _steps(

@@ -7,8 +7,10 @@ hold records.
 
 from __future__ import annotations
 
-from ...media.audio_header import SUFFIXES as SOUNDS
-from ...media.image_header import SUFFIXES as IMAGES
+from ...media import audio_header, image_header
+
+IMAGES = image_header.SUFFIXES
+SOUNDS = audio_header.SUFFIXES
 
 TEXTS = (".md", ".text", ".txt")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
