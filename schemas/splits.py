@@ -165,7 +165,9 @@ class Splits:
 
     @classmethod
     def by_folder(cls, **folders: str | Sequence[str]) -> Splits:
-        """Splits by the first folder of a file's path, ignoring case.
+        """Splits by the first folder of a file's path that names a split, ignoring case.
+
+        Both ``train/images/1.jpg`` and ``images/train/1.jpg`` are in train.
 
         Args:
             folders: One or more folders of each split. By default ``train`` or ``training``;

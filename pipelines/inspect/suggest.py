@@ -71,6 +71,7 @@ from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_so
 from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
+from .annotations import find_annotations
 from .forecast import forecast
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -507,7 +508,10 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     typed = _find_typed_tables(url, listed, opened)
     sounds = _find_sounds(url, listed, opened)
     num_tables = max(len(tables), typed.num_files if typed is not None else 0)
-    if holds_samples(url, listed):
+    if (annotated := find_annotations(url, listed, opened)) is not None:
+        source, splits = annotated.source, annotated.splits or splits
+        steps = infer_image_steps(source.select(listed).files, opened)
+    elif holds_samples(url, listed):
         source = WebDataset(url)
         opened = open_source(source.url, ".")
     elif (labelled := _find_labelled_files(url, listed, opened, label=label)) is not None:
@@ -531,7 +535,7 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
         paired = ImageFolder(url, masks=MASKS).select(listed).files
         split_folders = _has_split_folders(paired)
         source = ImageFolder(url, masks=MASKS, split_folders=split_folders or None)
-        steps = infer_image_steps(paired, opened)
+        steps = infer_image_steps(paired, opened, with_masks=True)
         splits = Splits.by_folder() if split_folders else splits
     elif (clips := _find_clips(url, pictured)) is not None:
         source = clips

@@ -152,8 +152,9 @@ def partition_records(
     if rule is None:
         return np.zeros(columns.num_rows, np.int16), ""
     if rule.by == "folder":
-        folders = [path.partition("/")[0].casefold() if "/" in path else "" for path in ids]
-        return _named(folders, rule), f"its first folder names none of the splits: {_words(rule)}"
+        words = frozenset(text for _, texts in rule.values for text in texts)
+        folders = [_split_folder(path, words) for path in ids]
+        return _named(folders, rule), f"none of its folders names a split: {_words(rule)}"
     assert rule.feature is not None
     column, feature = columns.column(rule.feature), features[rule.feature]
     if rule.by == "column":
@@ -169,6 +170,12 @@ def partition_records(
     numbers = np.searchsorted(np.array(ends, np.int64), values, side="right").astype(np.int16)
     numbers[column.is_null().to_numpy(zero_copy_only=False)] = NO_PARTITION
     return numbers, f"feature {rule.feature!r} is missing; splits by time need it"
+
+
+def _split_folder(path: str, words: frozenset[str]) -> str | None:
+    """The first folder of a path that names a split, as it is in the rule; None if none does."""
+    folders = path.casefold().split("/")[:-1]
+    return next((folder for folder in folders if folder in words), None)
 
 
 _BOOLS = {"true": "1", "false": "0"}

@@ -25,14 +25,13 @@ from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_ahead
-from .files import LabelledFolder, contents_array, grouped
+from .files import IMAGE_SUFFIXES, LabelledFolder, contents_array, grouped, may_be_image
 from .images import BATCH_PIXELS
 from .labels import LABEL, FileLabels, LabelReader
 from .side_tables import UnlabelledError
 
 FRAMES = "frames"
 """The feature of the clips."""
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 _NUMBER = re.compile(r"([0-9]+)")
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,18})\.[A-Za-z]+")
@@ -109,7 +108,7 @@ class ClipFolder(LabelledFolder):
         )
 
     def _why_unfit(self, path: str) -> str:
-        return "" if _may_be_image(path) else "not an image, by its suffix"
+        return "" if may_be_image(path) else "not an image, by its suffix"
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The encoded frames, and the features found by ``labels``.
@@ -319,12 +318,6 @@ def _are_frames(names: Sequence[str]) -> bool:
     if len(matches) < max(len(names), _MIN_FRAMES) or len({match[1] for match in matches}) > 1:
         return False
     return len({after - before for before, after in itertools.pairwise(numbers)} - {0}) == 1
-
-
-def _may_be_image(path: str) -> bool:
-    """Whether a file has the suffix of an image, or none."""
-    name = path.rpartition("/")[2].lower()
-    return name.endswith(IMAGE_SUFFIXES) or not re.search(r"\.[a-z][a-z0-9]*$", name)
 
 
 def _clip_of(path: str) -> str:

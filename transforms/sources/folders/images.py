@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pydantic
 
-from ....schemas.blocks import Selection, SourceFile
+from ....schemas.blocks import Block, Selection, SourceFile
 from ....schemas.config import config_class
 from ....schemas.errors import DataError
 from ....schemas.features import Features, Image, Mask
@@ -26,8 +27,11 @@ from ...media.tiff import read_any_header, readable_image
 from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
-from .files import MediaFolder, MediaKind
-from .labels import LABEL, FileLabels
+from .annotations.beside import BoxReader, Format, infer_boxes, pair
+from .annotations.model import BOX_FEATURES, InvalidAnnotationError
+from .annotations.yolo import TEXTS, read_labels, read_names
+from .files import MediaFolder, MediaKind, Partner, contents_array, may_be_image, why_skipped
+from .labels import LABEL, FileLabels, file_name
 
 BATCH_PIXELS = 48 << 20
 """Maximum pixels in a raw batch: about 144 MiB when decoded."""
@@ -40,6 +44,17 @@ MASK = "mask"
 """The feature of the masks."""
 IMAGES, MASKS = "images", "masks"
 """The usual names of the two folders."""
+
+FORMATS: Mapping[str, Format] = {
+    "yolo": Format(
+        name="yolo",
+        suffix=".txt",
+        parse=functools.partial(read_labels, names={}, polygons=False),
+        lists=TEXTS,
+        empty=True,
+    ),
+}
+"""Formats of boxes with a file for each image."""
 
 _Key = tuple[str, str, str]
 
@@ -85,6 +100,12 @@ class ImageFolder(MediaFolder):
         masks: The name of the folder of the masks, at any depth; None for none.
         images: With ``masks``: the name of the folder of the images. Files in neither folder are
             skipped and counted.
+        boxes: The format of the files beside the images that have their boxes: features ``boxes``
+            and ``box_labels``. ``"yolo"``: texts such as ``labels/a.txt`` for ``images/a.jpg``; an
+            image without one has no boxes. There are no class folders then.
+        names: With ``boxes="yolo"``: the classes, or the file that names them, ``data.yaml`` or a
+            text with a name on each line. Relative paths are resolved like ``url``.
+        polygons: With ``boxes``: whether polygons are read, as the boxes around them.
     """
 
     url: str
@@ -95,11 +116,14 @@ class ImageFolder(MediaFolder):
     label: str | None = LABEL
     masks: str | None = None
     images: str = IMAGES
+    boxes: Literal["yolo"] | None = None
+    names: str | tuple[str, ...] | None = None
+    polygons: bool = False
 
     _content = "image"
 
     def __post_init__(self) -> None:
-        """Checks the origin of labels; with masks, these are the label."""
+        """Checks the origin of labels and boxes; with masks, these are the label."""
         if self.masks is not None:
             if "/" in self.masks + self.images or self.masks == self.images:
                 raise ValueError(
@@ -108,11 +132,22 @@ class ImageFolder(MediaFolder):
                 )
             if self.label == LABEL:
                 object.__setattr__(self, "label", MASK)
+        self._check_boxes()
         super().__post_init__()
+
+    def _check_boxes(self) -> None:
+        if self.boxes is not None and self.masks is not None:
+            raise ValueError("boxes and masks are mutually exclusive: give one of them")
+        if self.names is not None and self.boxes != "yolo":
+            raise ValueError('names= is for boxes="yolo": other formats name the class of each box')
+        if self.polygons and self.boxes is None:
+            raise ValueError('polygons= is for boxes="yolo"')
 
     @property
     def _labels(self) -> FileLabels:
         labels = super()._labels
+        if self.boxes is not None:
+            return dataclasses.replace(labels, by_folder=False)
         if self.masks is None:
             return labels
         label = None if self.label == MASK else self.label
@@ -120,13 +155,76 @@ class ImageFolder(MediaFolder):
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files except hidden ones, system files and the table; pairs masks."""
+        if self.boxes is not None:
+            return self._select_annotated(files)
         selection = super().select(files)
         if self.masks is None:
             return selection
         files = pair_masks(selection.files, images=self.images, masks=self.masks)
         return dataclasses.replace(selection, files=files)
 
+    def _select_annotated(self, files: Sequence[SourceFile]) -> Selection:
+        """Selects the images, and the annotation files as parts of their records."""
+        of = FORMATS[self.boxes or ""]
+        annotations = [
+            file
+            for file in files
+            if file.path.lower().endswith(of.suffix)
+            and not why_skipped(file.path)
+            and not self._names_classes(file.path)
+        ]
+        set_aside = {file.path for file in annotations}
+        selection = super().select([file for file in files if file.path not in set_aside])
+        marked, skipped = pair(selection.files, annotations, of)
+        return Selection(
+            files=tuple(marked[file.path] for file in files if file.path in marked),
+            num_skipped=dict(sorted((skipped + Counter(selection.num_skipped)).items())),
+        )
+
+    def _names_classes(self, path: str) -> bool:
+        names = self.names
+        return isinstance(names, str) and path.rpartition("/")[2] == file_name(names)
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """The table and the file of the classes' names, if there are any."""
+        return super().side_urls + ((self.names,) if isinstance(self.names, str) else ())
+
+    def rows_digest(self, block: Block, *, features: Features, opened: OpenSource) -> str:
+        """Hash of what the side files say of a block's records; empty if there are none."""
+        rows = super().rows_digest(block, features=features, opened=opened)
+        if not isinstance(self.names, str):
+            return rows
+        said = json.dumps([rows, self._class_names(opened)])
+        return hashlib.sha256(said.encode("ascii")).hexdigest()
+
+    def _class_names(self, opened: OpenSource) -> dict[int, str]:
+        """YOLO's classes by number.
+
+        Raises:
+            DataError: if they are not given, or their file has none.
+        """
+        if self.names is None:
+            raise DataError(
+                'ImageFolder: with boxes="yolo" labels are numbers of classes. Name these: '
+                'names="data.yaml", names="classes.txt" with a name on each line, or '
+                'names=("cat", "dog").'
+            )
+        if isinstance(self.names, str):
+            return read_names(file_name(self.names), opened.read_side(self.names))
+        return dict(enumerate(self.names))
+
+    def _format(self, opened: OpenSource) -> Format | None:
+        """The format of the annotation files, with what is needed to read them."""
+        if self.boxes is None:
+            return None
+        names = self._class_names(opened)
+        parse = functools.partial(read_labels, names=names, polygons=self.polygons)
+        return dataclasses.replace(FORMATS[self.boxes], parse=parse)
+
     def _why_unfit(self, path: str) -> str:
+        if self.boxes is not None and not may_be_image(path):
+            return "not an image, by its suffix"
         if self.masks is None or _role(path, self.images, self.masks) is not None:
             return ""
         return f"in neither {self.images!r} nor {self.masks!r}"
@@ -135,7 +233,13 @@ class ImageFolder(MediaFolder):
         """The settings that determine the records, as plain JSON, for the fingerprint."""
         labels = self._labels.settings()
         masks = {} if self.masks is None else {"masks": [self.images, self.masks]}
-        return {"source": "image_folder", "max_pixels": self.max_pixels, **labels, **masks}
+        boxes: dict[str, object] = {} if self.boxes is None else {"boxes": self.boxes}
+        if isinstance(self.names, tuple):
+            boxes["names"] = list(self.names)
+        if self.polygons:
+            boxes["polygons"] = True
+        settings = {"source": "image_folder", "max_pixels": self.max_pixels}
+        return {**settings, **labels, **masks, **boxes}
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The encoded image, its mask, and the features found by ``labels``.
@@ -145,6 +249,10 @@ class ImageFolder(MediaFolder):
             DataError: if no file has labels, or the table is not valid.
         """
         labels = self.infer_labels(files, opened)
+        if (of := self._format(opened)) is not None:
+            names = tuple(self._class_names(opened).values()) if self.boxes == "yolo" else None
+            boxes = infer_boxes(files, opened, of=of, image=self._content, class_names=names)
+            return {"image": Image(storage="encoded"), **labels, **boxes}
         if self.masks is None:
             return {"image": Image(storage="encoded"), **labels}
         if MASK in labels:
@@ -155,7 +263,7 @@ class ImageFolder(MediaFolder):
         return {"image": Image(storage="encoded"), MASK: Mask(storage="encoded"), **labels}
 
     def _kind(self, features: Features) -> MediaKind[ImageHeader]:
-        kind = MediaKind(
+        return MediaKind(
             name=self._content,
             read=self._read_image,
             unreadable=UnreadableImageError,
@@ -163,13 +271,42 @@ class ImageFolder(MediaFolder):
             max_weight=BATCH_PIXELS,
             sides=functools.partial(_side_columns, name=self._content),
         )
-        if self.masks is None:
-            return kind
-        sides = functools.partial(_side_columns, name=MASK)
-        return dataclasses.replace(kind, partner=dataclasses.replace(kind, name=MASK, sides=sides))
+
+    @property
+    def _partner_features(self) -> frozenset[str]:
+        if self.masks is not None:
+            return frozenset([MASK])
+        return BOX_FEATURES if self.boxes is not None else frozenset()
+
+    def _partner(self, features: Features, opened: OpenSource) -> Partner[ImageHeader] | None:
+        if self.masks is not None:
+            return Partner(
+                read=self._read_mask,
+                unreadable=UnreadableImageError,
+                columns=_mask_columns,
+            )
+        if (of := self._format(opened)) is None:
+            return None
+        wanted = {n: f for n, f in features.items() if n in self._partner_features}
+        boxes = BoxReader(of, wanted, image=self._content)
+        return Partner(
+            read=boxes.read,
+            unreadable=InvalidAnnotationError,
+            columns=boxes.columns,
+        )
+
+    def _read_mask(self, data: bytes | None, header: ImageHeader) -> tuple[bytes, ImageHeader]:
+        del header
+        assert data is not None
+        return self._read_image(data)
 
     def _read_image(self, data: bytes) -> tuple[bytes, ImageHeader]:
         return readable_image(data, max_pixels=self.max_pixels)
+
+
+def _mask_columns(masks: Sequence[tuple[bytes, ImageHeader]]) -> Mapping[str, pa.Array]:
+    sides = _side_columns([header for _, header in masks], name=MASK)
+    return {MASK: contents_array([data for data, _ in masks]), **sides}
 
 
 def _num_pixels(header: ImageHeader) -> int:
@@ -183,18 +320,21 @@ def _side_columns(headers: Sequence[ImageHeader], *, name: str) -> Mapping[str, 
     }
 
 
-def infer_image_steps(files: Sequence[SourceFile], opened: OpenSource) -> list[PrepareStep]:
+def infer_image_steps(
+    files: Sequence[SourceFile], opened: OpenSource, *, with_masks: bool = False
+) -> list[PrepareStep]:
     """Infers the steps for a folder of images; the same files give the same steps.
 
     Images of the same size are copied unchanged. Otherwise they are resized to the size of more
     than half of them, or fitted into 256×256 with black padding if no size has a majority. Files
-    without a readable header are ignored. Masks, if there are any, are decoded if images are.
+    without a readable header are ignored. Masks are decoded if images are.
 
     Args:
         files: The records' files, of which at most 20,000 are read.
         opened: The source's root.
+        with_masks: Whether the images have masks.
     """
-    masks = [images.decode(MASK)] if any(file.of for file in files) else []
+    masks = [images.decode(MASK)] if with_masks else []
     pictures = [file for file in files if not file.of and not file.unpaired]
     sizes = Counter(read_sizes(pictures, opened))
     if len(sizes) <= 1:

@@ -128,7 +128,7 @@ class FileLabels:
         """The settings that determine the labels, as plain JSON. The table is hashed separately."""
         settings: dict[str, object] = {"pattern": self.pattern} if self.pattern is not None else {}
         if self.table is not None:
-            settings["table"] = _file_name(self.table)
+            settings["table"] = file_name(self.table)
         if self.label != LABEL:
             settings["label"] = self.label
         return settings | ({"split_folders": True} if self.split_folders else {})
@@ -142,7 +142,7 @@ class FileLabels:
         """Whether a file of the source is the side table, which is not a record."""
         if self.table is None:
             return False
-        return path.rpartition("/")[2] == _file_name(self.table)
+        return path.rpartition("/")[2] == file_name(self.table)
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
         """The features besides the content.
@@ -161,13 +161,13 @@ class FileLabels:
             features = self._table(opened).infer(list(map(self._names, paths)))
             if self.content in features:
                 raise DataError(
-                    f"{self.source}: the table {_file_name(self.table)} has a column "
+                    f"{self.source}: the table {file_name(self.table)} has a column "
                     f"{self.content!r}, which is the name of the file's content. Rename the column."
                 )
             if self.label not in (None, LABEL, *features):
                 raise RecipeError(
                     f"{self.source}: label={self.label!r} is not a column of the table "
-                    f"{_file_name(self.table)}, which has {', '.join(map(repr, features))}."
+                    f"{file_name(self.table)}, which has {', '.join(map(repr, features))}."
                 )
             return features
         if self.pattern is not None:
@@ -223,7 +223,7 @@ class FileLabels:
         assert self.table is not None
         image = self.content if self.content == "image" else None
         return LabelTable(
-            name=_file_name(self.table),
+            name=file_name(self.table),
             data=functools.partial(opened.read_side, self.table),
             sha256=opened.side_digest(self.table),
             image=image,
@@ -465,6 +465,6 @@ def _class_label(names: Iterable[str], *, where: str) -> ClassLabel:
     return ClassLabel(names=tuple(sorted(names)))
 
 
-def _file_name(url: str) -> str:
+def file_name(url: str) -> str:
     """The last part of a URL's innermost path: ``zip://a/labels.csv::b.zip`` → ``labels.csv``."""
     return url.partition("::")[0].partition("?")[0].rpartition("/")[2]

@@ -61,7 +61,8 @@ from ...runs.files import wire_schema
 from ..csv.source import Csv
 from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
-from .coco import BOX_CROWD, BOX_LABELS, BOXES, Instances, boxes_with, read_instances
+from .annotations.coco import read_instances
+from .annotations.model import BOX_CROWD, BOX_LABELS, BOXES, Annotations, box_features
 
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
 """Names of the column that names the file."""
@@ -296,7 +297,7 @@ def _features_of(table: LabelTable) -> Mapping[str, Feature]:
 
 
 @functools.lru_cache(maxsize=2)
-def _instances(table: LabelTable) -> Instances:
+def _instances(table: LabelTable) -> Annotations:
     return read_instances(table.name, table.load())
 
 
@@ -309,7 +310,7 @@ def _read(table: LabelTable, features_json: str) -> TableRows:
     return read(table.name, table.load(), features)
 
 
-def _read_coco(instances: Instances, features: Features) -> TableRows:
+def _read_coco(instances: Annotations, features: Features) -> TableRows:
     columns, unfit = instances.columns(features)
     schema = wire_schema(features)
     return TableRows(
@@ -560,12 +561,8 @@ def _box_features(name: str, values: list[Any], image: str) -> dict[str, Feature
                 if isinstance(box.get("label"), str):
                     num_labelled += 1
                     labels.add(box["label"])
-    per_box: dict[str, Feature] = {}
-    if num_labelled:
-        per_box[BOX_LABELS] = Sequence(ClassLabel(tuple(sorted(labels))))
-    if has_crowd:
-        per_box[BOX_CROWD] = Sequence(Scalar("bool"))
-    return boxes_with(per_box, image)
+    class_names = tuple(sorted(labels)) if num_labelled else ()
+    return box_features(class_names, {BOX_CROWD} if has_crowd else set(), image)
 
 
 def _boxes(value: Any, features: Features) -> dict[str, Any]:

@@ -1,0 +1,296 @@
+"""Recognizes images with boxes by the files beside them that parse as annotations of these images.
+
+What nearly is such a folder, or can be read in several ways, is refused with what was seen and a
+line to copy for each reading.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...schemas.blocks import SourceFile
+from ...schemas.errors import DataError
+from ...schemas.features import call
+from ...schemas.naming import join
+from ...schemas.splits import FOLDERS, Splits
+from ...transforms.sources.folders.annotations import yolo
+from ...transforms.sources.folders.annotations.beside import Format, key_of, read_all
+from ...transforms.sources.folders.annotations.model import ImageBoxes, InvalidAnnotationError
+from ...transforms.sources.folders.files import IMAGE_SUFFIXES, why_skipped
+from ...transforms.sources.folders.images import FORMATS, ImageFolder
+from ...transforms.storage.opened_source import OpenedSource
+
+_MIN_PAIRED = 0.99
+"""The smallest share of images with annotations, and of annotations with images, that is clear."""
+_NUM_LOOKED_AT = 64
+_ANY_CLASS = {number: str(number) for number in range(10_000)}
+_SPLIT_WORDS = {word: split for split, words in FOLDERS.items() for word in words}
+_SPLIT_FOLDER = re.compile(
+    rf"(?:[a-z0-9]+_)?({'|'.join(sorted(_SPLIT_WORDS, key=len, reverse=True))})"
+    r"(?:[-_ ]?(?:set|images|imgs|data))?(?:[-_ ]?20\d\d)?"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnotatedImages:
+    """A way to read a folder of images with boxes."""
+
+    source: ImageFolder
+    splits: Splits | None
+    """If folders name splits."""
+    against: tuple[str, ...] = ()
+    """What makes it unclear, a sentence each."""
+
+    def line(self) -> str:
+        """The arguments of a recipe."""
+        splits = "" if self.splits is None else f", splits=ss.{self.splits!r}"
+        return f"source=ss.{call(self.source, 'ImageFolder')}{splits}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Folder:
+    """The files of a source, by what they may be."""
+
+    url: str
+    opened: OpenedSource
+    images: Sequence[SourceFile]
+    others: Sequence[SourceFile]
+
+    def ending(self, *suffixes: str) -> list[SourceFile]:
+        """The files besides images with one of these suffixes, those of upper folders first."""
+        files = [file for file in self.others if file.path.lower().endswith(suffixes)]
+        return sorted(files, key=lambda file: (file.path.count("/"), file.path))
+
+    @property
+    def has_urls(self) -> bool:
+        """Whether its files have URLs of their own."""
+        return not (self.opened.pattern or self.opened.single or self.opened.archived)
+
+
+def find_annotations(
+    url: str, listed: Sequence[SourceFile], opened: OpenedSource
+) -> AnnotatedImages | None:
+    """How to read a folder of images and files of their boxes; None if there are no boxes.
+
+    Args:
+        url: The source's URL.
+        listed: All files of it.
+        opened: Its root.
+
+    Raises:
+        DataError: if files are missing, or there are several ways to read it.
+    """
+    files = [file for file in listed if not file.problem and not why_skipped(file.path)]
+    images = [file for file in files if file.path.lower().endswith(IMAGE_SUFFIXES)]
+    if not images:
+        return None
+    paths = {file.path for file in images}
+    folder = _Folder(url, opened, images, [file for file in files if file.path not in paths])
+    readings = [*_find_yolo(folder)]
+    clear = [reading for reading in readings if not reading.against]
+    if len(clear) == 1:
+        return clear[0]
+    if not readings:
+        return None
+    kinds = "boxes in several forms" if clear else "boxes, but it is not clear how to read them"
+    raise DataError(
+        f"{opened.shown} holds {len(images):,} images with {kinds}. Write a recipe with one of "
+        "these lines, or correct the folder.\n" + "\n".join(map(_describe, readings))
+    )
+
+
+def _describe(reading: AnnotatedImages) -> str:
+    return "\n".join([*(f"  {text}" for text in reading.against), f"    {reading.line()}"])
+
+
+def _find_yolo(folder: _Folder) -> list[AnnotatedImages]:
+    boxes = FORMATS["yolo"]
+    labels = _paired(folder, boxes, names=_ANY_CLASS, polygons=True)
+    if not labels:
+        return []
+    seen = _look_at(folder, boxes, labels, names=_ANY_CLASS, polygons=False)
+    polygons = any(isinstance(found, InvalidAnnotationError) for found in seen)
+    against = _incomplete(folder, labels, boxes)
+    if polygons:
+        against += ("The labels of YOLO are polygons; this reads the boxes around them:",)
+    named = _yolo_names(folder)
+    if len(named) > 1:
+        against += (f"The classes are named differently in {' and '.join(named)}.",)
+    if not named:
+        every = _look_at(folder, boxes, labels, names=_ANY_CLASS, polygons=True, every=True)
+        numbers = [int(n) for found in every if isinstance(found, ImageBoxes) for n in found.labels]
+        named = {"": {number: str(number) for number in range(max(numbers, default=0) + 1)}}
+        against += ("No data.yaml, classes.txt or obj.names names the classes; in their order:",)
+    readings = []
+    for path, names in named.items():
+        splits, unclear = _splits(folder, _yolo_folders(folder, path))
+        if unnamed := sorted(_numbers_in(seen) - names.keys()):
+            unclear += (f"The labels have the class {unnamed[0]}, which {path} does not name.",)
+        by_url = folder.has_urls and path
+        source = ImageFolder(
+            folder.url,
+            boxes="yolo",
+            names=join(folder.url, path) if by_url else tuple(names.values()),
+            polygons=polygons,
+        )
+        readings.append(AnnotatedImages(source, splits, against + unclear))
+    return readings
+
+
+def _numbers_in(seen: Sequence[ImageBoxes | InvalidAnnotationError]) -> set[int]:
+    return {int(n) for found in seen if isinstance(found, ImageBoxes) for n in found.labels}
+
+
+def _yolo_names(folder: _Folder) -> dict[str, Mapping[int, str]]:
+    """Files that name classes, with the names; of files with the same names the uppermost."""
+    texts = [file for file in folder.ending(".txt") if file.path.lower().endswith("classes.txt")]
+    for files in (folder.ending(".yaml", ".yml"), [*folder.ending(".names"), *texts]):
+        named: dict[str, Mapping[int, str]] = {}
+        for file in files[:_NUM_LOOKED_AT]:
+            try:
+                names = yolo.read_names(file.path, _read_small(folder, file))
+            except DataError:
+                continue
+            if names not in named.values():
+                named[file.path] = names
+        if named:
+            return named
+    return {}
+
+
+def _yolo_folders(folder: _Folder, path: str) -> dict[str, str]:
+    """The folder of each split, as ``data.yaml`` names it."""
+    if not path.lower().endswith((".yaml", ".yml")):
+        return {}
+    settings = yolo.read_settings(path, folder.opened.read(path))
+    folders = {}
+    for word in ("train", "val", "test"):
+        place = settings.get(word)
+        if isinstance(place, str) and (key := key_of(f"{place}/.")).strip("./"):
+            folders[_SPLIT_WORDS[word]] = key.removesuffix("/.").rpartition("/")[2]
+    return folders
+
+
+def _read_small(folder: _Folder, file: SourceFile) -> bytes:
+    return folder.opened.read(file.path, 0, min(file.num_bytes, (1 << 20) + 1))
+
+
+def _paired(folder: _Folder, of: Format, **settings: Any) -> list[SourceFile]:
+    """The annotations of images, if most of those with an image of their name are valid."""
+    keys = {key_of(file.path) for file in folder.images}
+    paired = [file for file in folder.ending(of.suffix) if key_of(file.path) in keys]
+    seen = _look_at(folder, of, paired, **settings)
+    valid = [found for found in seen if isinstance(found, ImageBoxes)]
+    is_format = 2 * len(valid) > len(seen) and any(found.labels for found in valid)
+    return paired if is_format else []
+
+
+def _look_at(
+    folder: _Folder,
+    of: Format,
+    files: Sequence[SourceFile],
+    *,
+    every: bool = False,
+    **settings: Any,
+) -> list[ImageBoxes | InvalidAnnotationError]:
+    """What some of the files hold, or all of them."""
+    parse = functools.partial(of.parse, **settings)
+    looked_at = files if every else files[:: 1 + len(files) // _NUM_LOOKED_AT]
+    return [
+        found
+        for _, found in read_all(looked_at, folder.opened, of=dataclasses.replace(of, parse=parse))
+    ]
+
+
+def _incomplete(folder: _Folder, annotations: Sequence[SourceFile], of: Format) -> tuple[str, ...]:
+    """What speaks against annotations: images without one, and others without an image."""
+    against: tuple[str, ...] = ()
+    keys = {key_of(file.path) for file in annotations}
+    bare = [file.path for file in folder.images if key_of(file.path) not in keys]
+    num = len(folder.images)
+    if len(bare) > (1 - _MIN_PAIRED) * num:
+        without = "have no boxes" if of.empty else "are rejects"
+        against += (
+            f"{num - len(bare):,} of {num:,} images have a {of.suffix} file of their name; the "
+            f"others {without}, the first of them {bare[0]!r}.",
+        )
+    folders = {file.path.rpartition("/")[0] for file in annotations}
+    paths = {file.path for file in annotations}
+    lost = [
+        file.path
+        for file in folder.ending(of.suffix)
+        if file.path not in paths
+        and file.path.rpartition("/")[0] in folders
+        and not of.is_list(file.path)
+    ]
+    if len(lost) > (1 - _MIN_PAIRED) * (len(lost) + len(annotations)):
+        against += (
+            f"{len(lost):,} of {len(lost) + len(annotations):,} {of.suffix} files have no image of "
+            f"their name, the first of them {lost[0]!r}.",
+        )
+    return against
+
+
+def _splits(
+    folder: _Folder, named: Mapping[str, str] | None = None
+) -> tuple[Splits | None, tuple[str, ...]]:
+    """The splits that folders name, if there are several, and what is unclear about them.
+
+    Args:
+        folder: The files.
+        named: The folder of each split, if a file says so.
+    """
+    paths = [file.path for file in folder.images]
+    words = {word.casefold(): split for split, word in (named or {}).items()}
+    common = os.path.commonpath([os.path.dirname(path) for path in paths])
+    found: dict[str, set[str]] = {split: set() for split in FOLDERS}
+    bare = []
+    for path in paths:
+        folders = path.casefold().removeprefix(f"{common.casefold()}/").split("/")[:-1]
+        split = next(((s, f) for f in folders if (s := words.get(f) or _split_of(f))), None)
+        if split is None:
+            bare.append(path)
+        else:
+            found[split[0]].add(split[1])
+    used = {split: tuple(sorted(texts)) for split, texts in found.items() if texts}
+    if len(used) < 2:
+        return None, _lists(folder)
+    if bare:
+        return None, (f"{len(bare):,} images are in no folder of a split, the first {bare[0]!r}.",)
+    if all(set(texts) <= set(FOLDERS[split]) for split, texts in used.items()):
+        return Splits.by_folder(), ()
+    return Splits.by_folder(**used), ()
+
+
+def _lists(folder: _Folder) -> tuple[str, ...]:
+    """What speaks against random splits: texts that list the images of each."""
+    keys = {key_of(file.path) for file in folder.images}
+    lists = [
+        file.path
+        for file in folder.ending(".txt")
+        if _list_of(file.path) and key_of(file.path) not in keys
+    ]
+    if len({_list_of(path) for path in lists}) < 2:
+        return ()
+    shown = " and ".join(lists[:2])
+    return (f"{shown} list the images of splits. Lists are not read, so this splits by chance:",)
+
+
+def _split_of(folder: str) -> str | None:
+    """The split that a folder is named after.
+
+    >>> _split_of("train2017"), _split_of("seg_test"), _split_of("trainers")
+    ('train', 'test', None)
+    """
+    match = _SPLIT_FOLDER.fullmatch(folder)
+    return None if match is None else _SPLIT_WORDS[match[1]]
+
+
+def _list_of(path: str) -> str | None:
+    """The split whose images a text may list, by its name."""
+    return _SPLIT_WORDS.get(path.rpartition("/")[2].lower().removesuffix(".txt"))

@@ -1,0 +1,266 @@
+"""Boxes of images from files beside them: what is read, what is rejected, and what belongs."""
+
+import dataclasses
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+from snapshard.schemas.blocks import Block, FileRange, RawBatch
+from snapshard.schemas.errors import DataError, RecipeError, SchemaError
+from snapshard.schemas.features import BoundingBoxes, ClassLabel, Features, Scalar, Sequence
+from snapshard.transforms.sources.folders.annotations.model import (
+    ImageBoxes,
+    InvalidAnnotationError,
+)
+from snapshard.transforms.sources.folders.annotations.yolo import read_labels, read_names
+from snapshard.transforms.sources.folders.images import ImageFolder
+from snapshard.transforms.storage.opened_source import open_source
+
+HEIGHT, WIDTH = 8, 16
+
+
+def picture(**options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Pillow.fromarray(np.zeros((HEIGHT, WIDTH, 3), np.uint8)).save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+def write(root: Path, contents: dict[str, str | bytes | None]) -> str:
+    """Files with these contents; None is an image."""
+    for name, content in contents.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = picture() if content is None else content
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return str(root)
+
+
+def read(source: ImageFolder, features: Features | None = None) -> tuple[Features, RawBatch]:
+    """The features and the records of a small folder."""
+    opened = open_source(source.url, "/")
+    files = source.select(opened.list()).files
+    features = features or source.infer(files, opened)
+    block = Block(
+        tuple(
+            FileRange(
+                path=file.path,
+                sha256=hashlib.sha256(opened.read(file.path)).hexdigest(),
+                start=0,
+                stop=file.num_bytes,
+                of=file.of,
+                unpaired=file.unpaired,
+            )
+            for file in files
+        )
+    )
+    (batch,) = source.read(block, features=features, opened=opened, ordered=range(len(files)))
+    return features, batch
+
+
+def boxes_of(batch: RawBatch) -> dict[str, tuple[list[list[float]], list[int]]]:
+    """Id -> boxes and labels."""
+    rows = batch.columns.select(["boxes", "box_labels"]).to_pylist()
+    return {
+        record_id: (np.reshape(row["boxes"], (-1, 4)).tolist(), row["box_labels"])
+        for record_id, row in zip(batch.ids, rows, strict=True)
+    }
+
+
+def labelled(names: tuple[str, ...]) -> Features:
+    return {
+        "boxes": BoundingBoxes(image="image", labels="box_labels"),
+        "box_labels": Sequence(ClassLabel(names)),
+    }
+
+
+YAML = "names:\n  0: cat\n  1: dog\n"
+
+
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [
+        ("train/images/a.jpg", "train/labels/a.txt"),
+        ("images/train/a.jpg", "labels/train/a.txt"),
+        ("d/a.jpg", "d/a.txt"),
+        ("a.v1.rf.jpg", "a.v1.rf.txt"),
+        ("train.jpg", "train.txt"),  # as lists are called
+    ],
+)
+def test_labels_of_yolo_belong_to_images(tmp_path: Path, image: str, label: str) -> None:
+    url = write(
+        tmp_path,
+        {
+            image: None,
+            label: "1 0.5 0.5 0.25 0.5\n\n0 0.25 0.25 0.5 0.5\r\n",
+            image.replace(".jpg", "-empty.jpg"): None,
+            label.replace(".txt", "-empty.txt"): "",
+            image.replace(".jpg", "-bare.jpg"): None,
+            "data.yaml": YAML,
+            "README.dataset.txt": "cats and dogs",
+            "labels.cache": "x",
+        },
+    )
+    features, batch = read(ImageFolder(url, boxes="yolo", names=f"{url}/data.yaml"))
+    assert {n: f for n, f in features.items() if n != "image"} == labelled(("cat", "dog"))
+    assert boxes_of(batch) == {
+        image: ([[0.25, 0.375, 0.75, 0.625], [0, 0, 0.5, 0.5]], [1, 0]),
+        image.replace(".jpg", "-empty.jpg"): ([], []),
+        image.replace(".jpg", "-bare.jpg"): ([], []),
+    }
+    assert batch.rejects == ()
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("0 0.5 0.5 0.25", "line 1 has 4 numbers, expected 5"),
+        ("0 0.5 0.5 0.25 0.5 0.9", "line 1 has 6 numbers"),
+        ("\n2 0.5 0.5 0.25 0.5", "line 2 has the class 2, and there are names for 0, 1"),
+        ("0.5 0.5 0.5 0.25 0.5", "has the class 0.5"),
+        ("cat 0.5 0.5 0.25 0.5", "line 1 is not a line of numbers"),
+        ("0 nan 0.5 0.25 0.5", "line 1 is not a line of numbers"),
+        ("0 0.5 0.5 0 0.5", "has no area"),
+        ("0 8 4 8 4", "is outside the image, whose height × width is 8×16"),
+        ("0 0 0 0 1 1 1", "line 1 is a polygon of 3 points, expected a box. polygons=True reads"),
+        (b"\xff\xfe", "is not a line of numbers"),
+    ],
+)
+def test_an_invalid_label_rejects_its_image(tmp_path: Path, label: Any, message: str) -> None:
+    good = "0 0.5 0.5 1.1 1"  # beyond the border by less than a pixel
+    url = write(tmp_path, {"a.jpg": None, "a.txt": label, "b.jpg": None, "b.txt": good})
+    _, batch = read(ImageFolder(url, boxes="yolo", names=("cat", "dog")))
+    assert boxes_of(batch) == {"b.jpg": ([[0, 0, 1, 1]], [0])}
+    (reject,) = batch.rejects
+    assert (reject.record_id, reject.reason) == ("a.jpg", "invalid annotation")
+    assert reject.message.startswith("a.txt: ")
+    assert message in reject.message
+
+
+def test_polygons_are_read_as_boxes_where_that_is_asked_for() -> None:
+    label = b"0 0.5 0.1 0.9 0.5 0.5 0.9 0.1 0.5\n1 0.5 0.5 0.5 0.5"
+    boxes = read_labels(label, {0: "a", 1: "b"}, polygons=True)
+    assert boxes.corners == [(0.1, 0.1, 0.9, 0.9), (0.25, 0.25, 0.75, 0.75)]
+
+
+def test_files_without_a_partner(tmp_path: Path) -> None:
+    label = "0 0.5 0.5 0.25 0.5"
+    url = write(
+        tmp_path,
+        {
+            **{"images/a.jpg": None, "images/b.jpg": None, "images/b.png": None},
+            **{"labels/a.txt": label, "labels/b.txt": label, "labels/lost.txt": label},
+            **{"labels/classes.txt": "cat", "notes/about.txt": "text"},
+        },
+    )
+    source = ImageFolder(url, boxes="yolo", names=("cat",))
+    selection = source.select(open_source(url, "/").list())
+    assert selection.num_skipped == {".txt file without an image": 2}
+    _, batch = read(source)
+    assert batch.ids == ["images/a.jpg"]
+    assert {reject.record_id: reject.reason for reject in batch.rejects} == {
+        "images/b.jpg": "several images for one .txt file",
+        "images/b.png": "several images for one .txt file",
+        "labels/lost.txt": ".txt file without an image of its name",
+    }
+
+
+def test_declared_classes_have_their_own_order(tmp_path: Path) -> None:
+    label = "0 0.5 0.5 0.5 0.5\n1 0.5 0.5 0.5 0.5"
+    url = write(tmp_path, {"a.jpg": None, "a.txt": label, "b.jpg": None, "b.txt": label[:18]})
+    source = ImageFolder(url, boxes="yolo", names=("cat", "dog"))
+    features, _ = read(source)
+    _, batch = read(source, {**features, **labelled(("dog", "cat"))})
+    assert boxes_of(batch)["a.jpg"][1] == [1, 0]
+    _, batch = read(source, {**features, **labelled(("cat",))})
+    assert boxes_of(batch) == {"b.jpg": ([[0.25, 0.25, 0.75, 0.75]], [0])}
+    assert "has the class 'dog', which is not declared" in batch.rejects[0].message
+    with pytest.raises(SchemaError, match=r"declares 'box_labels' as .* Declare that"):
+        read(source, {**features, "box_labels": Sequence(Scalar("int64"))})
+
+
+def test_a_block_counts_by_labels_and_names(tmp_path: Path) -> None:
+    url = write(tmp_path, {"a.jpg": None, "a.txt": "0 0.5 0.5 0.5 0.5", "n.names": "cat\ndog\n"})
+    source = ImageFolder(url, boxes="yolo", names=f"{url}/n.names")
+    opened = open_source(url, "/")
+    files = source.select(opened.list()).files
+    assert [(file.path, file.of) for file in files] == [("a.jpg", ""), ("a.txt", "a.jpg")]
+    block = Block((FileRange(path="a.jpg", sha256="", start=0, stop=1),))
+    digests = {source.rows_digest(block, features={}, opened=opened)}
+    write(tmp_path, {"n.names": "dog\ncat\n"})
+    digests.add(source.rows_digest(block, features={}, opened=open_source(url, "/")))
+    assert len(digests) == 2
+    tuples = [ImageFolder(url, boxes="yolo", names=names) for names in (("cat",), ("dog",))]
+    assert tuples[0].settings() != tuples[1].settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "names"),
+    [
+        ("data.yaml", "nc: 2\nnames: ['no', dog]\n", {0: "no", 1: "dog"}),
+        ("data.yaml", "names: [no, 1]", {0: "no", 1: "1"}),
+        ("data.yml", "names: {7: cat, 3: dog}\nnc: 9", {3: "dog", 7: "cat"}),
+        ("obj.names", "\ufeffcat\n big dog \n\n", {0: "cat", 1: "big dog"}),
+    ],
+)
+def test_names_of_classes(name: str, content: str, names: dict[int, str]) -> None:
+    assert read_names(name, content.encode()) == names
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("data.yaml", "nc: 3\nnames: [cat, dog]", "has nc: 3, and 2 names"),
+        ("data.yaml", "names: [cat, cat]", "the class 'cat' twice"),
+        ("data.yaml", "names: cat", "has no names of classes"),
+        ("data.yaml", "names: {a: cat}", "has no names of classes"),
+        ("data.yaml", "names: [[cat]]", "has no names of classes"),
+        ("data.yaml", "[cat]", "not a YAML file of settings"),
+        ("data.yaml", "a: &a [x]\nnames: [*a, *a]", "it has an alias"),
+        ("data.yaml", "a: " + "[" * 30 + "]" * 30, "nested more than 20 levels"),
+        ("data.yaml", "names: [cat", "not such a YAML file"),
+        ("data.yaml", "a: !!python/object/apply:os.getcwd []", "has no names of classes"),
+        ("data.yaml", "#" * (1 << 20) + "\n", "bytes, more than"),
+        ("c.txt", "cat\n\ndog", "a name of a class is missing"),
+        ("c.txt", "", "a name of a class is missing"),
+        ("c.txt", b"\xff", "not a UTF-8 text"),
+    ],
+)
+def test_what_names_no_classes(name: str, content: Any, message: str) -> None:
+    data = content if isinstance(content, bytes) else content.encode()
+    with pytest.raises(DataError, match=message):
+        read_names(name, data)
+
+
+def test_mistakes_in_recipes_are_explained(tmp_path: Path) -> None:
+    for settings, message in [
+        ({"boxes": "yolo", "masks": "masks"}, "mutually exclusive"),
+        ({"names": ("cat",)}, 'names= is for boxes="yolo"'),
+        ({"polygons": True}, "polygons= is for"),
+        ({"boxes": "coco"}, "boxes: expected 'yolo'"),
+    ]:
+        with pytest.raises(RecipeError, match=message):
+            ImageFolder("x", **settings)  # type: ignore[arg-type]
+    url = write(tmp_path, {"a.jpg": None, "a.txt": "0 0.5 0.5 0.5 0.5", "b.jpg": None})
+    with pytest.raises(DataError, match=r'Name these: names="data.yaml"'):
+        read(ImageFolder(url, boxes="yolo"))
+    (tmp_path / "a.txt").write_text("a cat")
+    with pytest.raises(DataError, match=r"none of the 1 .txt files .* is valid .* a.txt: line 1"):
+        read(ImageFolder(url, boxes="yolo", names=("cat",)))
+
+
+def test_pixels_are_of_the_upright_image() -> None:
+    boxes = ImageBoxes(
+        corners=[(0, 0, 4, 4)], labels=["cat"], places=["object 1"], in_pixels=True, size=(8, 16)
+    )
+    assert boxes.fitted(8, 16, is_rotated=True).tolist() == [[0, 0, 0.5, 0.25]]
+    with pytest.raises(InvalidAnnotationError, match=r"is 16×8 .* are for 8×16"):
+        boxes.fitted(16, 8, is_rotated=False)
+    unsized = dataclasses.replace(boxes, size=None)
+    assert unsized.fitted(8, 16, is_rotated=False).tolist() == [[0, 0, 0.5, 0.25]]
+    with pytest.raises(InvalidAnnotationError, match="save the image upright"):
+        unsized.fitted(8, 16, is_rotated=True)
