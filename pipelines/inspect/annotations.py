@@ -19,7 +19,7 @@ from ...schemas.features import call
 from ...schemas.naming import join
 from ...schemas.splits import FOLDERS, Splits
 from ...transforms.sources.folders.annotations import yolo
-from ...transforms.sources.folders.annotations.beside import Format, key_of, read_all
+from ...transforms.sources.folders.annotations.beside import Format, folders_of, key_of, read_all
 from ...transforms.sources.folders.annotations.model import ImageBoxes, InvalidAnnotationError
 from ...transforms.sources.folders.files import IMAGE_SUFFIXES, why_skipped
 from ...transforms.sources.folders.images import FORMATS, ImageFolder
@@ -91,7 +91,7 @@ def find_annotations(
         return None
     paths = {file.path for file in images}
     folder = _Folder(url, opened, images, [file for file in files if file.path not in paths])
-    readings = [*_find_yolo(folder)]
+    readings = [*_find_yolo(folder), *_find_voc(folder)]
     clear = [reading for reading in readings if not reading.against]
     if len(clear) == 1:
         return clear[0]
@@ -110,12 +110,13 @@ def _describe(reading: AnnotatedImages) -> str:
 
 def _find_yolo(folder: _Folder) -> list[AnnotatedImages]:
     boxes = FORMATS["yolo"]
-    labels = _paired(folder, boxes, names=_ANY_CLASS, polygons=True)
-    if not labels:
+    pairs = _pairs(folder, boxes, names=_ANY_CLASS, polygons=True)
+    if pairs is None:
         return []
+    labels = pairs.annotations
     seen = _look_at(folder, boxes, labels, names=_ANY_CLASS, polygons=False)
     polygons = any(isinstance(found, InvalidAnnotationError) for found in seen)
-    against = _incomplete(folder, labels, boxes)
+    against = _incomplete(folder, pairs, boxes)
     if polygons:
         against += ("The labels of YOLO are polygons; this reads the boxes around them:",)
     named = _yolo_names(folder)
@@ -128,7 +129,7 @@ def _find_yolo(folder: _Folder) -> list[AnnotatedImages]:
         against += ("No data.yaml, classes.txt or obj.names names the classes; in their order:",)
     readings = []
     for path, names in named.items():
-        splits, unclear = _splits(folder, _yolo_folders(folder, path))
+        splits, unclear = _splits(folder, pairs.images, _yolo_folders(folder, path))
         if unnamed := sorted(_numbers_in(seen) - names.keys()):
             unclear += (f"The labels have the class {unnamed[0]}, which {path} does not name.",)
         by_url = folder.has_urls and path
@@ -180,14 +181,36 @@ def _read_small(folder: _Folder, file: SourceFile) -> bytes:
     return folder.opened.read(file.path, 0, min(file.num_bytes, (1 << 20) + 1))
 
 
-def _paired(folder: _Folder, of: Format, **settings: Any) -> list[SourceFile]:
-    """The annotations of images, if most of those with an image of their name are valid."""
-    keys = {key_of(file.path) for file in folder.images}
+def _find_voc(folder: _Folder) -> list[AnnotatedImages]:
+    boxes = FORMATS["voc"]
+    pairs = _pairs(folder, boxes)
+    if pairs is None:
+        return []
+    splits, unclear = _splits(folder, pairs.images)
+    against = _incomplete(folder, pairs, boxes)
+    return [AnnotatedImages(ImageFolder(folder.url, boxes="voc"), splits, against + unclear)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pairs:
+    """Annotations, and all images of the folders in which images have one."""
+
+    images: Sequence[str]
+    annotations: Sequence[SourceFile]
+
+
+def _pairs(folder: _Folder, of: Format, **settings: Any) -> _Pairs | None:
+    """The pairs of a format, if most annotations that have an image of their name are valid."""
+    images = [file.path for file in folder.images]
+    keys = set(map(key_of, images))
     paired = [file for file in folder.ending(of.suffix) if key_of(file.path) in keys]
     seen = _look_at(folder, of, paired, **settings)
     valid = [found for found in seen if isinstance(found, ImageBoxes)]
-    is_format = 2 * len(valid) > len(seen) and any(found.labels for found in valid)
-    return paired if is_format else []
+    if 2 * len(valid) <= len(seen) or not any(found.labels for found in valid):
+        return None
+    annotated = {key_of(file.path) for file in paired}
+    folders = folders_of(path for path in images if key_of(path) in annotated)
+    return _Pairs([path for path in images if path.rpartition("/")[0] in folders], paired)
 
 
 def _look_at(
@@ -207,19 +230,29 @@ def _look_at(
     ]
 
 
-def _incomplete(folder: _Folder, annotations: Sequence[SourceFile], of: Format) -> tuple[str, ...]:
+def _incomplete(folder: _Folder, pairs: _Pairs, of: Format) -> tuple[str, ...]:
     """What speaks against annotations: images without one, and others without an image."""
     against: tuple[str, ...] = ()
+    annotations = pairs.annotations
     keys = {key_of(file.path) for file in annotations}
-    bare = [file.path for file in folder.images if key_of(file.path) not in keys]
-    num = len(folder.images)
+    bare = [path for path in pairs.images if key_of(path) not in keys]
+    num = len(pairs.images)
     if len(bare) > (1 - _MIN_PAIRED) * num:
         without = "have no boxes" if of.empty else "are rejects"
         against += (
             f"{num - len(bare):,} of {num:,} images have a {of.suffix} file of their name; the "
             f"others {without}, the first of them {bare[0]!r}.",
         )
-    folders = {file.path.rpartition("/")[0] for file in annotations}
+    names = {key.rpartition("/")[2] for key in keys}
+    read = set(pairs.images)
+    others = [file.path for file in folder.images if file.path not in read]
+    unknown = [path for path in others if key_of(path).rpartition("/")[2] not in names]
+    if unknown:  # others are masks and the like of the same images
+        against += (
+            f"{len(unknown):,} images are in folders without {of.suffix} files, and are skipped, "
+            f"the first of them {unknown[0]!r}.",
+        )
+    folders = folders_of(file.path for file in annotations)
     paths = {file.path for file in annotations}
     lost = [
         file.path
@@ -237,15 +270,15 @@ def _incomplete(folder: _Folder, annotations: Sequence[SourceFile], of: Format) 
 
 
 def _splits(
-    folder: _Folder, named: Mapping[str, str] | None = None
+    folder: _Folder, paths: Sequence[str], named: Mapping[str, str] | None = None
 ) -> tuple[Splits | None, tuple[str, ...]]:
     """The splits that folders name, if there are several, and what is unclear about them.
 
     Args:
-        folder: The files.
+        folder: All files.
+        paths: The images.
         named: The folder of each split, if a file says so.
     """
-    paths = [file.path for file in folder.images]
     words = {word.casefold(): split for split, word in (named or {}).items()}
     common = os.path.commonpath([os.path.dirname(path) for path in paths])
     found: dict[str, set[str]] = {split: set() for split in FOLDERS}

@@ -135,3 +135,53 @@ def test_what_is_unclear_in_yolo_is_refused(
     message, lines = refused()
     assert all(word in message for word in words), message
     assert copied in lines[0]
+
+
+XML = (
+    "<annotation><size><width>16</width><height>8</height></size><object><name>cat</name>"
+    "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>6</xmax><ymax>4</ymax></bndbox></object></annotation>"
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "annotation", "by_folder"),
+    [
+        ("VOC2012/JPEGImages/{}.jpg", "VOC2012/Annotations/{}.xml", False),
+        ("images/{}.png", "annotations/xmls/{}.xml", False),
+        ("train/{}.jpg", "train/{}.xml", True),
+    ],
+)
+def test_pascal_voc(image: str, annotation: str, by_folder: bool) -> None:
+    for split in ("train", "test"):
+        write(image.replace("train", split))
+        texts(annotation.replace("train", split), XML)
+    write("VOC2012/SegmentationClass/{}.png" if "VOC" in image else image, num=4)  # masks
+    recipe = suggest_recipe("d")
+    assert recipe.source == ss.ImageFolder("d", boxes="voc")
+    assert recipe.splits == (
+        ss.Splits.by_folder() if by_folder else ss.Splits(train=0.8, validation=0.1, test=0.1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"Annotations/{}.xml": 8}, ["8 of 10 images", "are rejects", "JPEGImages/8.jpg"]),
+        ({"test/{}.jpg": 20}, ["10 images are in folders without .xml", "test/10.jpg"]),
+        ({"labels/{}.txt": NUM, "classes.txt": 1}, ["several forms"]),
+        ({"ImageSets/Main/train.txt": 1, "ImageSets/Main/val.txt": 1}, ["train.txt and ImageSets"]),
+    ],
+)
+def test_what_is_unclear_in_pascal_voc_is_refused(files: dict[str, int], words: list[str]) -> None:
+    write("JPEGImages/{}.jpg")
+    for template, num in {"Annotations/{}.xml": NUM, **files}.items():
+        if template.endswith(".jpg"):
+            write(template, num=num)
+        else:
+            texts(template, {"xml": XML, "txt": LABEL}[template[-3:]], num=num)
+    if "classes.txt" in files:
+        place("classes.txt", "cat\ndog\n")
+    message, lines = refused()
+    assert all(word in message for word in words), message
+    assert 'source=ss.ImageFolder("d", boxes="voc")' in lines
+    assert len(lines) == (2 if "labels/{}.txt" in files else 1)

@@ -169,6 +169,79 @@ def test_files_without_a_partner(tmp_path: Path) -> None:
     }
 
 
+def voc(*objects: str, size: str = f"<width>{WIDTH}</width><height>{HEIGHT}</height>") -> str:
+    """An annotation of Pascal VOC with these objects, each a name and ymin, xmin, ymax, xmax."""
+    made = []
+    for text in objects:
+        name, *sides = text.split()
+        names = ("ymin", "xmin", "ymax", "xmax")
+        box = "".join(f"<{n}>{side}</{n}>" for n, side in zip(names, sides, strict=False))
+        made.append(
+            f"<object><name>{name.strip('!')}</name><difficult>{int('!' in name)}</difficult>"
+            f"<part><name>head</name><bndbox><xmin>9</xmin></bndbox></part><bndbox>{box}</bndbox>"
+            "</object>"
+        )
+    return f"<annotation><size>{size}</size>{''.join(made)}</annotation>"
+
+
+def test_annotations_of_pascal_voc(tmp_path: Path) -> None:
+    url = write(
+        tmp_path,
+        {
+            **{
+                "JPEGImages/a.jpg": None,
+                "Annotations/a.xml": voc("dog 2 4 6 12.0", "cat! 0 0 8 16"),
+            },
+            **{"JPEGImages/b.jpg": None, "Annotations/b.xml": voc(size="<width>0</width>")},
+            **{"JPEGImages/c.jpg": None, "SegmentationClass/a.png": None, "other/d.jpg": None},
+        },
+    )
+    source = ImageFolder(url, boxes="voc")
+    skipped = source.select(open_source(url, "/").list()).num_skipped
+    assert skipped == {"image in a folder without .xml files": 2}
+    features, batch = read(source)
+    assert {name: feature for name, feature in features.items() if name != "image"} == {
+        "boxes": BoundingBoxes(image="image", labels=("box_labels", "box_difficult")),
+        "box_labels": Sequence(ClassLabel(("cat", "dog"))),
+        "box_difficult": Sequence(Scalar("bool")),
+    }
+    assert boxes_of(batch) == {
+        "JPEGImages/a.jpg": ([[0.25, 0.25, 0.75, 0.75], [0, 0, 1, 1]], [1, 0]),
+        "JPEGImages/b.jpg": ([], []),
+    }
+    assert batch.columns["box_difficult"].to_pylist() == [[0, 1], []]
+    (reject,) = batch.rejects
+    assert reject.reason == "image without a .xml file of its name"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (voc("cat 0 0 4"), "object 1 has no xmax in a <bndbox>"),
+        (voc("cat 0 0 4 4", "cat 0 0 4 x"), "object 2: its <bndbox> is"),
+        (voc("cat 0 0 4 4", "! 0 0 4 4"), "object 2 has no name"),
+        (voc("cat 0 4 4 4"), "object 1: the box (0, 4, 4, 4) of ymin, xmin, ymax, xmax in pixels"),
+        (voc("cat 0 0 4 4", size="<width>8</width><height>16</height>"), "are for 16×8"),
+        (voc("cat 0 0 4 4", size="<width>x</width>"), "its size is"),
+        ("<html></html>", "its root is <html>"),
+        ("<annotation><object>", "it is not valid XML"),
+        ("", "it is not valid XML"),
+        ("<annotation>" * 40, "more than 32 levels deep"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>', "it declares entities"),
+    ],
+)
+def test_an_invalid_annotation_rejects_its_image(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    good = {"b.jpg": None, "b.xml": voc("cat 0 0 4 4")}
+    url = write(tmp_path, {"a.jpg": None, "a.xml": content, **good})
+    _, batch = read(ImageFolder(url, boxes="voc"))
+    assert batch.ids == ["b.jpg"]
+    (reject,) = batch.rejects
+    assert (reject.record_id, reject.reason) == ("a.jpg", "invalid annotation")
+    assert message in reject.message
+
+
 def test_declared_classes_have_their_own_order(tmp_path: Path) -> None:
     label = "0 0.5 0.5 0.5 0.5\n1 0.5 0.5 0.5 0.5"
     url = write(tmp_path, {"a.jpg": None, "a.txt": label, "b.jpg": None, "b.txt": label[:18]})

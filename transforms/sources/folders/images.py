@@ -28,7 +28,8 @@ from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from .annotations.beside import BoxReader, Format, infer_boxes, pair
-from .annotations.model import BOX_FEATURES, InvalidAnnotationError
+from .annotations.model import BOX_DIFFICULT, BOX_FEATURES, InvalidAnnotationError
+from .annotations.voc import read_xml
 from .annotations.yolo import TEXTS, read_labels, read_names
 from .files import MediaFolder, MediaKind, Partner, contents_array, may_be_image, why_skipped
 from .labels import LABEL, FileLabels, file_name
@@ -53,6 +54,7 @@ FORMATS: Mapping[str, Format] = {
         lists=TEXTS,
         empty=True,
     ),
+    "voc": Format(name="voc", suffix=".xml", parse=read_xml, flags=(BOX_DIFFICULT,)),
 }
 """Formats of boxes with a file for each image."""
 
@@ -102,10 +104,12 @@ class ImageFolder(MediaFolder):
             skipped and counted.
         boxes: The format of the files beside the images that have their boxes: features ``boxes``
             and ``box_labels``. ``"yolo"``: texts such as ``labels/a.txt`` for ``images/a.jpg``; an
-            image without one has no boxes. There are no class folders then.
+            image without one has no boxes. ``"voc"``: Pascal VOC's XML, such as
+            ``Annotations/a.xml`` for ``JPEGImages/a.jpg``, with ``box_difficult`` if any object is.
+            There are no class folders then.
         names: With ``boxes="yolo"``: the classes, or the file that names them, ``data.yaml`` or a
             text with a name on each line. Relative paths are resolved like ``url``.
-        polygons: With ``boxes``: whether polygons are read, as the boxes around them.
+        polygons: With ``boxes="yolo"``: whether polygons are read, as the boxes around them.
     """
 
     url: str
@@ -116,7 +120,7 @@ class ImageFolder(MediaFolder):
     label: str | None = LABEL
     masks: str | None = None
     images: str = IMAGES
-    boxes: Literal["yolo"] | None = None
+    boxes: Literal["yolo", "voc"] | None = None
     names: str | tuple[str, ...] | None = None
     polygons: bool = False
 
@@ -140,7 +144,7 @@ class ImageFolder(MediaFolder):
             raise ValueError("boxes and masks are mutually exclusive: give one of them")
         if self.names is not None and self.boxes != "yolo":
             raise ValueError('names= is for boxes="yolo": other formats name the class of each box')
-        if self.polygons and self.boxes is None:
+        if self.polygons and self.boxes != "yolo":
             raise ValueError('polygons= is for boxes="yolo"')
 
     @property
@@ -218,6 +222,8 @@ class ImageFolder(MediaFolder):
         """The format of the annotation files, with what is needed to read them."""
         if self.boxes is None:
             return None
+        if self.boxes != "yolo":
+            return FORMATS[self.boxes]
         names = self._class_names(opened)
         parse = functools.partial(read_labels, names=names, polygons=self.polygons)
         return dataclasses.replace(FORMATS[self.boxes], parse=parse)

@@ -83,41 +83,47 @@ def pair(
 ) -> tuple[dict[str, SourceFile], Counter[str]]:
     """Marks annotations as parts of their images' records; returns files by path, and skipped ones.
 
-    An annotation without an image is marked as unpaired if there are others in its folder that have
-    one; else it is skipped, as are texts that are not annotations.
+    Files without a partner are marked as unpaired if others in their folder have one; else they are
+    skipped, as are texts that are not annotations and images of another kind, such as masks. An
+    image whose format allows none is not unpaired.
     """
     by_key: dict[str, list[SourceFile]] = {}
     for file in annotations:
         by_key.setdefault(key_of(file.path), []).append(file)
     images_of = Counter(key_of(file.path) for file in images)
-    marked = {file.path: file for file in images}
-    folders: set[str] = set()
+    annotated = folders_of(file.path for file in images if key_of(file.path) in by_key)
+    annotating = folders_of(file.path for file in annotations if images_of[key_of(file.path)])
+    marked: dict[str, SourceFile] = {}
+    skipped: Counter[str] = Counter()
     for file in images:
-        key = key_of(file.path)
-        own = by_key.get(key, [])
+        own = by_key.get(key_of(file.path), [])
         unpaired = ""
         if len(own) > 1:
             unpaired = f"several {of.suffix} files for one image"
-        elif own and images_of[key] > 1:
+        elif own and images_of[key_of(file.path)] > 1:
             unpaired = f"several images for one {of.suffix} file"
-        elif not own and not of.empty:
-            unpaired = f"image without a {of.suffix} file of its name"
-        else:
-            for annotation in own:
-                marked[annotation.path] = dataclasses.replace(annotation, of=file.path)
-        folders.update(annotation.path.rpartition("/")[0] for annotation in own)
-        if unpaired:
-            marked[file.path] = dataclasses.replace(file, unpaired=unpaired)
-    skipped: Counter[str] = Counter()
-    for file in annotations:
-        if file.path in marked or images_of[key_of(file.path)]:
+        elif own:
+            marked[own[0].path] = dataclasses.replace(own[0], of=file.path)
+        elif file.path.rpartition("/")[0] not in annotated:
+            skipped[f"image in a folder without {of.suffix} files"] += 1
             continue
-        if file.path.rpartition("/")[0] in folders and not of.is_list(file.path):
+        elif not of.empty:
+            unpaired = f"image without a {of.suffix} file of its name"
+        marked[file.path] = dataclasses.replace(file, unpaired=unpaired) if unpaired else file
+    for file in annotations:
+        if images_of[key_of(file.path)]:
+            continue
+        if file.path.rpartition("/")[0] in annotating and not of.is_list(file.path):
             unpaired = f"{of.suffix} file without an image of its name"
             marked[file.path] = dataclasses.replace(file, unpaired=unpaired)
         else:
             skipped[f"{of.suffix} file without an image"] += 1
     return marked, skipped
+
+
+def folders_of(paths: Iterable[str]) -> set[str]:
+    """The folders of files."""
+    return {path.rpartition("/")[0] for path in paths}
 
 
 def key_of(path: str) -> str:
