@@ -10,24 +10,37 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...schemas.blocks import SourceFile
-from ...schemas.errors import DataError
+from ...schemas.errors import DataError, SchemaError
 from ...schemas.features import call
 from ...schemas.naming import join
 from ...schemas.splits import FOLDERS, Splits
+from ...transforms import storage
 from ...transforms.sources.folders.annotations import yolo
 from ...transforms.sources.folders.annotations.beside import Format, folders_of, key_of, read_all
-from ...transforms.sources.folders.annotations.model import ImageBoxes, InvalidAnnotationError
+from ...transforms.sources.folders.annotations.coco import NoBoxesError
+from ...transforms.sources.folders.annotations.model import (
+    BOXES,
+    ImageBoxes,
+    InvalidAnnotationError,
+)
+from ...transforms.sources.folders.annotations.rows import columns_of_boxes, read_header
 from ...transforms.sources.folders.files import IMAGE_SUFFIXES, why_skipped
+from ...transforms.sources.folders.folder_tables import folder_of
 from ...transforms.sources.folders.images import FORMATS, ImageFolder
+from ...transforms.sources.folders.side_tables import LabelTable, TableRows
 from ...transforms.storage.opened_source import OpenedSource
 
 _MIN_PAIRED = 0.99
 """The smallest share of images with annotations, and of annotations with images, that is clear."""
 _NUM_LOOKED_AT = 64
+_HEAD_BYTES = 1 << 16
+_COCO = re.compile(rb'"(images|annotations|categories|info|licenses)"\s*:\s*[\[{]')
+"""What is at the beginning of COCO's documents."""
 _ANY_CLASS = {number: str(number) for number in range(10_000)}
 _SPLIT_WORDS = {word: split for split, words in FOLDERS.items() for word in words}
 _SPLIT_FOLDER = re.compile(
@@ -45,11 +58,14 @@ class AnnotatedImages:
     """If folders name splits."""
     against: tuple[str, ...] = ()
     """What makes it unclear, a sentence each."""
+    num_rejects: int = 0
+    """Number of images that are known to be rejects."""
 
     def line(self) -> str:
         """The arguments of a recipe."""
         splits = "" if self.splits is None else f", splits=ss.{self.splits!r}"
-        return f"source=ss.{call(self.source, 'ImageFolder')}{splits}"
+        rejects = f", max_rejects={self.num_rejects}" if self.num_rejects else ""
+        return f"source=ss.{call(self.source, 'ImageFolder')}{splits}{rejects}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,16 +107,17 @@ def find_annotations(
         return None
     paths = {file.path for file in images}
     folder = _Folder(url, opened, images, [file for file in files if file.path not in paths])
-    readings = [*_find_yolo(folder), *_find_voc(folder)]
+    readings = [*_find_yolo(folder), *_find_voc(folder), *_find_tables(folder)]
     clear = [reading for reading in readings if not reading.against]
     if len(clear) == 1:
         return clear[0]
     if not readings:
         return None
     kinds = "boxes in several forms" if clear else "boxes, but it is not clear how to read them"
+    lines = "\n".join(map(_describe, readings))
     raise DataError(
         f"{opened.shown} holds {len(images):,} images with {kinds}. Write a recipe with one of "
-        "these lines, or correct the folder.\n" + "\n".join(map(_describe, readings))
+        f"these lines, or correct the folder.\n{lines.replace(url, storage.redact(url))}"
     )
 
 
@@ -139,7 +156,8 @@ def _find_yolo(folder: _Folder) -> list[AnnotatedImages]:
             names=join(folder.url, path) if by_url else tuple(names.values()),
             polygons=polygons,
         )
-        readings.append(AnnotatedImages(source, splits, against + unclear))
+        num_rejects = pairs.num_rejects(folder, boxes)
+        readings.append(AnnotatedImages(source, splits, against + unclear, num_rejects))
     return readings
 
 
@@ -188,7 +206,8 @@ def _find_voc(folder: _Folder) -> list[AnnotatedImages]:
         return []
     splits, unclear = _splits(folder, pairs.images)
     against = _incomplete(folder, pairs, boxes)
-    return [AnnotatedImages(ImageFolder(folder.url, boxes="voc"), splits, against + unclear)]
+    source = ImageFolder(folder.url, boxes="voc")
+    return [AnnotatedImages(source, splits, against + unclear, pairs.num_rejects(folder, boxes))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,6 +216,28 @@ class _Pairs:
 
     images: Sequence[str]
     annotations: Sequence[SourceFile]
+
+    @property
+    def bare(self) -> list[str]:
+        """Images without an annotation."""
+        keys = {key_of(file.path) for file in self.annotations}
+        return [path for path in self.images if key_of(path) not in keys]
+
+    def lost(self, folder: _Folder, of: Format) -> list[str]:
+        """Annotations without an image, beside others that have one."""
+        folders = folders_of(file.path for file in self.annotations)
+        paths = {file.path for file in self.annotations}
+        return [
+            file.path
+            for file in folder.ending(of.suffix)
+            if file.path not in paths
+            and file.path.rpartition("/")[0] in folders
+            and not of.is_list(file.path)
+        ]
+
+    def num_rejects(self, folder: _Folder, of: Format) -> int:
+        """Number of files that are rejects for lack of a partner."""
+        return len(self.lost(folder, of)) + (0 if of.empty else len(self.bare))
 
 
 def _pairs(folder: _Folder, of: Format, **settings: Any) -> _Pairs | None:
@@ -230,19 +271,168 @@ def _look_at(
     ]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Document:
+    """A file that has the boxes of many images."""
+
+    path: str
+    table: LabelTable
+    rows: TableRows
+
+    @property
+    def split(self) -> str | None:
+        """The split that its name says."""
+        words = re.split(r"[^a-z0-9]+", self.path.rpartition("/")[2].casefold())
+        return next((split for word in words if (split := _split_of(word))), None)
+
+    def unnamed(self, paths: Sequence[str], below: str = "") -> list[str]:
+        """The images for which it has no row of their own, as paths below a folder."""
+        start = len(below) + bool(below)
+        keys = {path: self.rows.key((path, path[start:])) for path in paths}
+        num_of = Counter(keys.values())
+        return [path for path, key in keys.items() if key is None or num_of[key] > 1]
+
+    def says(self, place: str) -> bool:
+        """Whether its name is that of a folder, or of the same split."""
+        name = self.path.rpartition("/")[2].casefold()
+        parts = place.casefold().split("/")
+        splits = [_split_of(part) for part in parts]
+        return parts[-1] in name or (self.split is not None and self.split in splits)
+
+
+def _find_tables(folder: _Folder) -> list[AnnotatedImages]:
+    """Readings of COCO's documents, and of tables with a row for each box."""
+    if not folder.has_urls:
+        return []
+    paths = [file.path for file in folder.images]
+    readings = []
+    for of_boxes in (False, True):
+        documents = [
+            document
+            for document in _documents(folder, of_boxes=of_boxes)
+            if any(document.rows.key((path,)) is not None for path in paths)
+        ]
+        whole = _preferred([d for d in documents if _is_few(d.unnamed(paths), paths)])
+        if not whole and len(documents) > 1:
+            placed = _placed(documents, paths)
+            if placed:
+                readings.append(_read_placed(folder, placed))
+                continue
+        readings += [_read_alone(folder, document) for document in whole or documents]
+    return readings
+
+
+def _documents(folder: _Folder, *, of_boxes: bool) -> Iterator[_Document]:
+    for file in folder.ending(*((".csv", ".tsv") if of_boxes else (".json",))):
+        head = folder.opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES))
+        if of_boxes and not columns_of_boxes(read_header(file.path, head)[0]):
+            continue
+        if not of_boxes and not _COCO.search(head):
+            continue
+        name = file.path.rpartition("/")[2]
+        data = functools.partial(folder.opened.read, file.path)
+        table = LabelTable(name=name, data=data, image="image", of_boxes=of_boxes)
+        try:
+            features = table.features()
+            rows = table.read(features)
+        except NoBoxesError:
+            continue
+        except SchemaError as error:
+            raise DataError(f"{folder.opened.shown} has images and {file.path}. {error}") from None
+        if any(values for values in rows.columns[BOXES].to_pylist()):
+            yield _Document(file.path, table, rows)
+
+
+def _preferred(documents: list[_Document]) -> list[_Document]:
+    """Of several documents for the same images, the one that is called instances, as COCO's is."""
+    instances = [document for document in documents if "instances" in document.path]
+    return instances if len(instances) == 1 else documents
+
+
+def _is_few(paths: Sequence[str], of: Sequence[str]) -> bool:
+    return len(paths) <= (1 - _MIN_PAIRED) * len(of)
+
+
+def _placed(documents: Sequence[_Document], paths: Sequence[str]) -> dict[str, list[_Document]]:
+    """The documents of each folder, by their names, or where only one folder is possible."""
+    within: dict[str, list[str]] = {}
+    for path in paths:
+        parts = path.split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            within.setdefault("/".join(parts[:depth]), []).append(path)
+    found: dict[str, list[_Document]] = {}
+    for document in documents:
+        possible = [
+            place for place, own in within.items() if _is_few(document.unnamed(own, place), own)
+        ]
+        home = document.path.rpartition("/")[0]
+        for chosen in (
+            [place for place in possible if document.says(place)],
+            [place for place in possible if place == home],
+            possible if len(possible) == 1 else [],
+        ):
+            if chosen:
+                found.setdefault(min(chosen, key=len), []).append(document)
+                break
+    return {place: _preferred(several) for place, several in found.items()}
+
+
+def _read_placed(folder: _Folder, found: Mapping[str, list[_Document]]) -> AnnotatedImages:
+    """Several documents, each for the images of a folder."""
+    placed = {place: several[0] for place, several in found.items()}
+    within = [f.path for f in folder.images if folder_of(f.path, placed) is not None]
+    others = sorted({file.path for file in folder.images} - set(within))
+    against: tuple[str, ...] = tuple(
+        f"{several[0].path} and {several[1].path} have boxes of the images in {place}."
+        for place, several in found.items()
+        if len(several) > 1
+    )
+    if others:
+        against += (
+            f"{len(others):,} images are in no folder that has a file of boxes, and are skipped, "
+            f"the first of them {others[0]!r}.",
+        )
+    named = {d.split: place.rpartition("/")[2] for place, d in placed.items() if d.split}
+    splits, unclear = _splits(folder, within, named)
+    tables = {place: join(folder.url, document.path) for place, document in placed.items()}
+    of_boxes = any(document.table.of_boxes for document in placed.values())
+    source = ImageFolder(folder.url, table=tables, boxes="rows" if of_boxes else None)
+    return AnnotatedImages(source, splits, against + unclear)
+
+
+def _read_alone(folder: _Folder, document: _Document) -> AnnotatedImages:
+    """One document, for all images."""
+    paths = [file.path for file in folder.images]
+    unnamed = document.unnamed(paths)
+    against: tuple[str, ...] = ()
+    if not _is_few(unnamed, paths):
+        against = (
+            f"{document.path} has boxes of {len(paths) - len(unnamed):,} of {len(paths):,} images; "
+            f"the others are rejects, the first of them {unnamed[0]!r}.",
+        )
+    splits, unclear = _splits(folder, paths)
+    inner = os.path.commonpath([os.path.dirname(path) for path in paths])
+    below = [path.removeprefix(f"{inner}/") for path in paths]
+    descend = inner and splits is None and len(document.unnamed(below)) == len(unnamed)
+    source = ImageFolder(
+        join(folder.url, inner) if descend else folder.url,
+        table=join(folder.url, document.path),
+        boxes="rows" if document.table.of_boxes else None,
+    )
+    return AnnotatedImages(source, splits, against + unclear, len(unnamed))
+
+
 def _incomplete(folder: _Folder, pairs: _Pairs, of: Format) -> tuple[str, ...]:
     """What speaks against annotations: images without one, and others without an image."""
     against: tuple[str, ...] = ()
-    annotations = pairs.annotations
-    keys = {key_of(file.path) for file in annotations}
-    bare = [path for path in pairs.images if key_of(path) not in keys]
-    num = len(pairs.images)
+    bare, num = pairs.bare, len(pairs.images)
     if len(bare) > (1 - _MIN_PAIRED) * num:
         without = "have no boxes" if of.empty else "are rejects"
         against += (
             f"{num - len(bare):,} of {num:,} images have a {of.suffix} file of their name; the "
             f"others {without}, the first of them {bare[0]!r}.",
         )
+    keys = {key_of(file.path) for file in pairs.annotations}
     names = {key.rpartition("/")[2] for key in keys}
     read = set(pairs.images)
     others = [file.path for file in folder.images if file.path not in read]
@@ -252,19 +442,12 @@ def _incomplete(folder: _Folder, pairs: _Pairs, of: Format) -> tuple[str, ...]:
             f"{len(unknown):,} images are in folders without {of.suffix} files, and are skipped, "
             f"the first of them {unknown[0]!r}.",
         )
-    folders = folders_of(file.path for file in annotations)
-    paths = {file.path for file in annotations}
-    lost = [
-        file.path
-        for file in folder.ending(of.suffix)
-        if file.path not in paths
-        and file.path.rpartition("/")[0] in folders
-        and not of.is_list(file.path)
-    ]
-    if len(lost) > (1 - _MIN_PAIRED) * (len(lost) + len(annotations)):
+    lost = pairs.lost(folder, of)
+    num = len(lost) + len(pairs.annotations)
+    if len(lost) > (1 - _MIN_PAIRED) * num:
         against += (
-            f"{len(lost):,} of {len(lost) + len(annotations):,} {of.suffix} files have no image of "
-            f"their name, the first of them {lost[0]!r}.",
+            f"{len(lost):,} of {num:,} {of.suffix} files have no image of their name, the first of "
+            f"them {lost[0]!r}.",
         )
     return against
 

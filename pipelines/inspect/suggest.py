@@ -239,7 +239,9 @@ def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource)
         return _Table(recipe.files, files, opened)
     if not isinstance(source, LabelledFolder):
         return None
-    if source.table is None or not source.table.lower().endswith((".csv", ".tsv")):
+    if not isinstance(source.table, str) or getattr(source, "boxes", None) is not None:
+        return None
+    if not source.table.lower().endswith((".csv", ".tsv")):
         return None
     beside = open_source(source.table, ".")
     return _Table(Csv(source.table), beside.list(), beside)
@@ -321,11 +323,13 @@ def _with_label(source: Source, label: str) -> Source:
 def _seen_from(recipe: Recipe, folder: str) -> Recipe:
     """The recipe with local paths relative to a folder. Absolute paths outside of it are kept."""
     source: Any = recipe.source
-    changes = {
-        field.name: _relative(getattr(source, field.name), folder)
-        for field in dataclasses.fields(source)
-        if field.name in ("url", "shards", "table") and getattr(source, field.name) is not None
-    }
+    changes: dict[str, Any] = {}
+    for name in {"url", "shards", "table", "names"} & {f.name for f in dataclasses.fields(source)}:
+        place = getattr(source, name)
+        if isinstance(place, str):
+            changes[name] = _relative(place, folder)
+        elif isinstance(place, Mapping):
+            changes[name] = {key: _relative(url, folder) for key, url in place.items()}
     return _changed(recipe, source=dataclasses.replace(source, **changes))
 
 
@@ -417,8 +421,8 @@ def recipe_text(
     source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
     url = recipe.files.url
     bare = source
-    for place in (url, getattr(recipe.source, "table", None)):
-        if place is not None and not storage.is_local(place):
+    for place in (url, *recipe.files.side_urls):
+        if not storage.is_local(place):
             bare = bare.replace(written(place), written(storage.redact(place)))
     lines = [
         f"name={written(recipe.name)},",
@@ -510,6 +514,8 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
     num_tables = max(len(tables), typed.num_files if typed is not None else 0)
     if (annotated := find_annotations(url, listed, opened)) is not None:
         source, splits = annotated.source, annotated.splits or splits
+        opened = open_source(source.url, ".")
+        listed = opened.list()
         steps = infer_image_steps(source.select(listed).files, opened)
     elif holds_samples(url, listed):
         source = WebDataset(url)

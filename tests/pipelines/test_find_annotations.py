@@ -1,7 +1,9 @@
 """Folders of images with boxes, as people have them: what is recognized, and what is refused."""
 
+import json
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,5 +185,171 @@ def test_what_is_unclear_in_pascal_voc_is_refused(files: dict[str, int], words: 
         place("classes.txt", "cat\ndog\n")
     message, lines = refused()
     assert all(word in message for word in words), message
-    assert 'source=ss.ImageFolder("d", boxes="voc")' in lines
+    rejects = ", max_rejects=2" if files.get("Annotations/{}.xml") == 8 else ""
+    assert f'source=ss.ImageFolder("d", boxes="voc"){rejects}' in lines
     assert len(lines) == (2 if "labels/{}.txt" in files else 1)
+
+
+def coco(*names: str, categories: Sequence[str] = ("ant", "zebra"), **changes: Any) -> str:
+    """COCO's document of these images, each with a box of the last category."""
+    ids = {name: 2 * number + 1 for number, name in enumerate(categories)}
+    size = {"height": 8, "width": 16}
+    return json.dumps(
+        {
+            "info": {"year": 2017},
+            "images": [{"id": i, "file_name": name, **size} for i, name in enumerate(names)],
+            "annotations": [
+                {"image_id": i, "category_id": max(ids.values()), "bbox": [1, 1, 4, 4]}
+                for i in range(len(names))
+            ],
+            "categories": [{"id": number, "name": name} for name, number in ids.items()],
+            **changes,
+        }
+    )
+
+
+def names(num: int = NUM, template: str = "{}.jpg") -> list[str]:
+    return [template.format(number) for number in range(num)]
+
+
+@pytest.mark.parametrize(
+    ("folders", "documents", "splits"),
+    [
+        (
+            ("train2017", "val2017"),
+            ("annotations/instances_train2017.json", "annotations/instances_val2017.json"),
+            ss.Splits.by_folder(train="train2017", validation="val2017"),
+        ),
+        (
+            ("train", "valid"),
+            ("train/_annotations.coco.json", "valid/_annotations.coco.json"),
+            ss.Splits.by_folder(),
+        ),
+        (
+            ("data/images/train", "data/images/test"),
+            ("data/annotations/instances_Train.json", "data/annotations/instances_Test.json"),
+            ss.Splits.by_folder(),
+        ),
+        (
+            ("a", "b"),
+            ("train.json", "val.json"),
+            ss.Splits.by_folder(train="a", validation="b"),
+        ),
+    ],
+)
+def test_documents_of_coco_for_each_folder(
+    folders: tuple[str, str], documents: tuple[str, str], splits: ss.Splits
+) -> None:
+    """Names are bare, and those of one folder occur in the other, except where only that helps."""
+    sizes = {folders[0]: NUM, folders[1]: NUM - 4}
+    for (folder, num), document in zip(sizes.items(), documents, strict=True):
+        template = "{}.jpg" if folder != "a" else "a{}.jpg"
+        write(f"{folder}/{template}", num=num)
+        place(document, coco(*names(num, template)))
+    if "val2017" in folders:
+        captions = {"images": [], "annotations": [{"caption": "An ant."}]}
+        place("annotations/captions_val2017.json", json.dumps(captions))
+        points = coco(*names(NUM - 4), categories=["person"])
+        place("annotations/person_keypoints_val2017.json", points)
+    recipe = suggest_recipe("d")
+    tables = {folder: f"d/{path}" for folder, path in zip(folders, documents, strict=True)}
+    assert recipe.source == ss.ImageFolder("d", table=tables)
+    assert recipe.splits == splits
+    text = describe_suggestion("d")
+    assert '"box_labels": ss.Sequence(ss.ClassLabel(("ant", "zebra")))' in text
+    assert f'"{folders[0]}": "d/{documents[0]}"' in text
+
+
+def test_one_document_for_all_folders() -> None:
+    write("train/{}.jpg", "test/t{}.jpg")
+    place("result.json", coco(*names(), *names(template="t{}.jpg")))
+    recipe = suggest_recipe("d")
+    assert recipe.source == ss.ImageFolder("d", table="d/result.json")
+    assert recipe.splits == ss.Splits.by_folder()
+
+
+@pytest.mark.parametrize(
+    ("documents", "words", "copied"),
+    [
+        ({"a.json": 8}, ["a.json has boxes of 8 of 10 images"], ["max_rejects=2"]),
+        ({"a.json": 10, "b.json": 10}, ["several forms"], ["d/a.json", "d/b.json"]),
+        (
+            {"train.json": 6, "val.json": 4},
+            ["train.json has boxes of 6", "val.json has boxes of 4"],
+            ["max_rejects=4", "max_rejects=6"],
+        ),
+    ],
+)
+def test_what_is_unclear_in_coco_is_refused(
+    documents: dict[str, int], words: list[str], copied: list[str]
+) -> None:
+    write("images/{}.jpg")
+    for path, num in documents.items():
+        start = 6 if path == "val.json" else 0
+        place(path, coco(*names()[start : start + num]))
+    message, lines = refused()
+    assert all(word in message for word in words), message
+    assert [word in line for word, line in zip(copied, lines, strict=True)] == [True] * len(copied)
+
+
+def test_two_documents_for_a_folder_are_named() -> None:
+    for split in ("train", "valid"):
+        write(f"{split}/{{}}.jpg")
+        place(f"{split}/_annotations.coco.json", coco(*names()))
+    place("valid/other.json", coco(*names(), categories=["bee"]))
+    message, _ = refused()
+    assert "valid/_annotations.coco.json and valid/other.json have boxes of the images" in message
+
+
+def test_folders_without_a_document_are_named() -> None:
+    write("train/{}.jpg", "valid/{}.jpg", "test/{}.jpg")
+    for split in ("train", "valid"):
+        place(f"{split}/_annotations.coco.json", coco(*names()))
+    message, (line,) = refused()
+    assert "10 images are in no folder that has a file of boxes" in message
+    assert "'test/0.jpg'" in message
+    assert '"valid": "d/valid/_annotations.coco.json"' in line
+
+
+def test_a_damaged_document_is_named() -> None:
+    write("images/{}.jpg")
+    place("instances.json", coco(*names())[:-9])
+    with pytest.raises(DataError, match=r"instances\.json is not an instances file of COCO.*JSON"):
+        suggest_recipe("d")
+
+
+ROWS = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
+
+
+def test_a_row_for_each_box() -> None:
+    write("images/{}.jpg")
+    place("labels.csv", ROWS + "".join(f"{n},16,8,cat,0,0,4,4\n" * 2 for n in names()))
+    recipe = suggest_recipe("d")
+    assert recipe.source == ss.ImageFolder("d/images", table="d/labels.csv", boxes="rows")
+    assert 'boxes="rows"' in describe_suggestion("d")
+
+
+def test_a_table_of_boxes_for_each_split() -> None:
+    for split, label in (("train", "dog"), ("valid", "cat"), ("test", "cat")):
+        write(f"{split}/{{}}.jpg")
+        rows = "".join(f"{n},16,8,{label},0,0,4,4\n" for n in names())
+        place(f"{split}/_annotations.csv", ROWS + rows)
+    recipe = suggest_recipe("d")
+    tables = {s: f"d/{s}/_annotations.csv" for s in ("test", "train", "valid")}
+    assert recipe.source == ss.ImageFolder("d", table=tables, boxes="rows")
+    assert 'ss.ClassLabel(("cat", "dog"))' in describe_suggestion("d")
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("".join(f"{n},16,8,cat,0,0,4,4\n" for n in names(7)), ["labels.csv has boxes of 7 of 10"]),
+        ("0.jpg,16\n", ["labels.csv", "Expected 8 columns, got 2"]),
+    ],
+)
+def test_tables_of_boxes_that_do_not_fit_are_refused(table: str, words: list[str]) -> None:
+    write("images/{}.jpg")
+    place("labels.csv", ROWS + table)
+    with pytest.raises(DataError) as caught:
+        suggest_recipe("d")
+    assert all(word in str(caught.value) for word in words)

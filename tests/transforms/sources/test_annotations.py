@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,174 @@ def test_pixels_are_of_the_upright_image() -> None:
     assert unsized.fitted(8, 16, is_rotated=False).tolist() == [[0, 0, 0.5, 0.25]]
     with pytest.raises(InvalidAnnotationError, match="save the image upright"):
         unsized.fitted(8, 16, is_rotated=True)
+
+
+HEADER = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
+
+
+def read_rows_of(root: Path, table: str, *, name: str = "boxes.csv") -> tuple[Features, RawBatch]:
+    """The boxes of a.jpg and b.jpg, of 8 × 16 pixels, in a table."""
+    url = write(root, {"a.jpg": None, "b.jpg": None, name: table})
+    return read(ImageFolder(url, boxes="rows", table=f"{url}/{name}"))
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("t.csv", HEADER + "b.jpg,16,8,2,0,0,4,4\n./a.jpg,16,8,10,4,2,12.0,6\n"),
+        ("t.csv", HEADER.replace(",", ";") + "b.jpg;16;8; 2;0;0;4;4\na.jpg;16;8;10;4;2;12;6\n"),
+        (
+            "t.tsv",
+            "\tImage Name\tX1\tY1\tX2\tY2\tlabel\n0\tb\t0\t0\t4\t4\t2\n1\ta\t4\t2\t12\t6\t10\n",
+        ),
+        (
+            "t.csv",
+            "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsGroupOf\n"
+            "b,x,2,1,0,0.25,0,0.5,0\na,x,10,1,0.25,0.75,0.25,0.75,1\n",
+        ),
+    ],
+)
+def test_a_row_for_each_box(tmp_path: Path, name: str, table: str) -> None:
+    features, batch = read_rows_of(tmp_path, table, name=name)
+    assert features["box_labels"] == Sequence(ClassLabel(("2", "10")))
+    assert boxes_of(batch) == {
+        "a.jpg": ([[0.25, 0.25, 0.75, 0.75]], [1]),
+        "b.jpg": ([[0, 0, 0.5, 0.25]], [0]),
+    }
+    assert ("box_crowd" in features) == ("IsGroupOf" in table)
+
+
+def test_rows_of_several_boxes_of_none_and_without_classes(tmp_path: Path) -> None:
+    table = "path,xmin,ymin,xmax,ymax\na.jpg,0,0,4,4\nb.jpg,,,,\na.jpg,8,4,16,8\n"
+    features, batch = read_rows_of(tmp_path, table)
+    assert "box_labels" not in features
+    found = [np.reshape(row, (-1, 4)).tolist() for row in batch.columns["boxes"].to_pylist()]
+    assert found == [[[0, 0, 0.5, 0.25], [0.5, 0.5, 1, 1]], []]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("a.jpg,16,8,cat,0,0,x,4", "row 2: the box (0, 0, 4, x) of ymin, xmin, ymax, xmax must be"),
+        ("a.jpg,16,8,cat,0,0,,4", "must be four numbers"),
+        (
+            "a.jpg,16,8,,0,0,4,4",
+            "row 2: the box (0, 0, 4, 4) of ymin, xmin, ymax, xmax has no",
+        ),
+        ("a.jpg,16,8,cat,4,0,4,4", "has no area"),
+        ("a.jpg,16,8,cat,0,0,4,99", "is outside the image"),
+        (
+            "a.jpg,8,16,cat,0,0,4,4",
+            "is 8×16 (height × width, upright), and boxes.csv has",
+        ),
+        ("a.jpg,0,8,cat,0,0,4,4", "width or height is missing"),
+        ("a.jpg,16,8,cat,0,0,4,4\na.jpg,9,8,cat,0,0,4,4", "differs between its rows"),
+    ],
+)
+def test_an_invalid_row_rejects_its_image(tmp_path: Path, row: str, message: str) -> None:
+    _, batch = read_rows_of(tmp_path, f"{HEADER}b.jpg,16,8,cat,0,0,16,8\n{row}\n")
+    assert boxes_of(batch) == {"b.jpg": ([[0, 0, 1, 1]], [0])}
+    assert message in batch.rejects[0].message
+
+
+def test_pixels_of_images_whose_size_only_they_have(tmp_path: Path) -> None:
+    rows = "b.jpg,0,0,4,99,cat\na.jpg,0,0,8,8,dog\n"
+    _, batch = read_rows_of(tmp_path, f"image,xmin,ymin,xmax,ymax,class\n{rows}")
+    assert boxes_of(batch) == {"a.jpg": ([[0, 0, 1, 0.5]], [1])}
+    assert "(0, 0, 99, 4) of ymin, xmin, ymax, xmax in pixels is" in batch.rejects[0].message
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            "file,label\na.jpg,cat\n",
+            "does not have a box in each row: expected the columns file",
+        ),
+        (HEADER + "a.jpg,1\n", "Expected 8 columns, got 2"),
+        ("", "does not have a box in each row"),
+    ],
+)
+def test_tables_that_are_not_of_boxes(tmp_path: Path, table: str, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        read_rows_of(tmp_path, table)
+    with pytest.raises(RecipeError, match='boxes="rows" is for a table= with a box in each row'):
+        ImageFolder("x", boxes="rows", table="t.json")
+
+
+def coco(categories: dict[int, str], *names: str, **changes: Any) -> str:
+    """A document of COCO, in which each image has a box of the last category."""
+    size = {"height": HEIGHT, "width": WIDTH}
+    boxes = [
+        {"image_id": i, "category_id": [*categories][-1], "bbox": [0, 0, 4, 4], **changes}
+        for i in range(len(names))
+    ]
+    return json.dumps(
+        {
+            "images": [{"id": i, "file_name": name, **size} for i, name in enumerate(names)],
+            "annotations": boxes,
+            "categories": [{"id": i, "name": name} for i, name in categories.items()],
+        }
+    )
+
+
+def test_a_document_for_each_folder(tmp_path: Path) -> None:
+    """Names and ids are those of a document; categories are united by their names."""
+    url = write(
+        tmp_path,
+        {
+            **{"train/a.jpg": None, "val/a.jpg": None, "val/lost.jpg": None, "other/a.jpg": None},
+            "train/x.json": coco({1: "cat", 2: "dog"}, "a.jpg"),
+            "val.json": coco({7: "ant", 1: "dog"}, "a.jpg", "gone.jpg", iscrowd=1),
+        },
+    )
+    tables = {"train": f"{url}/train/x.json", "val": f"{url}/val.json"}
+    source = ImageFolder(url, table=tables)
+    assert source.side_urls == tuple(tables.values())
+    assert source.settings()["table"] == {"train": "x.json", "val": "val.json"}
+    opened = open_source(url, "/")
+    selection = source.select(opened.list())
+    assert selection.num_skipped == {"in no folder that has a table": 1, "label table": 2}
+    assert source.num_unused_rows(selection.files, opened) == 1
+    features, batch = read(source)
+    assert features["box_labels"] == Sequence(ClassLabel(("cat", "dog", "ant")))
+    assert features["boxes"] == BoundingBoxes(image="image", labels=("box_labels", "box_crowd"))
+    box = [[0, 0, 0.5, 0.25]]
+    assert boxes_of(batch) == {"train/a.jpg": (box, [1]), "val/a.jpg": (box, [1])}
+    assert batch.columns["box_crowd"].to_pylist() == [[0], [1]]
+    (reject,) = batch.rejects
+    assert (reject.record_id, reject.reason) == ("val/lost.jpg", "no row in the table")
+    part = FileRange(path="val/a.jpg", sha256="", start=0, stop=1)
+    besides = {name: feature for name, feature in features.items() if name != "image"}
+    digest = source.rows_digest(Block((part,)), features=besides, opened=opened)
+    write(tmp_path, {"val.json": coco({7: "ant", 1: "dog"}, "a.jpg")})
+    changed = source.rows_digest(Block((part,)), features=besides, opened=open_source(url, "/"))
+    assert digest != changed
+
+
+def test_tables_of_folders_must_fit_together(tmp_path: Path) -> None:
+    files = {"a/1.jpg": None, "b/1.jpg": None}
+    url = write(
+        tmp_path,
+        {
+            **files,
+            "x.csv": "file,label,size\n1.jpg,cat,1\n",
+            "y.csv": "file,label,size\n1.jpg,bee,2\n",
+            "z.csv": "file,label,size\n1.jpg,bee,large\n",
+            "w.csv": "file,label\n1.jpg,bee\n",
+        },
+    )
+
+    def source_of(one: str, other: str) -> ImageFolder:
+        return ImageFolder(url, table={"a": f"{url}/{one}.csv", "b": f"{url}/{other}.csv"})
+
+    features, batch = read(source_of("x", "y"))
+    assert features["label"] == ClassLabel(("bee", "cat"))
+    assert batch.columns["label"].to_pylist() == [1, 0]
+    with pytest.raises(SchemaError, match=r"'size' is .* in x.csv of a and .* in z.csv of b"):
+        read(source_of("x", "z"))
+    with pytest.raises(SchemaError, match=r"w.csv of b lacks the column 'size' of x.csv of a"):
+        read(source_of("x", "w"))
+    for tables, message in [({}, "a table for each folder"), ({"a": "x.txt"}, "suffix .csv")]:
+        with pytest.raises(RecipeError, match=message):
+            ImageFolder("d", table=tables)

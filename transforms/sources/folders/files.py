@@ -79,7 +79,7 @@ class LabelledFolder(abc.ABC):
     """
 
     pattern: str | None
-    table: str | None
+    table: Any
     split_folders: bool | None
     label: str | None
 
@@ -115,6 +115,8 @@ class LabelledFolder(abc.ABC):
         def why(path: str) -> str:
             if labels.is_side_file(path):
                 return "label table"
+            if labels.is_outside(path):
+                return "in no folder that has a table"
             return why_skipped(path) or self._why_unfit(path)
 
         return select_where(files, why)
@@ -253,7 +255,7 @@ def _read_chunk(
         try:
             label = labels.find(path)
             content, header = kind.read(data)
-            labels.check(label, header)
+            label = labels.check(label, header)
         except UnlabelledError as error:
             pending.reject(path, error, stage="validate", reason=error.reason, data=data)
             continue

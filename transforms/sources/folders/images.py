@@ -92,6 +92,8 @@ class ImageFolder(MediaFolder):
             boxes. Or COCO's instances, ``.json``: ``image_id``, ``boxes``, ``box_labels``, and
             ``box_crowd`` if any annotation has ``iscrowd``. An image without a row is rejected, and
             one whose size is not the one in COCO's file. Relative paths are resolved like ``url``.
+            A dict has a table for each folder: ``{"val2017": "instances_val2017.json"}``; images in
+            other folders are skipped.
         split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict; None for none. Its
@@ -102,11 +104,11 @@ class ImageFolder(MediaFolder):
         masks: The name of the folder of the masks, at any depth; None for none.
         images: With ``masks``: the name of the folder of the images. Files in neither folder are
             skipped and counted.
-        boxes: The format of the files beside the images that have their boxes: features ``boxes``
+        boxes: The format of the files that have the images' boxes: features ``boxes``
             and ``box_labels``. ``"yolo"``: texts such as ``labels/a.txt`` for ``images/a.jpg``; an
             image without one has no boxes. ``"voc"``: Pascal VOC's XML, such as
             ``Annotations/a.xml`` for ``JPEGImages/a.jpg``, with ``box_difficult`` if any object is.
-            There are no class folders then.
+            ``"rows"``: each row of ``table`` is a box. There are no class folders then.
         names: With ``boxes="yolo"``: the classes, or the file that names them, ``data.yaml`` or a
             text with a name on each line. Relative paths are resolved like ``url``.
         polygons: With ``boxes="yolo"``: whether polygons are read, as the boxes around them.
@@ -115,12 +117,12 @@ class ImageFolder(MediaFolder):
     url: str
     max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
     pattern: str | None = None
-    table: str | None = None
+    table: str | dict[str, str] | None = None
     split_folders: bool | None = None
     label: str | None = LABEL
     masks: str | None = None
     images: str = IMAGES
-    boxes: Literal["yolo", "voc"] | None = None
+    boxes: Literal["yolo", "voc", "rows"] | None = None
     names: str | tuple[str, ...] | None = None
     polygons: bool = False
 
@@ -142,6 +144,9 @@ class ImageFolder(MediaFolder):
     def _check_boxes(self) -> None:
         if self.boxes is not None and self.masks is not None:
             raise ValueError("boxes and masks are mutually exclusive: give one of them")
+        tables = super().side_urls
+        if self.boxes == "rows" and not (tables and all(map(_is_csv, tables))):
+            raise ValueError('boxes="rows" is for a table= with a box in each row, .csv or .tsv')
         if self.names is not None and self.boxes != "yolo":
             raise ValueError('names= is for boxes="yolo": other formats name the class of each box')
         if self.polygons and self.boxes != "yolo":
@@ -151,7 +156,7 @@ class ImageFolder(MediaFolder):
     def _labels(self) -> FileLabels:
         labels = super()._labels
         if self.boxes is not None:
-            return dataclasses.replace(labels, by_folder=False)
+            return dataclasses.replace(labels, by_folder=False, of_boxes=self.boxes == "rows")
         if self.masks is None:
             return labels
         label = None if self.label == MASK else self.label
@@ -159,17 +164,16 @@ class ImageFolder(MediaFolder):
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files except hidden ones, system files and the table; pairs masks."""
-        if self.boxes is not None:
-            return self._select_annotated(files)
+        if (of := FORMATS.get(self.boxes or "")) is not None:
+            return self._select_annotated(files, of)
         selection = super().select(files)
         if self.masks is None:
             return selection
         files = pair_masks(selection.files, images=self.images, masks=self.masks)
         return dataclasses.replace(selection, files=files)
 
-    def _select_annotated(self, files: Sequence[SourceFile]) -> Selection:
+    def _select_annotated(self, files: Sequence[SourceFile], of: Format) -> Selection:
         """Selects the images, and the annotation files as parts of their records."""
-        of = FORMATS[self.boxes or ""]
         annotations = [
             file
             for file in files
@@ -220,10 +224,8 @@ class ImageFolder(MediaFolder):
 
     def _format(self, opened: OpenSource) -> Format | None:
         """The format of the annotation files, with what is needed to read them."""
-        if self.boxes is None:
-            return None
         if self.boxes != "yolo":
-            return FORMATS[self.boxes]
+            return FORMATS.get(self.boxes or "")
         names = self._class_names(opened)
         parse = functools.partial(read_labels, names=names, polygons=self.polygons)
         return dataclasses.replace(FORMATS[self.boxes], parse=parse)
@@ -282,7 +284,7 @@ class ImageFolder(MediaFolder):
     def _partner_features(self) -> frozenset[str]:
         if self.masks is not None:
             return frozenset([MASK])
-        return BOX_FEATURES if self.boxes is not None else frozenset()
+        return BOX_FEATURES if self.boxes in FORMATS else frozenset()
 
     def _partner(self, features: Features, opened: OpenSource) -> Partner[ImageHeader] | None:
         if self.masks is not None:
@@ -308,6 +310,10 @@ class ImageFolder(MediaFolder):
 
     def _read_image(self, data: bytes) -> tuple[bytes, ImageHeader]:
         return readable_image(data, max_pixels=self.max_pixels)
+
+
+def _is_csv(url: str) -> bool:
+    return file_name(url).lower().endswith((".csv", ".tsv"))
 
 
 def _mask_columns(masks: Sequence[tuple[bytes, ImageHeader]]) -> Mapping[str, pa.Array]:

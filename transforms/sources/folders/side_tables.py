@@ -63,6 +63,7 @@ from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
 from .annotations.coco import read_instances
 from .annotations.model import BOX_CROWD, BOX_LABELS, BOXES, Annotations, box_features
+from .annotations.rows import read_rows
 
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
 """Names of the column that names the file."""
@@ -103,6 +104,7 @@ class LabelTable:
         sha256: Of its bytes, hex; computed if it is not given.
         image: The image feature of a JSON Lines column ``boxes``, if any.
         label: The column whose strings are classes, if any.
+        of_boxes: Whether each row of a CSV or TSV is a box of an image.
     """
 
     name: str
@@ -110,11 +112,17 @@ class LabelTable:
     sha256: str = ""
     image: str | None = None
     label: str | None = "label"
+    of_boxes: bool = False
 
     def __post_init__(self) -> None:
         """Computes the digest."""
         if not self.sha256:
             object.__setattr__(self, "sha256", hashlib.sha256(self.load()).hexdigest())
+
+    @property
+    def has_annotations(self) -> bool:
+        """Whether it is read as annotations of images, not as rows of columns."""
+        return self.of_boxes or _suffix(self.name) == _COCO
 
     def load(self) -> bytes:
         """Its bytes."""
@@ -177,9 +185,9 @@ class LabelTable:
         Raises:
             SchemaError: if it is not a valid table.
         """
-        if _suffix(self.name) == _COCO:
+        if self.has_annotations:
             assert self.image is not None
-            return _instances(self).features(self.image)
+            return _annotations(self).features(self.image)
         data = self.load()
         if _suffix(self.name) == _JSON_LINES:
             return infer_columns(self.name, data, image=self.image, label=self.label)
@@ -219,6 +227,8 @@ class TableRows:
     """Number of files that it refers to without a row for them."""
     sizes: npt.NDArray[np.int64] | None = None
     """Height and width of each row's image, if the table has them."""
+    in_pixels: bool = False
+    """Whether the boxes are pixels of images whose size the table does not have."""
 
     def key(self, names: Many[str]) -> str | None:
         """The name in the table of a file with these paths; None if it has no row."""
@@ -297,31 +307,33 @@ def _features_of(table: LabelTable) -> Mapping[str, Feature]:
 
 
 @functools.lru_cache(maxsize=2)
-def _instances(table: LabelTable) -> Annotations:
-    return read_instances(table.name, table.load())
+def _annotations(table: LabelTable) -> Annotations:
+    read = read_rows if table.of_boxes else read_instances
+    return read(table.name, table.load())
 
 
 @functools.lru_cache(maxsize=4)
 def _read(table: LabelTable, features_json: str) -> TableRows:
     features = features_from_json(json.loads(features_json))
-    if _suffix(table.name) == _COCO:
-        return _read_coco(_instances(table), features)
+    if table.has_annotations:
+        return _read_annotations(_annotations(table), features)
     read = _read_json if _suffix(table.name) == _JSON_LINES else _read_csv
     return read(table.name, table.load(), features)
 
 
-def _read_coco(instances: Annotations, features: Features) -> TableRows:
-    columns, unfit = instances.columns(features)
+def _read_annotations(annotations: Annotations, features: Features) -> TableRows:
+    columns, unfit = annotations.columns(features)
     schema = wire_schema(features)
     return TableRows(
-        name=instances.name,
-        keys=_rows_by_name(instances.file_names),
+        name=annotations.name,
+        keys=_rows_by_name(annotations.file_names),
         columns=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema),
-        unfit={_normal(instances.file_names[image]): message for image, message in unfit.items()},
+        unfit={_normal(annotations.file_names[image]): message for image, message in unfit.items()},
         num_lost=0,
         first_lost="",
-        num_others=instances.num_unknown,
-        sizes=instances.sizes,
+        num_others=annotations.num_unknown,
+        sizes=annotations.sizes,
+        in_pixels=annotations.in_pixels,
     )
 
 

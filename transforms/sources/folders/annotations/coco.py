@@ -54,6 +54,10 @@ _SCHEMA = pa.schema(
 )
 
 
+class NoBoxesError(SchemaError):
+    """A file of COCO has annotations of images, but no boxes."""
+
+
 def read_instances(name: str, data: bytes) -> Annotations:
     """Reads an instances file.
 
@@ -73,7 +77,8 @@ def read_instances(name: str, data: bytes) -> Annotations:
         for image in np.flatnonzero((sizes < 1).any(axis=1))
     }
     if len(annotations) and annotations.field("bbox").null_count == len(annotations):
-        raise _invalid(name, 'no annotation has a "bbox" (captions and key points are not read)')
+        why = 'no annotation has a "bbox" (captions and key points are not read)'
+        raise NoBoxesError(str(_invalid(name, why)))
     places, order = _places(image_ids, _filled(annotations.field("image_id"), missing=_NO_ID))
     num_unknown = len(annotations) - len(order)
     unknown = annotations.field("image_id").filter(pa.array(places < 0))

@@ -38,8 +38,14 @@ ROUNDING = 1.0
 NOT_A_BOX, NO_AREA, OUTSIDE, NO_CATEGORY = 1, 2, 3, 4
 """Faults of boxes."""
 
-_FLAGS = (BOX_CROWD, BOX_DIFFICULT)
-BOX_FEATURES = frozenset([BOXES, BOX_LABELS, *_FLAGS])
+UNSTATED_SIZE = (
+    "the image has an EXIF orientation, and its annotations, in pixels, do not state the size that "
+    "they are for: save the image upright"
+)
+
+FLAGS = (BOX_CROWD, BOX_DIFFICULT)
+"""Features of one bool per box."""
+BOX_FEATURES = frozenset([BOXES, BOX_LABELS, *FLAGS])
 """The features of images' boxes."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -66,6 +72,8 @@ class Annotations:
     class_names: tuple[str, ...]
     unfit: dict[int, str]
     """Image -> why it is invalid."""
+    in_pixels: bool = False
+    """Whether the boxes are still pixels, since the sizes of the images are not given."""
     num_unknown: int = 0
     """Number of images that have boxes and are not listed."""
 
@@ -88,7 +96,7 @@ class Annotations:
         }
         if self.image_ids is not None:
             columns[IMAGE_ID] = pa.array(self.image_ids)
-        for flag in _FLAGS:
+        for flag in FLAGS:
             values = self.flags.get(flag, np.zeros(len(self.labels), np.bool_))
             columns[flag] = _lists(self.ends, pa.array(values.astype(np.int64)))
         check_declared(features, self.features("image"), of=f"the images of {self.name}")
@@ -113,7 +121,7 @@ def box_features(class_names: tuple[str, ...], flags: set[str], image: str) -> d
     per_box: dict[str, Feature] = {}
     if class_names:
         per_box[BOX_LABELS] = Sequence(ClassLabel(class_names))
-    per_box |= {flag: Sequence(Scalar("bool")) for flag in _FLAGS if flag in flags}
+    per_box |= {flag: Sequence(Scalar("bool")) for flag in FLAGS if flag in flags}
     labels = next(iter(per_box), None) if len(per_box) < 2 else tuple(per_box)
     return {BOXES: BoundingBoxes(image=image, labels=labels), **per_box}
 
@@ -124,7 +132,7 @@ def check_declared(features: Features, known: Features, *, of: str) -> None:
     Raises:
         SchemaError: if one is unknown, or declared as another type.
     """
-    bools = {flag: Sequence(Scalar("bool")) for flag in _FLAGS}
+    bools = {flag: Sequence(Scalar("bool")) for flag in FLAGS}
     classes = {BOX_LABELS: Sequence(ClassLabel(()))}
     for name, wanted in features.items():
         feature = {**bools, **classes, **known}.get(name)
@@ -211,20 +219,39 @@ class ImageBoxes:
                 f"for {self.size[0]}×{self.size[1]}: correct the image or the annotations"
             )
         if self.size is None and self.in_pixels and is_rotated:
-            raise InvalidAnnotationError(
-                "the image has an EXIF orientation, and its annotations, in pixels, do not state "
-                "the size that they are for: save the image upright"
-            )
+            raise InvalidAnnotationError(UNSTATED_SIZE)
         corners = np.array(self.corners, np.float64).reshape(-1, 4)
         pixels = np.array(size, np.float64)
         unit, rounding = (pixels, ROUNDING) if self.in_pixels else (1.0, ROUNDING / pixels)
         boxes, faults = fit_boxes(corners, unit, rounding)
         for box in np.flatnonzero(faults).tolist():
-            fault = {NO_AREA: "has no area", OUTSIDE: "is outside the image"}[int(faults[box])]
-            shown = ", ".join(f"{side:g}" for side in self.corners[box])
             kind = "pixels" if self.in_pixels else "fractions"
-            raise InvalidAnnotationError(
-                f"{self.places[box]}: the box ({shown}) of ymin, xmin, ymax, xmax in {kind} {fault}"
-                f", whose height × width is {height}×{width}"
-            )
+            fault = _say_fault(corners[box], faults[box], kind, size)
+            raise InvalidAnnotationError(f"{self.places[box]}: {fault}")
         return boxes  # type: ignore[no-any-return]
+
+
+def as_fractions(boxes: pa.LargeListArray, sizes: list[tuple[int, int]]) -> pa.LargeListArray:
+    """Boxes of images in pixels as fractions of their heights and widths.
+
+    Raises:
+        InvalidAnnotationError: if one is outside its image, or has no area there.
+    """
+    counts = boxes.value_lengths().to_numpy() // 4
+    ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    corners = boxes.flatten().to_numpy().reshape(-1, 4).astype(np.float64)
+    sides = np.repeat(np.array(sizes, np.int64).reshape(-1, 2), counts, axis=0)
+    fractions, faults = fit_boxes(corners, sides, ROUNDING)
+    for box in np.flatnonzero(faults).tolist():
+        size = (int(sides[box][0]), int(sides[box][1]))
+        raise InvalidAnnotationError(_say_fault(corners[box], faults[box], "pixels", size))
+    return _lists(4 * ends, pa.array(fractions.reshape(-1)))
+
+
+def _say_fault(corners: Any, fault: int, kind: str, size: tuple[int, int]) -> str:
+    said = {NO_AREA: "has no area", OUTSIDE: "is outside the image"}[int(fault)]
+    shown = ", ".join(f"{side:g}" for side in corners)
+    return (
+        f"the box ({shown}) of ymin, xmin, ymax, xmax in {kind} {said}, whose height × width is "
+        f"{size[0]}×{size[1]}"
+    )
