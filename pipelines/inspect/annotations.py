@@ -107,7 +107,12 @@ def find_annotations(
         return None
     paths = {file.path for file in images}
     folder = _Folder(url, opened, images, [file for file in files if file.path not in paths])
-    readings = [*_find_yolo(folder), *_find_voc(folder), *_find_tables(folder)]
+    readings = [
+        *_find_yolo(folder),
+        *_find_voc(folder),
+        *_find_labelme(folder),
+        *_find_tables(folder),
+    ]
     clear = [reading for reading in readings if not reading.against]
     if len(clear) == 1:
         return clear[0]
@@ -210,6 +215,21 @@ def _find_voc(folder: _Folder) -> list[AnnotatedImages]:
     return [AnnotatedImages(source, splits, against + unclear, pairs.num_rejects(folder, boxes))]
 
 
+def _find_labelme(folder: _Folder) -> list[AnnotatedImages]:
+    boxes = FORMATS["labelme"]
+    pairs = _pairs(folder, boxes, polygons=True)
+    if pairs is None:
+        return []
+    seen = _look_at(folder, boxes, pairs.annotations, polygons=False)
+    polygons = any(isinstance(found, InvalidAnnotationError) for found in seen)
+    splits, against = _splits(folder, pairs.images)
+    against += _incomplete(folder, pairs, boxes)
+    if polygons:
+        against += ("The shapes of LabelMe are polygons; this reads the boxes around them:",)
+    source = ImageFolder(folder.url, boxes="labelme", polygons=polygons)
+    return [AnnotatedImages(source, splits, against, pairs.num_rejects(folder, boxes))]
+
+
 @dataclasses.dataclass(frozen=True)
 class _Pairs:
     """Annotations, and all images of the folders in which images have one."""
@@ -242,9 +262,12 @@ class _Pairs:
 
 def _pairs(folder: _Folder, of: Format, **settings: Any) -> _Pairs | None:
     """The pairs of a format, if most annotations that have an image of their name are valid."""
+    candidates = folder.ending(of.suffix)
+    if not candidates:
+        return None
     images = [file.path for file in folder.images]
     keys = set(map(key_of, images))
-    paired = [file for file in folder.ending(of.suffix) if key_of(file.path) in keys]
+    paired = [file for file in candidates if key_of(file.path) in keys]
     seen = _look_at(folder, of, paired, **settings)
     valid = [found for found in seen if isinstance(found, ImageBoxes)]
     if 2 * len(valid) <= len(seen) or not any(found.labels for found in valid):
@@ -323,7 +346,10 @@ def _find_tables(folder: _Folder) -> list[AnnotatedImages]:
 
 
 def _documents(folder: _Folder, *, of_boxes: bool) -> Iterator[_Document]:
-    for file in folder.ending(*((".csv", ".tsv") if of_boxes else (".json",))):
+    files = folder.ending(*((".csv", ".tsv") if of_boxes else (".json",)))
+    keys = {key_of(file.path) for file in folder.images} if files else set()
+    alone = [file for file in files if key_of(file.path) not in keys]
+    for file in alone[:_NUM_LOOKED_AT]:
         head = folder.opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES))
         if of_boxes and not columns_of_boxes(read_header(file.path, head)[0]):
             continue

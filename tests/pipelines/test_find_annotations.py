@@ -353,3 +353,32 @@ def test_tables_of_boxes_that_do_not_fit_are_refused(table: str, words: list[str
     with pytest.raises(DataError) as caught:
         suggest_recipe("d")
     assert all(word in str(caught.value) for word in words)
+
+
+def labelme(kind: str = "rectangle") -> str:
+    shape = {"label": "cat", "shape_type": kind, "points": [[1, 1], [4, 4], [1, 4]]}
+    return json.dumps({"shapes": [shape], "imageHeight": 8, "imageWidth": 16}).replace("{}", "")
+
+
+@pytest.mark.parametrize("folder", ["", "images/"])
+def test_labelme(folder: str) -> None:
+    write(f"{folder}{{}}.jpg")
+    for number in range(NUM):
+        place(f"{folder}{number}.json", labelme())
+    recipe = suggest_recipe("d")
+    assert recipe.source == ss.ImageFolder("d", boxes="labelme")
+    place(f"{folder}0.json", labelme("polygon"))
+    message, (line,) = refused()
+    assert "The shapes of LabelMe are polygons" in message
+    assert line == 'source=ss.ImageFolder("d", boxes="labelme", polygons=True)'
+
+
+def test_objects_beside_images_that_are_no_annotations() -> None:
+    write("{}.jpg")
+    for number in range(NUM):
+        place(f"{number}.json", json.dumps({"caption": "a photo", "number": number}))
+    try:
+        source: Any = suggest_recipe("d").source
+    except DataError:
+        return
+    assert getattr(source, "boxes", None) is None

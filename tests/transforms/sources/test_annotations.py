@@ -243,6 +243,70 @@ def test_an_invalid_annotation_rejects_its_image(
     assert message in reject.message
 
 
+def labelme(*shapes: tuple[str, str, Any], **changes: Any) -> str:
+    """An annotation of LabelMe with these shapes, each a label, its type and its points."""
+    made = [
+        {"label": label, "shape_type": kind, "points": points, "group_id": None}
+        for label, kind, points in shapes
+    ]
+    size = {"imageHeight": HEIGHT, "imageWidth": WIDTH, "imageData": "x" * 99}
+    return json.dumps({"version": "5.0", "flags": {}, "shapes": made, **size, **changes})
+
+
+RECTANGLE = ("dog", "rectangle", [[12.0, 6], [4, 2]])
+TRIANGLE = ("cat", "polygon", [[0, 0], [16, 4], [8, 8]])
+
+
+def test_annotations_of_labelme(tmp_path: Path) -> None:
+    bare = labelme(RECTANGLE, imageHeight=None)
+    url = write(
+        tmp_path,
+        {
+            **{"images/a.jpg": None, "json/a.json": labelme(RECTANGLE, TRIANGLE)},
+            **{"images/b.jpg": None, "json/b.json": bare, "json/export.json": "{}"},
+        },
+    )
+    features, batch = read(ImageFolder(url, boxes="labelme", polygons=True))
+    assert features["box_labels"] == Sequence(ClassLabel(("cat", "dog")))
+    box = [0.25, 0.25, 0.75, 0.75]
+    assert boxes_of(batch) == {
+        "images/a.jpg": ([box, [0, 0, 1, 1]], [1, 0]),
+        "images/b.jpg": ([box], [1]),
+    }
+    assert [reject.reason for reject in batch.rejects] == [
+        ".json file without an image of its name"
+    ]
+    _, batch = read(ImageFolder(url, boxes="labelme"))
+    assert batch.ids == ["images/b.jpg"]
+    assert "shapes[1] is a polygon, expected a rectangle. polygons=True" in batch.rejects[0].message
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "it is not valid JSON"),
+        ("[" * 100_000, "it is not valid JSON"),
+        ("[]", 'it has no list "shapes"'),
+        ('{"shapes": {}}', 'it has no list "shapes"'),
+        ('{"shapes": [1]}', "shapes[0] has no label"),
+        (labelme(("", "rectangle", [])), "shapes[0] has no label"),
+        (labelme(("cat", "circle", [[1, 1], [2, 2]])), "shapes[0] is a circle"),
+        (labelme(("cat", "rectangle", [[1, 1]])), "shapes[0]: its points are not pairs"),
+        (labelme(("cat", "rectangle", [[1, "x"], [2, 2]])), "its points are not pairs"),
+        (labelme(("cat", "rectangle", [[1, float("nan")], [2, 2]])), "its points are not pairs"),
+        (labelme(("cat", "rectangle", 5)), "its points are not pairs"),
+        (labelme(RECTANGLE, imageHeight=99), "are for 99×16"),
+        (labelme(("cat", "rectangle", [[1, 1], [1, 2]])), "shapes[0]: the box (1, 1, 2, 1)"),
+    ],
+)
+def test_an_invalid_annotation_of_labelme(tmp_path: Path, content: str, message: str) -> None:
+    good = {"b.jpg": None, "b.json": labelme(RECTANGLE)}
+    url = write(tmp_path, {"a.jpg": None, "a.json": content, **good})
+    _, batch = read(ImageFolder(url, boxes="labelme"))
+    assert batch.ids == ["b.jpg"]
+    assert message in batch.rejects[0].message
+
+
 def test_declared_classes_have_their_own_order(tmp_path: Path) -> None:
     label = "0 0.5 0.5 0.5 0.5\n1 0.5 0.5 0.5 0.5"
     url = write(tmp_path, {"a.jpg": None, "a.txt": label, "b.jpg": None, "b.txt": label[:18]})

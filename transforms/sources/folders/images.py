@@ -28,6 +28,7 @@ from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from .annotations.beside import BoxReader, Format, infer_boxes, pair
+from .annotations.labelme import read_json
 from .annotations.model import BOX_DIFFICULT, BOX_FEATURES, InvalidAnnotationError
 from .annotations.voc import read_xml
 from .annotations.yolo import TEXTS, read_labels, read_names
@@ -55,6 +56,9 @@ FORMATS: Mapping[str, Format] = {
         empty=True,
     ),
     "voc": Format(name="voc", suffix=".xml", parse=read_xml, flags=(BOX_DIFFICULT,)),
+    "labelme": Format(
+        name="labelme", suffix=".json", parse=functools.partial(read_json, polygons=False)
+    ),
 }
 """Formats of boxes with a file for each image."""
 
@@ -108,10 +112,12 @@ class ImageFolder(MediaFolder):
             and ``box_labels``. ``"yolo"``: texts such as ``labels/a.txt`` for ``images/a.jpg``; an
             image without one has no boxes. ``"voc"``: Pascal VOC's XML, such as
             ``Annotations/a.xml`` for ``JPEGImages/a.jpg``, with ``box_difficult`` if any object is.
-            ``"rows"``: each row of ``table`` is a box. There are no class folders then.
+            ``"labelme"``: LabelMe's JSON, such as ``a.json`` for ``a.jpg``. ``"rows"``: each row
+            of ``table`` is a box. There are no class folders then.
         names: With ``boxes="yolo"``: the classes, or the file that names them, ``data.yaml`` or a
             text with a name on each line. Relative paths are resolved like ``url``.
-        polygons: With ``boxes="yolo"``: whether polygons are read, as the boxes around them.
+        polygons: With YOLO's and LabelMe's files: whether polygons are read, as the boxes around
+            them.
     """
 
     url: str
@@ -122,7 +128,7 @@ class ImageFolder(MediaFolder):
     label: str | None = LABEL
     masks: str | None = None
     images: str = IMAGES
-    boxes: Literal["yolo", "voc", "rows"] | None = None
+    boxes: Literal["yolo", "voc", "labelme", "rows"] | None = None
     names: str | tuple[str, ...] | None = None
     polygons: bool = False
 
@@ -149,8 +155,8 @@ class ImageFolder(MediaFolder):
             raise ValueError('boxes="rows" is for a table= with a box in each row, .csv or .tsv')
         if self.names is not None and self.boxes != "yolo":
             raise ValueError('names= is for boxes="yolo": other formats name the class of each box')
-        if self.polygons and self.boxes != "yolo":
-            raise ValueError('polygons= is for boxes="yolo"')
+        if self.polygons and self.boxes not in ("yolo", "labelme"):
+            raise ValueError('polygons= is for boxes="yolo" and boxes="labelme"')
 
     @property
     def _labels(self) -> FileLabels:
@@ -224,11 +230,13 @@ class ImageFolder(MediaFolder):
 
     def _format(self, opened: OpenSource) -> Format | None:
         """The format of the annotation files, with what is needed to read them."""
-        if self.boxes != "yolo":
-            return FORMATS.get(self.boxes or "")
-        names = self._class_names(opened)
-        parse = functools.partial(read_labels, names=names, polygons=self.polygons)
-        return dataclasses.replace(FORMATS[self.boxes], parse=parse)
+        of = FORMATS.get(self.boxes or "")
+        if of is None or self.boxes == "voc":
+            return of
+        settings: dict[str, Any] = {"polygons": self.polygons}
+        if self.boxes == "yolo":
+            settings["names"] = self._class_names(opened)
+        return dataclasses.replace(of, parse=functools.partial(of.parse, **settings))
 
     def _why_unfit(self, path: str) -> str:
         if self.boxes is not None and not may_be_image(path):
