@@ -186,7 +186,10 @@ class Splits:
         allow_empty: bool = False,
         **folders: str | Sequence[str] | float,
     ) -> Splits:
-        """Splits by the first folder of a file's path, ignoring case.
+        """Splits by the first folder of a file's path that names a split, ignoring case.
+
+        Both ``train/images/1.jpg`` and ``images/train/1.jpg`` are in train.
+
 
         With a fraction, a split gets this share of the records in train's folders:
         ``Splits.by_folder(train="train", validation=0.1, test="test", stratify_by="label")``.

@@ -31,6 +31,7 @@ from ...transforms.runs.keys import record_keys
 from ...transforms.runs.summary import write_summary
 from ...transforms.sources.combined import SourcePart, part_of, parts_of, without_prefix
 from ...transforms.sources.folders.images import ImageFolder
+from ...transforms.sources.folders.labels import LABEL
 from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, compression_of
 from ...transforms.storage.opened_source import path_bytes
 from ..analyze.step import check_function
@@ -407,7 +408,7 @@ def _split_forecasts(
 
 
 def _class_counts(survey: Survey) -> dict[str, int]:
-    if not isinstance(survey.recipe.source, ImageFolder):
+    if not isinstance(survey.recipe.source, ImageFolder) or LABEL not in survey.features.raw:
         return {}
     folders = (file.path.partition("/") for file in survey.inventory.files)
     return dict(sorted(Counter(name for name, _, below in folders if below).items()))

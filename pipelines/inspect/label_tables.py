@@ -18,18 +18,19 @@ import numpy as np
 import pyarrow.compute as pc
 
 from ...schemas.blocks import SourceFile
-from ...schemas.errors import DataError, SnapshardError
-from ...schemas.features import ClassLabel, Feature, Features, Scalar, call
+from ...schemas.errors import SnapshardError
+from ...schemas.features import ClassLabel, Feature, Features, Scalar
 from ...schemas.splits import FOLDERS, Splits
 from ...transforms import storage
 from ...transforms.media.audio_header import SUFFIXES as SOUNDS
 from ...transforms.media.image_header import SUFFIXES as IMAGES
+from ...transforms.sources.combined import Sources
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
 from ...transforms.sources.folders.side_tables import SEVERAL, LabelTable, TableRows, is_table
 from ...transforms.storage.opened_source import OpenedSource, is_hidden
-from .readings import Reading
+from .readings import Reading, UnclearError
 
 _MIN_NAMED = 0.99
 """A table is that of a folder's labels if it names at least this share of the files."""
@@ -138,19 +139,20 @@ def find_labelled_files(
     if media.in_classes and label is None and complete:
         labelled = [named for named in complete if _has_labels_of_folders(named, media)]
         if not labelled:
-            raise DataError(_say_folders_or_tables(complete, media, opened.shown))
+            raise _folders_or_tables(complete, media, opened.shown)
     complete = labelled if media.in_classes else labelled or complete
     if len(complete) > 1:
         tables_there = " and ".join(named.rows.name for named in complete)
-        raise DataError(
+        raise UnclearError(
             f"{opened.shown} holds {len(media.paths):,} {media.what}, and {tables_there} each have "
-            f"a row for them. {_to_copy([_line(named) for named in complete])}"
+            "a row for them.",
+            list(map(_reading, complete)),
         )
     if complete:
         return _checked(complete[0], media)
     partial = sorted((named for named in found if named.is_evident), key=_rank)
     if partial and not media.in_classes:
-        raise DataError(_say_partial(partial, media, opened.shown))
+        raise _partial(partial, media, opened.shown)
     return None
 
 
@@ -305,18 +307,18 @@ def _checked(named: _NamedFiles, media: _Media) -> Reading:
             something else.
     """
     several = [path for path, row in named.named.items() if row == SEVERAL]
-    means = f"labelled by the table {named.rows.name}"
+    means = _means(named)
     if len(several) <= (1 - _MIN_NAMED) * len(media.paths):
         return Reading(named.source, named.splits, means)
     lists = dataclasses.replace(named.source, rows="list")
     if list(named.columns.values()) == [Scalar("string")] and not named.has_label:
         return Reading(lists, named.splits, means)
     one = media.what.removesuffix("s")
-    raise DataError(
+    raise UnclearError(
         f"{named.rows.name} has several rows for {len(several):,} of {len(media.paths):,} "
         f"{media.what} (first: {several[0]!r}), expected one for each {one}, which is one record. "
-        f"Keep one row for each {one}, or read lists of their values. "
-        f"{_to_copy([_written(lists, None)])}"
+        f"Keep one row for each {one}, or read lists of their values.",
+        [Reading(lists, None, means)],
     )
 
 
@@ -332,17 +334,17 @@ def _has_labels_of_folders(named: _NamedFiles, media: _Media) -> bool:
     )
 
 
-def _say_folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
+def _folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: str) -> UnclearError:
     tables = " and ".join(
         f"{named.rows.name} (columns {_some(list(named.columns))})" for named in complete
     )
     folders = media.make(media.root, split_folders=True if media.split_folders else None)
     by_folder = Splits.by_folder() if media.split_folders else None
-    lines = [_written(folders, by_folder), *map(_line, complete)]
-    return (
+    return UnclearError(
         f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes "
         f"({_some(sorted(set(map(media.class_of, media.paths))))}), and other labels may be in "
-        f"{tables}, which has a row for each. {_to_copy(lines)}"
+        f"{tables}, which has a row for each.",
+        [Reading(folders, by_folder, "labelled by its folder"), *map(_reading, complete)],
     )
 
 
@@ -351,20 +353,20 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
-def _say_partial(partial: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
+def _partial(partial: Sequence[_NamedFiles], media: _Media, shown: str) -> UnclearError:
     tables = "; ".join(
         f"{named.rows.name} names {len(named.named):,} of them"
         + (f", and not {named.missing!r}" if named.missing else "")
         for named in partial
     )
-    return (
+    return UnclearError(
         f"{shown} holds {len(media.paths):,} {media.what}, and no table has a row for each: "
-        f"{tables}. Add the missing rows, or read only the {media.what} that have one. "
-        f"{_to_copy([*_by_split(partial), *map(_line, partial)])}"
+        f"{tables}. Add the missing rows, or read only the {media.what} that have one.",
+        [*_by_split(partial), *map(_reading, partial)],
     )
 
 
-def _by_split(partial: Sequence[_NamedFiles]) -> list[str]:
+def _by_split(partial: Sequence[_NamedFiles]) -> list[Reading]:
     """The source of the tables called like splits, if there is one for each, of other files."""
     by_split = {
         split: of_split
@@ -377,13 +379,13 @@ def _by_split(partial: Sequence[_NamedFiles]) -> list[str]:
     labels = {named.source.label for named in tables}
     if not len(tables) == len(by_split) > 1 or not is_disjoint or len(labels) > 1:
         return []
-    parts = ", ".join(f"{split}={_call(named.source)}" for split, (named,) in by_split.items())
-    return [f"source=ss.Sources({parts}), splits=ss.Splits.by_folder(),"]
+    parts: dict[str, Any] = {split: named.source for split, (named,) in by_split.items()}
+    return [Reading(Sources(**parts), Splits.by_folder(), "labelled by a table for each split")]
 
 
 def _split_of(named: _NamedFiles) -> str | None:
     """The split that a table is called by, or else its folder."""
-    folder, name = os.path.split(named.source.table or "")
+    folder, name = os.path.split(str(named.source.table))
     for text in (name, os.path.basename(folder)):
         for word in re.split(r"[^a-z]+", text.lower()):
             if word in _SPLIT_OF:
@@ -391,27 +393,14 @@ def _split_of(named: _NamedFiles) -> str | None:
     return None
 
 
-def _line(named: _NamedFiles) -> str:
-    return _written(named.source, named.splits)
+def _reading(named: _NamedFiles) -> Reading:
+    no_label = named.source.label is None and len(named.columns) > 0
+    against = ("With the column to predict instead of label=None:",) if no_label else ()
+    return Reading(named.source, named.splits, _means(named), against)
 
 
-def _written(source: ImageFolder | AudioFolder, splits: Splits | None) -> str:
-    """The arguments of a recipe."""
-    ending = f" splits=ss.{splits!r}," if splits is not None else ""
-    return f"source={_call(source)},{ending}"
-
-
-def _call(source: ImageFolder | AudioFolder) -> str:
-    return f"ss.{call(source, type(source).__name__)}"
-
-
-def _to_copy(lines: Sequence[str]) -> str:
-    listed = "".join(f"\n    {line}" for line in lines)
-    label = any("label=None" in line for line in lines)
-    return (
-        f"Write a recipe with {'one of these lines' if len(lines) > 1 else 'this line'}"
-        f"{', and the column to predict instead of label=None' if label else ''}:{listed}"
-    )
+def _means(named: _NamedFiles) -> str:
+    return f"labelled by the table {named.rows.name}"
 
 
 def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:

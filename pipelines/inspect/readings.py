@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...schemas.errors import DataError
-from ...schemas.features import call
+from ...schemas.features import call, written
 from ...schemas.recipe import Source
 from ...schemas.splits import Splits
-from ...transforms.sources.combined import Sources
+from ...transforms import storage
+from ...transforms.sources.combined import Sources, sources_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +23,20 @@ class Reading:
     """If names say them."""
     means: str = "without a label"
     """Where the label comes from, for people: what follows "a record is an image"."""
+    against: tuple[str, ...] = ()
+    """What speaks against it, a sentence each."""
+    num_rejects: int = 0
+    """How many records are known to be rejects."""
 
     def line(self) -> str:
-        """Arguments of ``ss.Recipe``, to copy."""
+        """Arguments of ``ss.Recipe``, to copy; credentials are left out of URLs."""
         splits = "" if self.splits is None else f", splits=ss.{self.splits!r}"
-        return f"source={source_text(self.source)}{splits}"
+        rejects = f", max_rejects={self.num_rejects}" if self.num_rejects else ""
+        source = source_text(self.source)
+        for part in sources_of(self.source):
+            for url in (part.url, *part.side_urls):
+                source = source.replace(written(url), written(storage.redact(url)))
+        return f"source={source}{splits}{rejects}"
 
 
 class UnclearError(DataError):
@@ -41,7 +51,8 @@ class UnclearError(DataError):
         """
         self.seen, self.readings = seen, tuple(readings)
         how = " What may be meant, as a line of a recipe:" if readings else ""
-        lines = "".join(f"\n    {reading.line()}" for reading in readings)
+        said = (text for reading in readings for text in (*reading.against, f"  {reading.line()}"))
+        lines = "".join(f"\n  {text}" for text in said)
         super().__init__(f"{seen}{how}{lines}")
 
     def with_readings(self, readings: Iterable[Reading]) -> UnclearError:

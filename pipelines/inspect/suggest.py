@@ -67,6 +67,7 @@ from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_so
 from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
+from .annotations import find_annotations
 from .forecast import forecast
 from .json_files import check_readings, holds_objects
 from .label_tables import find_labelled_files
@@ -272,7 +273,9 @@ def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource)
         return _Table(recipe.files, files, opened)
     if not isinstance(source, LabelledFolder):
         return None
-    if source.table is None or not source.table.lower().endswith((".csv", ".tsv")):
+    if not isinstance(source.table, str) or getattr(source, "boxes", None) is not None:
+        return None
+    if not source.table.lower().endswith((".csv", ".tsv")):
         return None
     beside = open_source(source.table, ".")
     (file,) = beside.list()
@@ -383,11 +386,13 @@ def _source_seen_from(source: Any, folder: str) -> Any:
     if isinstance(source, Sources):
         parts = {name: _source_seen_from(part, folder) for name, part in source.sources}
         return Sources(**parts)
-    changes = {
-        field.name: _relative(getattr(source, field.name), folder)
-        for field in dataclasses.fields(source)
-        if field.name in ("url", "shards", "table") and getattr(source, field.name) is not None
-    }
+    changes: dict[str, Any] = {}
+    for name in {"url", "shards", "table", "names"} & {f.name for f in dataclasses.fields(source)}:
+        place = getattr(source, name)
+        if isinstance(place, str):
+            changes[name] = _relative(place, folder)
+        elif isinstance(place, Mapping):
+            changes[name] = {key: _relative(url, folder) for key, url in place.items()}
     return dataclasses.replace(source, **changes)
 
 
@@ -473,8 +478,8 @@ def recipe_text(
     source = f"source={source_text(recipe.source)},"
     bare = source
     urls = [part.url for part in sources_of(recipe.source)]
-    for place in (*urls, getattr(recipe.source, "table", None)):
-        if place is not None and not storage.is_local(place):
+    for place in (*urls, *recipe.files.side_urls):
+        if not storage.is_local(place):
             bare = bare.replace(written(place), written(storage.redact(place)))
     lines = [
         f"name={written(recipe.name)},",
@@ -613,6 +618,9 @@ def _recognize(
         UnclearError: if they may be several things.
         DataError: if they are none that is known.
     """
+    annotated = find_annotations(url, listed, opened)
+    if annotated is not None:
+        return annotated
     if holds_samples(url, listed):
         return Reading(WebDataset(url))
     labelled = find_labelled_files(url, listed, opened, label=label)

@@ -178,13 +178,14 @@ def test_a_value_names_the_split(name: str, values: pa.Array, train: str, test: 
     assert why == f"feature {name!r} names none of the splits: train: another; test: {test}"
 
 
-def test_the_first_folder_names_the_split_whatever_its_case() -> None:
+def test_the_first_folder_that_names_a_split_decides_whatever_its_case() -> None:
     ids = [
         "Train/a.png",
         "TRAIN/test/b.png",
         "test/c.png",
         "train.png",
         "x/train/d.png",
+        "x/y/d.png",
         "\udcff/e",  # a name that is not UTF-8
     ]
     found, why = partition_records(
@@ -194,8 +195,8 @@ def test_the_first_folder_names_the_split_whatever_its_case() -> None:
         features={},
         seed=0,
     )
-    assert found.tolist() == [0, 0, 1, NO_PARTITION, NO_PARTITION, 1]
-    assert why == "its first folder names none of the splits: train: train; test: test, \udcff"
+    assert found.tolist() == [0, 0, 1, NO_PARTITION, 0, NO_PARTITION, 1]
+    assert why == "none of its folders names a split: train: train; test: test, \udcff"
 
 
 def test_the_text_of_a_group_decides_its_split() -> None:

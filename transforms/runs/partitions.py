@@ -195,6 +195,12 @@ def _by_group(
     return assign_partitions(texts, splits, seed=seed, known=known), missing
 
 
+def _split_folder(path: str, words: frozenset[str]) -> str | None:
+    """The first folder of a path that names a split, as it is in the rule; None if none does."""
+    folders = path.casefold().split("/")[:-1]
+    return next((folder for folder in folders if folder in words), None)
+
+
 def _named_partitions(
     ids: Sequence[str],
     columns: pa.RecordBatch,
@@ -205,8 +211,9 @@ def _named_partitions(
 ) -> tuple[Partitions, str]:
     """The splits that folders or a column name."""
     if rule.by == "folder":
-        folders = [path.partition("/")[0].casefold() if "/" in path else "" for path in ids]
-        message = f"its first folder names none of the splits: {_words(rule)}"
+        words = frozenset(text for _, texts in rule.values for text in texts)
+        folders = [_split_folder(path, words) for path in ids]
+        message = f"none of its folders names a split: {_words(rule)}"
         return _named(folders, splits, rule), message
     assert rule.feature is not None
     column, feature = columns.column(rule.feature), features[rule.feature]

@@ -11,7 +11,7 @@ import pytest
 
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import BoundingBoxes, ClassLabel, Features, Scalar, Sequence
-from snapshard.transforms.sources.folders.coco import read_instances
+from snapshard.transforms.sources.folders.annotations.coco import read_instances
 from snapshard.transforms.sources.folders.side_tables import LabelTable, TableRows, UnlabelledError
 
 NAME = "instances.json"
@@ -257,6 +257,6 @@ def test_what_is_no_instances_file(content: Any, message: str) -> None:
 
 
 def test_a_document_that_one_parse_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("snapshard.transforms.sources.folders.coco._MAX_BYTES", 10)
+    monkeypatch.setattr("snapshard.transforms.sources.folders.annotations.coco._MAX_BYTES", 10)
     with pytest.raises(SchemaError, match="Write JSON Lines instead"):
         read_instances(NAME, b'{"images": []}')

@@ -341,6 +341,7 @@ def test_a_source_is_plain_data() -> None:
         "unlisted": "reject",
         "one_hot": (),
         "rows": "one",
+        "polygons": False,
     }
     assert given == {"url": "x", "max_pixels": 5, **defaults}
 

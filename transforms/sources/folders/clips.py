@@ -25,7 +25,7 @@ from ...rejects import with_bytes
 from ...runs.files import wire_schema
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_ahead
-from .files import LabelledFolder, contents_array, grouped
+from .files import LabelledFolder, contents_array, grouped, may_be_image
 from .images import BATCH_PIXELS
 from .labels import LABEL, FileLabels, LabelReader, Unlisted
 from .side_tables import RowsOf, UnlabelledError
@@ -117,7 +117,7 @@ class ClipFolder(LabelledFolder):
         )
 
     def _why_unfit(self, path: str) -> str:
-        return "" if _may_be_image(path) else "not an image, by its suffix"
+        return "" if may_be_image(path) else "not an image, by its suffix"
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The encoded frames, and the features found by ``labels``.
@@ -327,12 +327,6 @@ def _are_frames(names: Sequence[str]) -> bool:
     if len(matches) < max(len(names), _MIN_FRAMES) or len({match[1] for match in matches}) > 1:
         return False
     return len({after - before for before, after in itertools.pairwise(numbers)} - {0}) == 1
-
-
-def _may_be_image(path: str) -> bool:
-    """Whether a file has the suffix of an image, or none."""
-    name = path.rpartition("/")[2].lower()
-    return name.endswith(SUFFIXES) or not re.search(r"\.[a-z][a-z0-9]*$", name)
 
 
 def _clip_of(path: str) -> str:

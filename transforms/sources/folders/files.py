@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -24,6 +25,8 @@ from ..table_files import select_where
 from .bystanders import why_beside
 from .labels import FileLabels, LabelReader, Unlisted
 from .side_tables import RowsOf, UnlabelledError
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
@@ -57,8 +60,20 @@ class MediaKind(Generic[_H]):
     """… and its maximum sum over a batch of several files."""
     sides: Callable[[Sequence[_H]], Mapping[str, pa.Array]]
     """The columns besides the bytes."""
-    partner: MediaKind[_H] | None = None
-    """The kind of the file that each record has besides its own, if any."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Partner(Generic[_H]):
+    """The file that a record has besides its own, such as a mask."""
+
+    read: Callable[[bytes | None, _H], Any]
+    """The file's bytes, None if there is none, and the header of the record's own -> its value.
+
+    Raises an ``unreadable`` error, which has a ``reason`` to group by.
+    """
+    unreadable: type[Exception]
+    columns: Callable[[Sequence[Any]], Mapping[str, pa.Array]]
+    """The wire columns of values."""
 
 
 class LabelledFolder(abc.ABC):
@@ -68,7 +83,7 @@ class LabelledFolder(abc.ABC):
     """
 
     pattern: str | None
-    table: str | None
+    table: Any
     split_folders: bool | None
     label: str | None
     unlisted: Unlisted
@@ -111,12 +126,14 @@ class LabelledFolder(abc.ABC):
         """Selects all files except hidden ones, system files, the table, and unfit ones."""
         labels = self._labels
 
-        def why_skipped(path: str) -> str:
+        def why(path: str) -> str:
             if labels.is_side_file(path):
                 return "label table"
-            return _why_skipped(path) or self._why_unfit(path)
+            if labels.is_outside(path):
+                return "in no folder that has a table"
+            return why_skipped(path) or self._why_unfit(path)
 
-        return select_where(files, why_skipped)
+        return select_where(files, why)
 
     def select_listed(self, selection: Selection, opened: OpenSource) -> Selection:
         """The selection, without files that have no row in the table if these are skipped."""
@@ -177,9 +194,18 @@ class MediaFolder(LabelledFolder):
     def _kind(self, features: Features) -> MediaKind[Any]:
         """The specifics of the media kind, for these features."""
 
+    def _partner(self, features: Features, opened: OpenSource) -> Partner[Any] | None:
+        """How the file is read that each record has besides its own, if any."""
+        del features, opened
+        return None
+
+    @property
+    def _partner_features(self) -> frozenset[str]:
+        """The features of that file."""
+        return frozenset()
+
     def _besides_files(self, features: Features) -> Features:
-        partner = self._kind(features).partner
-        return {n: f for n, f in features.items() if partner is None or n != partner.name}
+        return {n: f for n, f in features.items() if n not in self._partner_features}
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
@@ -197,7 +223,7 @@ class MediaFolder(LabelledFolder):
         max_bytes = opened.limits.max_record_bytes
         parts = [_within(block.ranges[i], max_bytes) for i in ordered if not block.ranges[i].of]
         partners = {part.of: _within(part, max_bytes) for part in block.ranges if part.of}
-        kind = self._kind(features)
+        kind, partner = self._kind(features), self._partner(features, opened)
         labels = self._labels.reader(self._besides_files(features), opened)
         chunks = (
             [*chunk, *(partners[part.path] for part in chunk if part.path in partners)]
@@ -205,7 +231,8 @@ class MediaFolder(LabelledFolder):
         )
         with contextlib.closing(read_ahead(opened, chunks)) as contents:
             for chunk in contents:
-                yield from _read_chunk(kind, chunk, features=features, labels=labels)
+                pending = _Pending(kind, features, labels, partner)
+                yield from _read_chunk(pending, chunk)
 
 
 def _within(part: FileRange, max_bytes: int) -> FileRange:
@@ -216,7 +243,13 @@ def _within(part: FileRange, max_bytes: int) -> FileRange:
     return dataclasses.replace(part, problem=problem)
 
 
-def _why_skipped(path: str) -> str:
+def may_be_image(path: str) -> bool:
+    """Whether a file has the suffix of an image, or none."""
+    name = path.rpartition("/")[2].lower()
+    return name.endswith(IMAGE_SUFFIXES) or not re.search(r"\.[a-z][a-z0-9]*$", name)
+
+
+def why_skipped(path: str) -> str:
     """Why a file is skipped; empty if it is a record."""
     *folders, name = path.split("/")
     for folder in folders:
@@ -234,13 +267,9 @@ def _why_skipped(path: str) -> str:
 
 
 def _read_chunk(
-    kind: MediaKind[_H],
-    chunk: Sequence[tuple[FileRange, bytes]],
-    *,
-    features: Features,
-    labels: LabelReader,
+    pending: _Pending[_H], chunk: Sequence[tuple[FileRange, bytes]]
 ) -> Iterator[RawBatch]:
-    pending = _Pending(kind, features, labels)
+    kind, labels = pending.kind, pending.reader
     partners = {part.of: (part, data) for part, data in chunk if part.of}
     for part, data in chunk:
         path = part.path
@@ -256,7 +285,7 @@ def _read_chunk(
         try:
             label = labels.find(path)
             content, header = kind.read(data)
-            labels.check(label, header)
+            label = labels.check(label, header)
         except UnlabelledError as error:
             pending.reject(path, error, stage="validate", reason=error.reason, data=data)
             continue
@@ -264,25 +293,25 @@ def _read_chunk(
             reason: str = error.reason  # type: ignore[attr-defined]
             pending.reject(path, error, stage="read", reason=reason, data=data)
             continue
-        partner: tuple[bytes, _H] | None = None
-        if kind.partner is not None:
-            second, second_data = partners[path]
-            if second.problem:
+        value: Any = None
+        if (partner := pending.partner) is not None:
+            second, second_data = partners.get(path, (None, None))
+            if second is not None and second.problem:
                 text = f"{second.path}: {second.problem}"
                 pending.reject(path, text, stage="inventory", reason=second.problem)
                 continue
             try:
-                partner = kind.partner.read(second_data)
-            except kind.unreadable as error:
+                value = partner.read(second_data, header)
+            except partner.unreadable as error:
                 reason = error.reason  # type: ignore[attr-defined]
-                text = f"{second.path}: {error}"
+                text = str(error) if second is None else f"{second.path}: {error}"
                 pending.reject(path, text, stage="read", reason=reason, data=data)
                 continue
         weight = kind.weigh(header)
         if pending.weight and pending.weight + weight > kind.max_weight:
             yield pending.batch()
-            pending = _Pending(kind, features, labels)
-        pending.add(path, data=content, header=header, label=label, weight=weight, partner=partner)
+            pending = pending.emptied()
+        pending.add(path, data=content, header=header, label=label, weight=weight, value=value)
     if pending.ids or pending.rejects:
         yield pending.batch()
 
@@ -294,13 +323,19 @@ class _Pending(Generic[_H]):
     kind: MediaKind[_H]
     features: Features
     reader: LabelReader
+    partner: Partner[_H] | None
     ids: list[str] = dataclasses.field(default_factory=list)
     contents: list[bytes] = dataclasses.field(default_factory=list)
     headers: list[_H] = dataclasses.field(default_factory=list)
     labels: list[Any] = dataclasses.field(default_factory=list)
-    partners: list[tuple[bytes, _H]] = dataclasses.field(default_factory=list)
+    values: list[Any] = dataclasses.field(default_factory=list)
+    """Those of the records' second files."""
     rejects: list[Reject] = dataclasses.field(default_factory=list)
     weight: int = 0
+
+    def emptied(self) -> _Pending[_H]:
+        """An empty one of the same kind."""
+        return _Pending(self.kind, self.features, self.reader, self.partner)
 
     def add(
         self,
@@ -310,15 +345,14 @@ class _Pending(Generic[_H]):
         header: _H,
         label: Any,
         weight: int,
-        partner: tuple[bytes, _H] | None,
+        value: Any,
     ) -> None:
         self.ids.append(path)
         self.contents.append(data)
         self.headers.append(header)
         self.labels.append(label)
         self.weight += weight
-        if partner is not None:
-            self.partners.append(partner)
+        self.values.append(value)
 
     def reject(
         self,
@@ -345,9 +379,8 @@ class _Pending(Generic[_H]):
             **self.kind.sides(self.headers),
             **self.reader.columns(self.labels),
         }
-        if self.kind.partner is not None:
-            columns[self.kind.partner.name] = contents_array([data for data, _ in self.partners])
-            columns |= self.kind.partner.sides([header for _, header in self.partners])
+        if self.partner is not None:
+            columns |= self.partner.columns(self.values)
         schema = wire_schema(self.features)
         arrays = [columns[name] for name in schema.names]
         return RawBatch(

@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pydantic
 
-from ....schemas.blocks import Selection, SourceFile
+from ....schemas.blocks import Block, Selection, SourceFile
 from ....schemas.config import config_class
 from ....schemas.errors import DataError
 from ....schemas.features import Features, Image, Mask
@@ -27,8 +28,13 @@ from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from . import bystanders
-from .files import MediaFolder, MediaKind
-from .labels import LABEL, FileLabels, Unlisted, compile_pattern
+from .annotations.beside import BoxReader, Format, infer_boxes, pair
+from .annotations.labelme import read_json
+from .annotations.model import BOX_DIFFICULT, BOX_FEATURES, InvalidAnnotationError
+from .annotations.voc import read_xml
+from .annotations.yolo import TEXTS, read_labels, read_names
+from .files import MediaFolder, MediaKind, Partner, contents_array, may_be_image, why_skipped
+from .labels import LABEL, FileLabels, Unlisted, compile_pattern, file_name
 from .side_tables import RowsOf
 
 BATCH_PIXELS = 48 << 20
@@ -42,6 +48,21 @@ MASK = "mask"
 """The feature of the masks."""
 IMAGES, MASKS = "images", "masks"
 """The usual names of the two folders."""
+
+FORMATS: Mapping[str, Format] = {
+    "yolo": Format(
+        name="yolo",
+        suffix=".txt",
+        parse=functools.partial(read_labels, names={}, polygons=False),
+        lists=TEXTS,
+        empty=True,
+    ),
+    "voc": Format(name="voc", suffix=".xml", parse=read_xml, flags=(BOX_DIFFICULT,)),
+    "labelme": Format(
+        name="labelme", suffix=".json", parse=functools.partial(read_json, polygons=False)
+    ),
+}
+"""Formats of boxes with a file for each image."""
 
 _Key = tuple[str, ...]
 
@@ -78,6 +99,8 @@ class ImageFolder(MediaFolder):
             boxes. Or COCO's instances, ``.json``: ``image_id``, ``boxes``, ``box_labels``, and
             ``box_crowd`` if any annotation has ``iscrowd``. An image without a row is rejected, and
             one whose size is not the one in COCO's file. Relative paths are resolved like ``url``.
+            A dict has a table for each folder: ``{"val2017": "instances_val2017.json"}``; images in
+            other folders are skipped.
         split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict. Its strings become a
@@ -103,12 +126,22 @@ class ImageFolder(MediaFolder):
             them there is the feature ``label``, whose classes are their names.
         rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
             values, in the order of the rows.
+        boxes: The format of the files that have the images' boxes: features ``boxes``
+            and ``box_labels``. ``"yolo"``: texts such as ``labels/a.txt`` for ``images/a.jpg``; an
+            image without one has no boxes. ``"voc"``: Pascal VOC's XML, such as
+            ``Annotations/a.xml`` for ``JPEGImages/a.jpg``, with ``box_difficult`` if any object is.
+            ``"labelme"``: LabelMe's JSON, such as ``a.json`` for ``a.jpg``. ``"rows"``: each row
+            of ``table`` is a box. There are no class folders then.
+        names: With ``boxes="yolo"``: the classes, or the file that names them, ``data.yaml`` or a
+            text with a name on each line. Relative paths are resolved like ``url``.
+        polygons: With YOLO's and LabelMe's files: whether polygons are read, as the boxes around
+            them.
     """
 
     url: str
     max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
     pattern: str | None = None
-    table: str | None = None
+    table: str | dict[str, str] | None = None
     split_folders: bool | None = None
     label: str | None = LABEL
     masks: str | None = None
@@ -117,6 +150,9 @@ class ImageFolder(MediaFolder):
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
+    boxes: Literal["yolo", "voc", "labelme", "rows"] | None = None
+    names: str | tuple[str, ...] | None = None
+    polygons: bool = False
 
     _suffixes = bystanders.IMAGES
 
@@ -140,7 +176,7 @@ class ImageFolder(MediaFolder):
         return None if self.masks is None else (self.images, self.masks)
 
     def __post_init__(self) -> None:
-        """Checks the origin of labels; with masks, these are the label."""
+        """Checks the origin of labels and boxes; with masks, these are the label."""
         if self.pair is not None and (self.masks is not None or len(self.pair) != 2):
             raise ValueError(
                 f"pair={self.pair!r}: expected two names of features with their folders, and no "
@@ -150,11 +186,25 @@ class ImageFolder(MediaFolder):
             _check_roles(*self._rules)
         if self.masks is not None and self.label == LABEL:
             object.__setattr__(self, "label", MASK)
+        self._check_boxes()
         super().__post_init__()
+
+    def _check_boxes(self) -> None:
+        if self.boxes is not None and self.masks is not None:
+            raise ValueError("boxes and masks are mutually exclusive: give one of them")
+        tables = super().side_urls
+        if self.boxes == "rows" and not (tables and all(map(_is_csv, tables))):
+            raise ValueError('boxes="rows" is for a table= with a box in each row, .csv or .tsv')
+        if self.names is not None and self.boxes != "yolo":
+            raise ValueError('names= is for boxes="yolo": other formats name the class of each box')
+        if self.polygons and self.boxes not in ("yolo", "labelme"):
+            raise ValueError('polygons= is for boxes="yolo" and boxes="labelme"')
 
     @property
     def _labels(self) -> FileLabels:
         labels = super()._labels
+        if self.boxes is not None:
+            return dataclasses.replace(labels, by_folder=False, of_boxes=self.boxes == "rows")
         if self._rules is None:
             return labels
         of_columns = self.pattern is not None or self.table is not None
@@ -163,13 +213,77 @@ class ImageFolder(MediaFolder):
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files except hidden ones, system files and the table; pairs masks."""
+        if (of := FORMATS.get(self.boxes or "")) is not None:
+            return self._select_annotated(files, of)
         selection = super().select(files)
         if self._rules is None:
             return selection
         files = pair_files(selection.files, self._rules, names=self.parts)
         return dataclasses.replace(selection, files=files)
 
+    def _select_annotated(self, files: Sequence[SourceFile], of: Format) -> Selection:
+        """Selects the images, and the annotation files as parts of their records."""
+        annotations = [
+            file
+            for file in files
+            if file.path.lower().endswith(of.suffix)
+            and not why_skipped(file.path)
+            and not self._names_classes(file.path)
+        ]
+        set_aside = {file.path for file in annotations}
+        selection = super().select([file for file in files if file.path not in set_aside])
+        marked, skipped = pair(selection.files, annotations, of)
+        return Selection(
+            files=tuple(marked[file.path] for file in files if file.path in marked),
+            num_skipped=dict(sorted((skipped + Counter(selection.num_skipped)).items())),
+        )
+
+    def _names_classes(self, path: str) -> bool:
+        names = self.names
+        return isinstance(names, str) and path.rpartition("/")[2] == file_name(names)
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """The table and the file of the classes' names, if there are any."""
+        return super().side_urls + ((self.names,) if isinstance(self.names, str) else ())
+
+    def rows_digest(self, block: Block, *, features: Features, opened: OpenSource) -> str:
+        """Hash of what the side files say of a block's records; empty if there are none."""
+        rows = super().rows_digest(block, features=features, opened=opened)
+        if not isinstance(self.names, str):
+            return rows
+        said = json.dumps([rows, self._class_names(opened)])
+        return hashlib.sha256(said.encode("ascii")).hexdigest()
+
+    def _class_names(self, opened: OpenSource) -> dict[int, str]:
+        """YOLO's classes by number.
+
+        Raises:
+            DataError: if they are not given, or their file has none.
+        """
+        if self.names is None:
+            raise DataError(
+                'ImageFolder: with boxes="yolo" labels are numbers of classes. Name these: '
+                'names="data.yaml", names="classes.txt" with a name on each line, or '
+                'names=("cat", "dog").'
+            )
+        if isinstance(self.names, str):
+            return read_names(file_name(self.names), opened.read_side(self.names))
+        return dict(enumerate(self.names))
+
+    def _format(self, opened: OpenSource) -> Format | None:
+        """The format of the annotation files, with what is needed to read them."""
+        of = FORMATS.get(self.boxes or "")
+        if of is None or self.boxes == "voc":
+            return of
+        settings: dict[str, Any] = {"polygons": self.polygons}
+        if self.boxes == "yolo":
+            settings["names"] = self._class_names(opened)
+        return dataclasses.replace(of, parse=functools.partial(of.parse, **settings))
+
     def _why_unfit(self, path: str) -> str:
+        if self.boxes is not None and not may_be_image(path):
+            return "not an image, by its suffix"
         beside = super()._why_unfit(path)
         if beside or self._rules is None or _roles(*self._rules)(path) is not None:
             return beside
@@ -183,7 +297,13 @@ class ImageFolder(MediaFolder):
             parts = {"masks": [self.images, self.masks]}
         elif self.pair is not None:
             parts = {"pair": list(self.pair.items())}
-        return {"source": "image_folder", "max_pixels": self.max_pixels, **labels, **parts}
+        boxes: dict[str, object] = {} if self.boxes is None else {"boxes": self.boxes}
+        if isinstance(self.names, tuple):
+            boxes["names"] = list(self.names)
+        if self.polygons:
+            boxes["polygons"] = True
+        settings = {"source": "image_folder", "max_pixels": self.max_pixels}
+        return {**settings, **labels, **parts, **boxes}
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The encoded image, its mask or partner, and the features found by ``labels``.
@@ -193,6 +313,10 @@ class ImageFolder(MediaFolder):
             DataError: if no file has labels, or the table is not valid.
         """
         labels = self.infer_labels(files, opened)
+        if (of := self._format(opened)) is not None:
+            names = tuple(self._class_names(opened).values()) if self.boxes == "yolo" else None
+            boxes = infer_boxes(files, opened, of=of, image=self._content, class_names=names)
+            return {"image": Image(storage="encoded"), **labels, **boxes}
         files_of: dict[str, Any] = {name: Image(storage="encoded") for name in self.parts}
         if self.masks is not None:
             files_of[MASK] = Mask(storage="encoded")
@@ -204,7 +328,7 @@ class ImageFolder(MediaFolder):
         return files_of | labels
 
     def _kind(self, features: Features) -> MediaKind[ImageHeader]:
-        kind = MediaKind(
+        return MediaKind(
             name=self._content,
             read=self._read_image,
             unreadable=UnreadableImageError,
@@ -212,12 +336,34 @@ class ImageFolder(MediaFolder):
             max_weight=BATCH_PIXELS,
             sides=functools.partial(_side_columns, name=self._content),
         )
-        if self._rules is None:
-            return kind
-        second = self.parts[1]
-        sides = functools.partial(_side_columns, name=second)
-        partner = dataclasses.replace(kind, name=second, sides=sides)
-        return dataclasses.replace(kind, partner=partner)
+
+    @property
+    def _partner_features(self) -> frozenset[str]:
+        if self._rules is not None:
+            return frozenset(self.parts[1:])
+        return BOX_FEATURES if self.boxes in FORMATS else frozenset()
+
+    def _partner(self, features: Features, opened: OpenSource) -> Partner[ImageHeader] | None:
+        if self._rules is not None:
+            return Partner(
+                read=self._read_second,
+                unreadable=UnreadableImageError,
+                columns=functools.partial(_second_columns, name=self.parts[1]),
+            )
+        if (of := self._format(opened)) is None:
+            return None
+        wanted = {n: f for n, f in features.items() if n in self._partner_features}
+        boxes = BoxReader(of, wanted, image=self._content)
+        return Partner(
+            read=boxes.read,
+            unreadable=InvalidAnnotationError,
+            columns=boxes.columns,
+        )
+
+    def _read_second(self, data: bytes | None, header: ImageHeader) -> tuple[bytes, ImageHeader]:
+        del header
+        assert data is not None
+        return self._read_image(data)
 
     def _read_image(self, data: bytes) -> tuple[bytes, ImageHeader]:
         return readable_image(data, max_pixels=self.max_pixels)
@@ -231,6 +377,17 @@ def _check_roles(images: str, masks: str) -> None:
             raise ValueError(f"{given}: expected patterns with the same fields, such as {{id}}")
     elif "/" in masks + images or masks == images:
         raise ValueError(f"{given}: expected the names of two folders, or two patterns")
+
+
+def _is_csv(url: str) -> bool:
+    return file_name(url).lower().endswith((".csv", ".tsv"))
+
+
+def _second_columns(
+    files: Sequence[tuple[bytes, ImageHeader]], *, name: str
+) -> Mapping[str, pa.Array]:
+    sides = _side_columns([header for _, header in files], name=name)
+    return {name: contents_array([data for data, _ in files]), **sides}
 
 
 def _num_pixels(header: ImageHeader) -> int:
@@ -251,12 +408,13 @@ def infer_image_steps(
 
     Images of the same size are copied unchanged. Otherwise they are resized to the size of more
     than half of them, or fitted into 256×256 with black padding if no size has a majority. Files
-    without a readable header are ignored. Masks, if there are any, are decoded if images are.
+    without a readable header are ignored. Masks are decoded if images are.
 
     Args:
         source: The source of the files.
         files: The records' files, of which at most 20,000 are read.
         opened: The source's root.
+        with_masks: Whether the images have masks.
     """
     of_masks = source.masks is not None
     pictures = [file for file in files if not (of_masks and file.of) and not file.unpaired]

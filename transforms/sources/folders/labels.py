@@ -20,7 +20,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -31,6 +31,13 @@ from ....schemas.recipe import OpenSource
 from ....schemas.splits import FOLDERS
 from ..arrow.values import shown_classes
 from ..python_values import Lists, wire_arrays, wire_lists
+from .annotations.model import (
+    BOXES,
+    UNSTATED_SIZE,
+    InvalidAnnotationError,
+    as_fractions,
+)
+from .folder_tables import FolderTables, folder_of
 from .side_tables import LABEL as LABEL
 from .side_tables import LabelTable, RowsOf, TableRows, UnlabelledError, is_table
 
@@ -55,16 +62,17 @@ class LabelReader(Protocol):
             UnlabelledError: if the file must be rejected.
         """
 
-    def check(self, found: Any, header: Any) -> None:
-        """Compares the result of :meth:`find` with the file's header, if it says anything of it.
+    def check(self, found: Any, header: Any) -> Any:
+        """Compares the result of :meth:`find` with the file's header, and completes it.
 
         Raises:
             UnlabelledError: if the file must be rejected.
         """
-        return
+        del header
+        return found
 
     def columns(self, found: Sequence[Any]) -> Mapping[str, pa.Array]:
-        """The wire columns of files' features, from the results of :meth:`find`."""
+        """The wire columns of files' features, from the results of :meth:`check`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +83,8 @@ class FileLabels:
         source: The source's name, for messages.
         content: The feature of the files' content.
         pattern: Pattern of file names, with fields in braces; ``*`` matches any characters.
-        table: URL of a side table; a relative one is resolved like the source's.
+        table: URL of a side table, relative ones are resolved like the source's; or a table for
+            the files of each of these folders.
         split_folders: Whether the first folder is the split. None means no, and refuses class
             folders named like splits.
         label: The field or column to predict, whose texts are classes; None for none.
@@ -84,12 +93,13 @@ class FileLabels:
         rows: Whether a file has one row in the table, or lists of the values of several.
         by_folder: Whether class folders have labels, without ``pattern`` and ``table``.
         record: What a record is, for messages: a file, or a clip.
+        of_boxes: Whether each row of the table is a box of an image.
     """
 
     source: str
     content: str
     pattern: str | None = None
-    table: str | None = None
+    table: str | Mapping[str, str] | None = None
     split_folders: bool | None = None
     label: str | None = LABEL
     unlisted: Unlisted = "reject"
@@ -97,6 +107,7 @@ class FileLabels:
     rows: RowsOf = "one"
     by_folder: bool = True
     record: str = "file"
+    of_boxes: bool = False
 
     def check(self) -> None:
         """Checks the arguments, without reading files.
@@ -115,7 +126,9 @@ class FileLabels:
                 )
         if self.unlisted == "skip" and self.table is None:
             raise ValueError('unlisted="skip" is for files without a row in table=: give a table')
-        if self.rows == "list" and (self.table is None or self.table.lower().endswith(".json")):
+        if self.rows == "list" and not all(
+            url.lower().endswith((".csv", ".tsv", ".jsonl")) for url in self.side_urls or ("",)
+        ):
             raise ValueError('rows="list" is for files with several rows in table=: give a table')
         if self.one_hot and (self.table is None or self.label != LABEL):
             raise ValueError(
@@ -125,11 +138,14 @@ class FileLabels:
         if self.label not in (None, LABEL):
             self._check_label(self.label)
         of_images = self.content == "image"
-        if self.table is not None and not is_table(self.table, of_images=of_images):
-            coco = ", or COCO's .json" if of_images else ""
-            raise ValueError(
-                f"table={self.table!r}, expected a file with the suffix .csv, .tsv or .jsonl{coco}"
-            )
+        if self.table is not None and not self.side_urls:
+            raise ValueError(f"table={self.table!r}, expected a table for each folder")
+        for url in self.side_urls:
+            if not is_table(url, of_images=of_images):
+                coco = ", or COCO's .json" if of_images else ""
+                raise ValueError(
+                    f"table={url!r}, expected a file with the suffix .csv, .tsv or .jsonl{coco}"
+                )
 
     def _check_label(self, name: str | None) -> None:
         if self.pattern is not None and name not in compile_pattern(self.pattern).groupindex:
@@ -145,7 +161,11 @@ class FileLabels:
         """The settings that determine the labels, as plain JSON. The table is hashed separately."""
         settings: dict[str, object] = {"pattern": self.pattern} if self.pattern is not None else {}
         if self.table is not None:
-            settings["table"] = _file_name(self.table)
+            settings["table"] = (
+                file_name(self.table)
+                if isinstance(self.table, str)
+                else {folder: file_name(url) for folder, url in self.table.items()}
+            )
         if self.label != LABEL:
             settings["label"] = self.label
         if self.unlisted != "reject":
@@ -159,13 +179,19 @@ class FileLabels:
     @property
     def side_urls(self) -> tuple[str, ...]:
         """URLs of the files outside the source that contain labels."""
-        return () if self.table is None else (self.table,)
+        if self.table is None or isinstance(self.table, str):
+            return () if self.table is None else (self.table,)
+        return tuple(dict.fromkeys(self.table.values()))
 
     def is_side_file(self, path: str) -> bool:
         """Whether a file of the source is the side table, which is not a record."""
-        if self.table is None:
+        return path.rpartition("/")[2] in map(file_name, self.side_urls)
+
+    def is_outside(self, path: str) -> bool:
+        """Whether a file is in none of the folders that have a table."""
+        if self.table is None or isinstance(self.table, str):
             return False
-        return path.rpartition("/")[2] == _file_name(self.table)
+        return folder_of(path, self.table) is None
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
         """The features besides the content.
@@ -184,13 +210,13 @@ class FileLabels:
             features = self._table(opened).infer(list(map(self._names, paths)))
             if self.content in features:
                 raise DataError(
-                    f"{self.source}: the table {_file_name(self.table)} has a column "
+                    f"{self.source}: the table {self._shown_table} has a column "
                     f"{self.content!r}, which is the name of the file's content. Rename the column."
                 )
             if self.label not in (None, LABEL, *features):
                 raise RecipeError(
                     f"{self.source}: label={self.label!r} is not a column of the table "
-                    f"{_file_name(self.table)}, which has {', '.join(map(repr, features))}."
+                    f"{self._shown_table}, which has {', '.join(map(repr, features))}."
                 )
             return features
         if self.pattern is not None:
@@ -251,17 +277,28 @@ class FileLabels:
             self._below, wanted, split_folders=bool(self.split_folders), record=self.record
         )
 
-    def _table(self, opened: OpenSource) -> LabelTable:
+    @property
+    def _shown_table(self) -> str:
+        return " and ".join(map(file_name, self.side_urls))
+
+    def _table(self, opened: OpenSource) -> LabelTable | FolderTables:
         assert self.table is not None
-        image = self.content if self.content == "image" else None
+        if isinstance(self.table, str):
+            return self._open_table(self.table, opened)
+        return FolderTables(
+            {folder: self._open_table(url, opened) for folder, url in self.table.items()}
+        )
+
+    def _open_table(self, url: str, opened: OpenSource) -> LabelTable:
         return LabelTable(
-            name=_file_name(self.table),
-            data=functools.partial(opened.read_side, self.table),
-            sha256=opened.side_digest(self.table),
-            image=image,
+            name=file_name(url),
+            data=functools.partial(opened.read_side, url),
+            sha256=opened.side_digest(url),
+            image=self.content if self.content == "image" else None,
             label=self.label,
             one_hot=self.one_hot,
             rows=self.rows,
+            of_boxes=self.of_boxes,
         )
 
     def _names(self, path: str) -> tuple[str, ...]:
@@ -404,19 +441,41 @@ class _PatternReader(LabelReader):
         return columns
 
 
+class _FoundRow(NamedTuple):
+    """A file's row in a table."""
+
+    row: int
+    size: tuple[int, int] | None = None
+    """The image's height and width, where boxes are pixels."""
+
+
 class _TableReader(LabelReader):
     def __init__(self, names: Callable[[str], tuple[str, ...]], rows: TableRows) -> None:
         self._names, self._rows = names, rows
 
-    def find(self, path: str) -> int:
-        return self._rows.find(self._names(path))
+    def find(self, path: str) -> _FoundRow:
+        return _FoundRow(self._rows.find(self._names(path)))
 
-    def check(self, found: int, header: Any) -> None:
+    def check(self, found: _FoundRow, header: Any) -> _FoundRow:
         if self._rows.sizes is not None:
-            self._rows.check_size(found, header.height, header.width)
+            self._rows.check_size(found.row, header.height, header.width)
+        if not self._rows.in_pixels:
+            return found
+        if header.orientation != 1:
+            raise UnlabelledError(InvalidAnnotationError.reason, UNSTATED_SIZE)
+        found = _FoundRow(found.row, (header.height, header.width))
+        try:
+            self.columns([found])
+        except InvalidAnnotationError as error:
+            raise UnlabelledError(error.reason, f"{self._rows.name}: {error}") from None
+        return found
 
-    def columns(self, found: Sequence[int]) -> Mapping[str, pa.Array]:
-        return self._rows.take(found)
+    def columns(self, found: Sequence[_FoundRow]) -> Mapping[str, pa.Array]:
+        columns = self._rows.take([one.row for one in found])
+        if not self._rows.in_pixels or BOXES not in columns:
+            return columns
+        sizes = [one.size for one in found if one.size is not None]
+        return {**columns, BOXES: as_fractions(columns[BOXES], sizes)}
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -511,6 +570,6 @@ def _text_of(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def _file_name(url: str) -> str:
+def file_name(url: str) -> str:
     """The last part of a URL's innermost path: ``zip://a/labels.csv::b.zip`` → ``labels.csv``."""
     return url.partition("::")[0].partition("?")[0].rpartition("/")[2]

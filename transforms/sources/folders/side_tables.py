@@ -75,7 +75,9 @@ from ..csv.dialect import sniff
 from ..csv.source import Csv
 from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
-from .coco import BOX_CROWD, BOX_LABELS, BOXES, Instances, boxes_with, read_instances
+from .annotations.coco import read_instances
+from .annotations.model import BOX_CROWD, BOX_LABELS, BOXES, Annotations, box_features
+from .annotations.rows import read_rows
 
 LABEL = "label"
 """The feature of class folders, or of a field or column of this name."""
@@ -138,6 +140,7 @@ class LabelTable:
             is the feature ``label``, whose classes are their names.
         rows: Whether the features of a file are the values of its only row, or lists of those of
             all its rows.
+        of_boxes: Whether each row of a CSV or TSV is a box of an image.
     """
 
     name: str
@@ -147,11 +150,17 @@ class LabelTable:
     label: str | None = LABEL
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
+    of_boxes: bool = False
 
     def __post_init__(self) -> None:
         """Computes the digest."""
         if not self.sha256:
             object.__setattr__(self, "sha256", hashlib.sha256(self.load()).hexdigest())
+
+    @property
+    def has_annotations(self) -> bool:
+        """Whether it is read as annotations of images, not as rows of columns."""
+        return self.of_boxes or _suffix(self.name) == _COCO
 
     def load(self) -> bytes:
         """Its bytes."""
@@ -247,9 +256,9 @@ class LabelTable:
         return Sequence(dataclasses.replace(feature, optional=False))
 
     def _column_features(self) -> dict[str, Feature]:
-        if _suffix(self.name) == _COCO:
+        if self.has_annotations:
             assert self.image is not None
-            return _instances(self).features(self.image)
+            return _annotations(self).features(self.image)
         data = self.load()
         if _suffix(self.name) == _JSON_LINES:
             return infer_columns(self.name, data, image=self.image, label=self.label)
@@ -292,6 +301,8 @@ class TableRows:
     """Number of files that it refers to without a row for them."""
     sizes: npt.NDArray[np.int64] | None = None
     """Height and width of each row's image, if the table has them."""
+    in_pixels: bool = False
+    """Whether the boxes are pixels of images whose size the table does not have."""
 
     def key(self, names: Many[str]) -> str | None:
         """The name in the table of a file with these paths; None if it has no row, or several."""
@@ -407,15 +418,16 @@ def _features_of(table: LabelTable) -> Mapping[str, Feature]:
 
 
 @functools.lru_cache(maxsize=2)
-def _instances(table: LabelTable) -> Instances:
-    return read_instances(table.name, table.load())
+def _annotations(table: LabelTable) -> Annotations:
+    read = read_rows if table.of_boxes else read_instances
+    return read(table.name, table.load())
 
 
 @functools.lru_cache(maxsize=4)
 def _read(table: LabelTable, features_json: str) -> TableRows:
     features = features_from_json(json.loads(features_json))
-    if _suffix(table.name) == _COCO:
-        return _read_coco(_instances(table), features)
+    if table.has_annotations:
+        return _read_annotations(_annotations(table), features)
     read = _read_json if _suffix(table.name) == _JSON_LINES else _read_csv
     columns: dict[str, Feature] = dict(features)
     if table.rows == "list":
@@ -495,18 +507,19 @@ def _is_number(feature: Feature | None) -> bool:
     return isinstance(feature, Scalar) and feature.dtype != "string"
 
 
-def _read_coco(instances: Instances, features: Features) -> TableRows:
-    columns, unfit = instances.columns(features)
+def _read_annotations(annotations: Annotations, features: Features) -> TableRows:
+    columns, unfit = annotations.columns(features)
     schema = wire_schema(features)
     return TableRows(
-        name=instances.name,
-        **_named(instances.file_names),
+        name=annotations.name,
+        **_named(annotations.file_names),
         columns=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema),
-        unfit={_normal(instances.file_names[image]): message for image, message in unfit.items()},
+        unfit={_normal(annotations.file_names[image]): message for image, message in unfit.items()},
         num_lost=0,
         first_lost="",
-        num_others=instances.num_unknown,
-        sizes=instances.sizes,
+        num_others=annotations.num_unknown,
+        sizes=annotations.sizes,
+        in_pixels=annotations.in_pixels,
     )
 
 
@@ -841,12 +854,8 @@ def _box_features(name: str, values: list[Any], image: str) -> dict[str, Feature
                 if isinstance(box.get("label"), str):
                     num_labelled += 1
                     labels.add(box["label"])
-    per_box: dict[str, Feature] = {}
-    if num_labelled:
-        per_box[BOX_LABELS] = Sequence(ClassLabel(tuple(sorted(labels))))
-    if has_crowd:
-        per_box[BOX_CROWD] = Sequence(Scalar("bool"))
-    return boxes_with(per_box, image)
+    class_names = tuple(sorted(labels)) if num_labelled else ()
+    return box_features(class_names, {BOX_CROWD} if has_crowd else set(), image)
 
 
 def _boxes(value: Any, features: Features) -> dict[str, Any]:

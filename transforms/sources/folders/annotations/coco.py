@@ -5,39 +5,31 @@ Of ``images``, the members ``id``, ``file_name``, ``height`` and ``width`` are r
 ``iscrowd``. All others are skipped while parsing, so it needs less than twice the memory of the
 document, and then keeps about 30 bytes for each box.
 
-========================= ====================================================================
-feature                   of each image
-========================= ====================================================================
-``image_id``              int64: its ``id``, which COCO's evaluation asks for
-``boxes``                 BoundingBoxes: (ymin, xmin, ymax, xmax) as fractions of ``height`` and
-                          ``width``
-``box_labels``            a Sequence of a ClassLabel: the names of the categories, by their ids
-``box_crowd``             a Sequence of bools, if any annotation has ``"iscrowd": 1``
-========================= ====================================================================
+The classes are the names of the categories, in the order of their ids.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pj
 
-from ....schemas.errors import SchemaError
-from ....schemas.features import BoundingBoxes, ClassLabel, Feature, Features, Scalar, Sequence
+from .....schemas.errors import SchemaError
+from .model import (
+    BOX_CROWD,
+    NO_AREA,
+    NO_CATEGORY,
+    NOT_A_BOX,
+    ROUNDING,
+    Annotations,
+    Ints,
+    fit_boxes,
+)
 
-BOXES = "boxes"
-BOX_LABELS = "box_labels"
-BOX_CROWD = "box_crowd"
-IMAGE_ID = "image_id"
-
-_ROUNDING = 1.0
-"""Pixels by which a box may exceed its image, as roundings do; it is clipped."""
 _MAX_BYTES = 2**31 - 1024
 """Maximum size of a document: pyarrow parses it as one block."""
 _NO_ID = -(2**63)
@@ -60,91 +52,13 @@ _ITEMS = {
 _SCHEMA = pa.schema(
     {name: pa.list_(pa.struct(list(fields.items()))) for name, fields in _ITEMS.items()}
 )
-_Ints = npt.NDArray[np.int64]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Instances:
-    """The content of an instances file. Boxes are in the order of their images."""
-
-    name: str
-    file_names: list[str]
-    image_ids: _Ints
-    sizes: _Ints
-    """Height and width of each image."""
-    ends: _Ints
-    """Where the boxes of each image begin, and the last ones end."""
-    boxes: npt.NDArray[np.float32]
-    """float32[num_boxes, 4]: ymin, xmin, ymax, xmax, as fractions."""
-    labels: _Ints
-    """Index into ``class_names`` of each box."""
-    crowd: npt.NDArray[np.bool_]
-    """Whether each box encloses a group of objects."""
-    class_names: tuple[str, ...]
-    """In the order of the categories' ids."""
-    unfit: dict[int, str]
-    """Image -> why it is invalid."""
-    num_unknown: int
-    """Number of images that annotations name and ``images`` lacks."""
-
-    def features(self, image: str) -> dict[str, Feature]:
-        """The features of each image, whose own feature is ``image``."""
-        per_box: dict[str, Feature] = {}
-        if self.class_names:
-            per_box[BOX_LABELS] = Sequence(ClassLabel(self.class_names))
-        if self.crowd.any():
-            per_box[BOX_CROWD] = Sequence(Scalar("bool"))
-        return {IMAGE_ID: Scalar("int64"), **boxes_with(per_box, image)}
-
-    def columns(self, features: Features) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """The wire columns of all images, and why some are invalid.
-
-        Raises:
-            SchemaError: if it has no such features, or they are declared as another type.
-        """
-        unfit = dict(self.unfit)
-        columns = {
-            IMAGE_ID: pa.array(self.image_ids),
-            BOXES: _lists(4 * self.ends, pa.array(self.boxes.reshape(-1))),
-            BOX_LABELS: _lists(self.ends, pa.array(self.labels)),
-            BOX_CROWD: _lists(self.ends, pa.array(self.crowd.astype(np.int64))),
-        }
-        known = {BOX_CROWD: Sequence(Scalar("bool")), **self.features("image")}
-        for name, wanted in features.items():
-            if name not in known:
-                raise SchemaError(
-                    f"features= declares {name!r}, and the images of {self.name} have only "
-                    f"{', '.join(map(repr, known))}."
-                )
-            if _kind(wanted) != _kind(known[name]):
-                raise SchemaError(
-                    f"features= declares {name!r} as {wanted}, and {self.name} has "
-                    f"{known[name]}. Declare that."
-                )
-        labels = features.get(BOX_LABELS)
-        if isinstance(labels, Sequence) and isinstance(labels.of, ClassLabel):
-            columns[BOX_LABELS] = _lists(self.ends, pa.array(self._as_declared(labels.of, unfit)))
-        return {name: columns[name] for name in features}, unfit
-
-    def _as_declared(self, label: ClassLabel, unfit: dict[int, str]) -> _Ints:
-        """The boxes' classes as indices of the declared names; notes images with others."""
-        codes = {name: code for code, name in enumerate(label.names)}
-        mapped = np.array([codes.get(name, -1) for name in self.class_names] or [0], np.int64)
-        labels: _Ints = mapped[self.labels]
-        for box in np.flatnonzero(labels < 0).tolist():
-            image = int(np.searchsorted(self.ends, box, side="right")) - 1
-            name = self.class_names[self.labels[box]]
-            unfit.setdefault(image, f"a box has the class {name!r}, which is not declared")
-        return labels
+class NoBoxesError(SchemaError):
+    """A file of COCO has annotations of images, but no boxes."""
 
 
-def boxes_with(per_box: dict[str, Feature], image: str) -> dict[str, Feature]:
-    """The feature of an image's boxes, and the features of one value per box."""
-    labels = next(iter(per_box), None) if len(per_box) < 2 else tuple(per_box)
-    return {BOXES: BoundingBoxes(image=image, labels=labels), **per_box}
-
-
-def read_instances(name: str, data: bytes) -> Instances:
+def read_instances(name: str, data: bytes) -> Annotations:
     """Reads an instances file.
 
     Raises:
@@ -163,7 +77,8 @@ def read_instances(name: str, data: bytes) -> Instances:
         for image in np.flatnonzero((sizes < 1).any(axis=1))
     }
     if len(annotations) and annotations.field("bbox").null_count == len(annotations):
-        raise _invalid(name, 'no annotation has a "bbox" (captions and key points are not read)')
+        why = 'no annotation has a "bbox" (captions and key points are not read)'
+        raise NoBoxesError(str(_invalid(name, why)))
     places, order = _places(image_ids, _filled(annotations.field("image_id"), missing=_NO_ID))
     num_unknown = len(annotations) - len(order)
     unknown = annotations.field("image_id").filter(pa.array(places < 0))
@@ -171,15 +86,16 @@ def read_instances(name: str, data: bytes) -> Instances:
     rectangles, wrong = _rectangles(annotations.field("bbox"))
     rectangles, wrong = rectangles[order], wrong[order]
     labels = _find(category_ids, _filled(annotations.field("category_id"), missing=_NO_ID)[order])
-    boxes, faults = _fractions(rectangles, np.maximum(sizes, 1)[places])
-    faults = np.where(wrong, _NOT_A_BOX, faults)
-    faults = np.where((faults == 0) & (labels < 0), _NO_CATEGORY, faults)
+    corners = np.concatenate([rectangles[:, 1::-1], rectangles[:, 1::-1] + rectangles[:, :1:-1]], 1)
+    boxes, faults = fit_boxes(corners, np.maximum(sizes, 1)[places], ROUNDING)
+    faults = np.where(wrong, NOT_A_BOX, faults)
+    faults = np.where((faults == 0) & (labels < 0), NO_CATEGORY, faults)
     for box in np.flatnonzero(faults).tolist():
         if int(places[box]) not in unfit:
             at, size = int(order[box]), sizes[places[box]].tolist()
             unfit[int(places[box])] = _say_fault(int(faults[box]), annotations[at], at, size)
     counts = np.bincount(places, minlength=len(image_ids))
-    return Instances(
+    return Annotations(
         name=name,
         file_names=_texts(name, "file_name", file_names),
         image_ids=image_ids,
@@ -187,7 +103,7 @@ def read_instances(name: str, data: bytes) -> Instances:
         ends=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         boxes=boxes,
         labels=np.maximum(labels, 0),
-        crowd=_filled(annotations.field("iscrowd"))[order] != 0,
+        flags={BOX_CROWD: _filled(annotations.field("iscrowd"))[order] != 0},
         class_names=names,
         unfit=unfit,
         num_unknown=len(unknown.unique()) if num_unknown else 0,
@@ -263,7 +179,7 @@ def _refuse_repeated(name: str, member: str, field: str, values: Any) -> None:
         raise _invalid(name, f"several {member} have the {field} {json.dumps(value)}")
 
 
-def _categories(name: str, categories: pa.StructArray) -> tuple[_Ints, tuple[str, ...]]:
+def _categories(name: str, categories: pa.StructArray) -> tuple[Ints, tuple[str, ...]]:
     """Ids in ascending order, and their names."""
     ids = _required(name, "categories", categories, "id")
     if categories.field("name").null_count:
@@ -276,7 +192,7 @@ def _categories(name: str, categories: pa.StructArray) -> tuple[_Ints, tuple[str
     return ids[order], tuple(names[place] for place in order)
 
 
-def _find(ids: _Ints, wanted: _Ints) -> _Ints:
+def _find(ids: Ints, wanted: Ints) -> Ints:
     """The place of each wanted id, -1 if it is not there."""
     if not len(ids):
         return np.full(len(wanted), -1)
@@ -285,7 +201,7 @@ def _find(ids: _Ints, wanted: _Ints) -> _Ints:
     return np.where(ids[at] == wanted, at, -1)
 
 
-def _places(image_ids: _Ints, wanted: _Ints) -> tuple[_Ints, _Ints]:
+def _places(image_ids: Ints, wanted: Ints) -> tuple[Ints, Ints]:
     """The image of each annotation, -1 if there is none, and the annotations by image."""
     places = _find(image_ids, wanted)
     order = np.argsort(places, kind="stable")
@@ -305,45 +221,16 @@ def _rectangles(boxes: pa.ListArray) -> tuple[Any, Any]:
     return np.where(wrong[:, None], 0.0, rectangles), wrong
 
 
-_NOT_A_BOX, _NO_AREA, _OUTSIDE, _NO_CATEGORY = 1, 2, 3, 4
-
-
-def _fractions(rectangles: Any, sizes: _Ints) -> tuple[Any, Any]:
-    """Boxes as fractions of images, clipped to them, and a fault of each, 0 for none.
-
-    Args:
-        rectangles: float64[boxes, 4]: x, y, width, height in pixels.
-        sizes: int64[boxes, 2]: height and width of their images.
-    """
-    first = rectangles[:, 1::-1]
-    last = first + rectangles[:, :1:-1]
-    outside = ((first < -_ROUNDING) | (last > sizes + _ROUNDING)).any(axis=1)
-    corners = np.clip(np.concatenate([first / sizes, last / sizes], axis=1), 0.0, 1.0)
-    empty = (rectangles[:, 2:] <= 0).any(axis=1) | (corners[:, :2] >= corners[:, 2:]).any(axis=1)
-    faults = np.where(outside, _OUTSIDE, np.where(empty, _NO_AREA, 0))
-    return corners.astype(np.float32), faults
-
-
 def _say_fault(fault: int, annotation: pa.StructScalar, at: int, size: list[int]) -> str:
     values = annotation.as_py()
     where = f"annotations[{at}]: the box {values['bbox']}"
-    if fault == _NO_CATEGORY:
+    if fault == NO_CATEGORY:
         return f"annotations[{at}]: category_id {values['category_id']} is not a category"
-    if fault == _NOT_A_BOX:
+    if fault == NOT_A_BOX:
         return f"{where} must be four numbers, x, y, width and height in pixels"
-    if fault == _NO_AREA:
+    if fault == NO_AREA:
         return f"{where} (x, y, width, height) has no area"
     return (
         f"{where} (x, y, width, height) is outside the image, whose height × width is "
         f"{size[0]}×{size[1]}"
     )
-
-
-def _lists(ends: _Ints, values: pa.Array) -> pa.LargeListArray:
-    return pa.LargeListArray.from_arrays(pa.array(ends), values)
-
-
-def _kind(feature: Feature) -> object:
-    """What must agree between a declared feature and a file's: its type and dtype."""
-    item = feature.of if isinstance(feature, Sequence) else feature
-    return type(feature), type(item), item.dtype if isinstance(item, Scalar) else None

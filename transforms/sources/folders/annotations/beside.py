@@ -1,0 +1,244 @@
+"""Annotation files beside images: pairs the files, infers classes, and reads them with images.
+
+A file belongs to the image whose path is the same but for the suffix and for folders that are
+called after what is in them: ``train/labels/a.txt`` to ``train/images/a.jpg``,
+``Annotations/a.xml`` to ``JPEGImages/a.jpg``, ``a.json`` to ``a.jpg``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .....schemas.blocks import SourceFile
+from .....schemas.errors import DataError
+from .....schemas.features import ClassLabel, Feature, Features
+from .....schemas.features import Sequence as SequenceFeature
+from .....schemas.recipe import OpenSource
+from ....media.image_header import ImageHeader
+from ....storage.read_files import read_files
+from .model import (
+    BOX_LABELS,
+    Annotations,
+    ImageBoxes,
+    InvalidAnnotationError,
+    box_features,
+    check_declared,
+    not_declared,
+)
+
+MAX_BYTES = 64 << 20
+"""Maximum size of an annotation file."""
+
+_FOLDERS = frozenset(
+    [
+        *("image", "images", "img", "imgs", "jpegimages"),
+        *("ann", "annotation", "annotations", "label", "labels", "txt", "xml", "xmls", "json"),
+    ]
+)
+"""Folders that are called after what is in them, in lower case."""
+_BATCH_FILES = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Format:
+    """A format of annotations with a file for each image."""
+
+    name: str
+    suffix: str
+    parse: Callable[[bytes], ImageBoxes]
+    """Raises InvalidAnnotationError."""
+    lists: frozenset[str] = frozenset()
+    """Names, without the suffix, of files of the format's suffix that are no annotations."""
+    flags: tuple[str, ...] = ()
+    """Features of one bool per box that the format has."""
+    empty: bool = False
+    """Whether an image without a file has no boxes; else it is invalid."""
+
+    def is_list(self, path: str) -> bool:
+        """Whether a file is no annotation by its name, unless there is an image of that name."""
+        return path.rpartition("/")[2].lower().removesuffix(self.suffix) in self.lists
+
+    def read(self, data: bytes | None) -> ImageBoxes:
+        """The boxes of an image, from its file's content, None if there is none.
+
+        Raises:
+            InvalidAnnotationError: if it is invalid.
+        """
+        if data is None:
+            flags: dict[str, list[bool]] = {flag: [] for flag in self.flags}
+            return ImageBoxes(corners=[], labels=[], places=[], in_pixels=False, flags=flags)
+        if len(data) > MAX_BYTES:
+            raise InvalidAnnotationError(f"{len(data):,} bytes, expected at most {MAX_BYTES:,}")
+        return self.parse(data)
+
+
+def pair(
+    images: Sequence[SourceFile], annotations: Sequence[SourceFile], of: Format
+) -> tuple[dict[str, SourceFile], Counter[str]]:
+    """Marks annotations as parts of their images' records; returns files by path, and skipped ones.
+
+    Files without a partner are marked as unpaired if others in their folder have one; else they are
+    skipped, as are texts that are not annotations and images of another kind, such as masks. An
+    image whose format allows none is not unpaired.
+    """
+    by_key: dict[str, list[SourceFile]] = {}
+    for file in annotations:
+        by_key.setdefault(key_of(file.path), []).append(file)
+    images_of = Counter(key_of(file.path) for file in images)
+    annotated = folders_of(file.path for file in images if key_of(file.path) in by_key)
+    annotating = folders_of(file.path for file in annotations if images_of[key_of(file.path)])
+    marked: dict[str, SourceFile] = {}
+    skipped: Counter[str] = Counter()
+    for file in images:
+        own = by_key.get(key_of(file.path), [])
+        unpaired = ""
+        if len(own) > 1:
+            unpaired = f"several {of.suffix} files for one image"
+        elif own and images_of[key_of(file.path)] > 1:
+            unpaired = f"several images for one {of.suffix} file"
+        elif own:
+            marked[own[0].path] = dataclasses.replace(own[0], of=file.path)
+        elif file.path.rpartition("/")[0] not in annotated:
+            skipped[f"image in a folder without {of.suffix} files"] += 1
+            continue
+        elif not of.empty:
+            unpaired = f"image without a {of.suffix} file of its name"
+        marked[file.path] = dataclasses.replace(file, unpaired=unpaired) if unpaired else file
+    for file in annotations:
+        if images_of[key_of(file.path)]:
+            continue
+        if file.path.rpartition("/")[0] in annotating and not of.is_list(file.path):
+            unpaired = f"{of.suffix} file without an image of its name"
+            marked[file.path] = dataclasses.replace(file, unpaired=unpaired)
+        else:
+            skipped[f"{of.suffix} file without an image"] += 1
+    return marked, skipped
+
+
+def folders_of(paths: Iterable[str]) -> set[str]:
+    """The folders of files."""
+    return {path.rpartition("/")[0] for path in paths}
+
+
+def key_of(path: str) -> str:
+    """What the paths of an image and of its annotations have in common.
+
+    >>> key_of("train/images/a.jpg"), key_of("train/labels/a.txt"), key_of("Annotations/a.xml")
+    ('train/a', 'train/a', 'a')
+    """
+    *folders, name = path.split("/")
+    kept = [folder for folder in folders if folder.lower() not in _FOLDERS]
+    return "/".join([*kept, name.rpartition(".")[0] or name])
+
+
+def infer_boxes(
+    files: Iterable[SourceFile],
+    opened: OpenSource,
+    *,
+    of: Format,
+    image: str,
+    class_names: tuple[str, ...] | None,
+) -> dict[str, Feature]:
+    """The features of boxes, from all valid annotation files.
+
+    Args:
+        files: The records' files.
+        opened: Their root.
+        of: The format.
+        image: The feature of the images.
+        class_names: The classes, if they are known; else those that occur, sorted.
+
+    Raises:
+        DataError: if no file is valid.
+    """
+    annotations = [file for file in files if file.of and not file.problem]
+    seen: set[str] = set()
+    flags: set[str] = set()
+    num_valid, why = 0, "there are none"
+    for file, boxes in read_all(annotations, opened, of=of):
+        if isinstance(boxes, InvalidAnnotationError):
+            why = f"{file.path}: {boxes}" if why == "there are none" else why
+            continue
+        num_valid += 1
+        seen.update(boxes.labels)
+        flags |= {flag for flag, values in boxes.flags.items() if any(values)}
+        if class_names is not None and not of.flags:
+            break  # other files say no more
+    if not num_valid:
+        raise DataError(
+            f"ImageFolder: none of the {len(annotations):,} {of.suffix} files beside the images is "
+            f"valid for boxes={of.name!r}: {why}. Expected such a file of the name of each image, "
+            "beside it or in a folder of its own: images/a.jpg and labels/a.txt."
+        )
+    return box_features(tuple(sorted(seen)) if class_names is None else class_names, flags, image)
+
+
+def read_all(
+    files: Sequence[SourceFile], opened: OpenSource, *, of: Format
+) -> Iterable[tuple[SourceFile, ImageBoxes | InvalidAnnotationError]]:
+    """The boxes in each of these files, or why it is invalid."""
+    for start in range(0, len(files), _BATCH_FILES):
+        batch = files[start : start + _BATCH_FILES]
+        contents = read_files(opened, [file.path for file in batch])
+        for file, data in zip(batch, contents, strict=True):
+            try:
+                yield file, of.read(data if isinstance(data, bytes) else b"")
+            except InvalidAnnotationError as error:
+                yield file, error
+
+
+class BoxReader:
+    """Reads features of boxes from the annotation files of images."""
+
+    def __init__(self, of: Format, features: Features, *, image: str) -> None:
+        """Prepares to read these features.
+
+        Raises:
+            SchemaError: if one is not a feature of boxes, or has another type.
+        """
+        check_declared(features, box_features(("",), set(), image), of=f"boxes={of.name!r}")
+        self._format, self._features = of, features
+        labels = features.get(BOX_LABELS)
+        self._names: tuple[str, ...] | None = None
+        if isinstance(labels, SequenceFeature) and isinstance(labels.of, ClassLabel):
+            self._names = labels.of.names
+
+    def read(self, data: bytes | None, header: ImageHeader) -> tuple[ImageBoxes, Any]:
+        """The boxes of an image, as in its annotation file and as fractions.
+
+        Raises:
+            InvalidAnnotationError: if the file is invalid, or not for this image.
+        """
+        boxes = self._format.read(data)
+        if self._names is not None:
+            for label in boxes.labels:
+                if label not in self._names:
+                    raise InvalidAnnotationError(not_declared(label))
+        return boxes, boxes.fitted(header.height, header.width, is_rotated=header.orientation != 1)
+
+    def columns(self, values: Sequence[tuple[ImageBoxes, Any]]) -> Mapping[str, pa.Array]:
+        """The wire columns of images, from the results of :meth:`read`."""
+        names = self._names or tuple(sorted({n for boxes, _ in values for n in boxes.labels}))
+        codes = {name: code for code, name in enumerate(names)}
+        columns, _ = Annotations(
+            name="",
+            file_names=[""] * len(values),
+            ends=np.cumsum([0, *(len(boxes.labels) for boxes, _ in values)], dtype=np.int64),
+            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(fitted for _, fitted in values)]),
+            labels=np.array([codes[label] for boxes, _ in values for label in boxes.labels], int),
+            flags={
+                flag: np.array(
+                    [is_set for boxes, _ in values for is_set in boxes.flags[flag]], bool
+                )
+                for flag in self._format.flags
+            },
+            class_names=names,
+            unfit={},
+        ).columns(self._features)
+        return columns

@@ -1,0 +1,257 @@
+"""The boxes of images and their classes, whatever format they come from.
+
+========================= ====================================================================
+feature                   of each image
+========================= ====================================================================
+``boxes``                 BoundingBoxes: (ymin, xmin, ymax, xmax) as fractions of its height and
+                          width, as displayed
+``box_labels``            a Sequence of a ClassLabel
+``box_crowd``             a Sequence of bools: whether a box encloses a group of objects
+``box_difficult``         a Sequence of bools: whether an object is difficult to recognize
+``image_id``              int64: its number in COCO's files
+========================= ====================================================================
+
+The bools are features only if one of them is true.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from .....schemas.errors import SchemaError
+from .....schemas.features import BoundingBoxes, ClassLabel, Feature, Features, Scalar, Sequence
+
+BOXES = "boxes"
+BOX_LABELS = "box_labels"
+BOX_CROWD = "box_crowd"
+BOX_DIFFICULT = "box_difficult"
+IMAGE_ID = "image_id"
+
+ROUNDING = 1.0
+"""Pixels by which a box may exceed its image, as roundings do; it is clipped."""
+NOT_A_BOX, NO_AREA, OUTSIDE, NO_CATEGORY = 1, 2, 3, 4
+"""Faults of boxes."""
+
+UNSTATED_SIZE = (
+    "the image has an EXIF orientation, and its annotations, in pixels, do not state the size that "
+    "they are for: save the image upright"
+)
+
+FLAGS = (BOX_CROWD, BOX_DIFFICULT)
+"""Features of one bool per box."""
+BOX_FEATURES = frozenset([BOXES, BOX_LABELS, *FLAGS])
+"""The features of images' boxes."""
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Annotations:
+    """The boxes of many images, in the order of the images."""
+
+    name: str
+    """The file's name, for messages."""
+    file_names: list[str]
+    image_ids: Ints | None = None
+    sizes: Ints | None = None
+    """Height and width of each image, if they are given."""
+    ends: Ints
+    """Where the boxes of each image begin, and the last ones end."""
+    boxes: npt.NDArray[np.float32]
+    """float32[num_boxes, 4]: ymin, xmin, ymax, xmax, as fractions."""
+    labels: Ints
+    """Index into ``class_names`` of each box."""
+    flags: Mapping[str, Bools] = dataclasses.field(default_factory=dict)
+    """``box_crowd`` and ``box_difficult`` of each box, if the format has them."""
+    class_names: tuple[str, ...]
+    unfit: dict[int, str]
+    """Image -> why it is invalid."""
+    in_pixels: bool = False
+    """Whether the boxes are still pixels, since the sizes of the images are not given."""
+    num_unknown: int = 0
+    """Number of images that have boxes and are not listed."""
+
+    def features(self, image: str) -> dict[str, Feature]:
+        """The features of each image, whose own feature is ``image``."""
+        flags = {name for name, values in self.flags.items() if values.any()}
+        ids: dict[str, Feature] = {} if self.image_ids is None else {IMAGE_ID: Scalar("int64")}
+        return ids | box_features(self.class_names, flags, image)
+
+    def columns(self, features: Features) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        """The wire columns of all images, and why some are invalid.
+
+        Raises:
+            SchemaError: if it has no such features, or they are declared as another type.
+        """
+        unfit = dict(self.unfit)
+        columns = {
+            BOXES: _lists(4 * self.ends, pa.array(self.boxes.reshape(-1))),
+            BOX_LABELS: _lists(self.ends, pa.array(self.labels)),
+        }
+        if self.image_ids is not None:
+            columns[IMAGE_ID] = pa.array(self.image_ids)
+        for flag in FLAGS:
+            values = self.flags.get(flag, np.zeros(len(self.labels), np.bool_))
+            columns[flag] = _lists(self.ends, pa.array(values.astype(np.int64)))
+        check_declared(features, self.features("image"), of=f"the images of {self.name}")
+        labels = features.get(BOX_LABELS)
+        if isinstance(labels, Sequence) and isinstance(labels.of, ClassLabel):
+            columns[BOX_LABELS] = _lists(self.ends, pa.array(self._as_declared(labels.of, unfit)))
+        return {name: columns[name] for name in features}, unfit
+
+    def _as_declared(self, label: ClassLabel, unfit: dict[int, str]) -> Ints:
+        """The boxes' classes as indices of the declared names; notes images with others."""
+        codes = {name: code for code, name in enumerate(label.names)}
+        mapped = np.array([codes.get(name, -1) for name in self.class_names] or [0], np.int64)
+        labels: Ints = mapped[self.labels]
+        for box in np.flatnonzero(labels < 0).tolist():
+            image = int(np.searchsorted(self.ends, box, side="right")) - 1
+            unfit.setdefault(image, not_declared(self.class_names[self.labels[box]]))
+        return labels
+
+
+def box_features(class_names: tuple[str, ...], flags: set[str], image: str) -> dict[str, Feature]:
+    """The features of an image's boxes, with those flags; ``image`` is its own feature."""
+    per_box: dict[str, Feature] = {}
+    if class_names:
+        per_box[BOX_LABELS] = Sequence(ClassLabel(class_names))
+    per_box |= {flag: Sequence(Scalar("bool")) for flag in FLAGS if flag in flags}
+    labels = next(iter(per_box), None) if len(per_box) < 2 else tuple(per_box)
+    return {BOXES: BoundingBoxes(image=image, labels=labels), **per_box}
+
+
+def check_declared(features: Features, known: Features, *, of: str) -> None:
+    """Checks that declared features are those that annotations have.
+
+    Raises:
+        SchemaError: if one is unknown, or declared as another type.
+    """
+    bools = {flag: Sequence(Scalar("bool")) for flag in FLAGS}
+    classes = {BOX_LABELS: Sequence(ClassLabel(()))}
+    for name, wanted in features.items():
+        feature = {**bools, **classes, **known}.get(name)
+        if feature is None:
+            raise SchemaError(
+                f"features= declares {name!r}, and {of} have only {', '.join(map(repr, known))}."
+            )
+        if _kind(wanted) != _kind(feature):
+            raise SchemaError(
+                f"features= declares {name!r} as {wanted}, and {of} have {feature}. Declare that."
+            )
+
+
+def not_declared(name: str) -> str:
+    """Why an image is invalid that has a box of another class."""
+    return f"a box has the class {name!r}, which is not declared"
+
+
+def fit_boxes(corners: Any, sizes: Any, rounding: Any) -> tuple[Any, Any]:
+    """Boxes as fractions of images, clipped to them, and a fault of each, 0 for none.
+
+    Args:
+        corners: float64[boxes, 4]: ymin, xmin, ymax, xmax.
+        sizes: The height and width of their images in the same unit: [boxes, 2], or 1 if these are
+            fractions.
+        rounding: A pixel in that unit.
+    """
+    first, last = corners[:, :2], corners[:, 2:]
+    outside = ((first < -rounding) | (last > sizes + rounding)).any(axis=1)
+    boxes = np.clip(np.concatenate([first / sizes, last / sizes], axis=1), 0.0, 1.0)
+    empty = (last <= first).any(axis=1) | (boxes[:, :2] >= boxes[:, 2:]).any(axis=1)
+    faults = np.where(outside, OUTSIDE, np.where(empty, NO_AREA, 0))
+    return boxes.astype(np.float32), faults
+
+
+def _lists(ends: Ints, values: pa.Array) -> pa.LargeListArray:
+    return pa.LargeListArray.from_arrays(pa.array(ends), values)
+
+
+def _kind(feature: Feature) -> object:
+    """What must agree between a declared feature and a file's: its type and dtype."""
+    item = feature.of if isinstance(feature, Sequence) else feature
+    return type(feature), type(item), item.dtype if isinstance(item, Scalar) else None
+
+
+class InvalidAnnotationError(ValueError):
+    """An annotation file does not give the boxes of its image."""
+
+    reason = "invalid annotation"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageBoxes:
+    """The boxes of one image, as its annotation file has them."""
+
+    corners: list[tuple[float, float, float, float]]
+    """ymin, xmin, ymax, xmax of each box."""
+    labels: list[str]
+    """The class of each box."""
+    places: list[str]
+    """Where each box is in the file, such as ``line 3``."""
+    in_pixels: bool
+    """Whether corners are pixels; else they are fractions."""
+    size: tuple[int, int] | None = None
+    """The image's height and width, if the file has them."""
+    flags: Mapping[str, list[bool]] = dataclasses.field(default_factory=dict)
+
+    def fitted(self, height: int, width: int, *, is_rotated: bool) -> npt.NDArray[np.float32]:
+        """The boxes as fractions of an image of this size.
+
+        Args:
+            height: Of the image as displayed.
+            width: Of the image as displayed.
+            is_rotated: Whether it is displayed otherwise than it is stored.
+
+        Raises:
+            InvalidAnnotationError: if a box has no area or is outside, or the file is for an image
+                of another size.
+        """
+        size = (height, width)
+        if self.size is not None and self.size != size:
+            raise InvalidAnnotationError(
+                f"the image is {height}×{width} (height × width, upright), and its annotations are "
+                f"for {self.size[0]}×{self.size[1]}: correct the image or the annotations"
+            )
+        if self.size is None and self.in_pixels and is_rotated:
+            raise InvalidAnnotationError(UNSTATED_SIZE)
+        corners = np.array(self.corners, np.float64).reshape(-1, 4)
+        pixels = np.array(size, np.float64)
+        unit, rounding = (pixels, ROUNDING) if self.in_pixels else (1.0, ROUNDING / pixels)
+        boxes, faults = fit_boxes(corners, unit, rounding)
+        for box in np.flatnonzero(faults).tolist():
+            kind = "pixels" if self.in_pixels else "fractions"
+            fault = _say_fault(corners[box], faults[box], kind, size)
+            raise InvalidAnnotationError(f"{self.places[box]}: {fault}")
+        return boxes  # type: ignore[no-any-return]
+
+
+def as_fractions(boxes: pa.LargeListArray, sizes: list[tuple[int, int]]) -> pa.LargeListArray:
+    """Boxes of images in pixels as fractions of their heights and widths.
+
+    Raises:
+        InvalidAnnotationError: if one is outside its image, or has no area there.
+    """
+    counts = boxes.value_lengths().to_numpy() // 4
+    ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    corners = boxes.flatten().to_numpy().reshape(-1, 4).astype(np.float64)
+    sides = np.repeat(np.array(sizes, np.int64).reshape(-1, 2), counts, axis=0)
+    fractions, faults = fit_boxes(corners, sides, ROUNDING)
+    for box in np.flatnonzero(faults).tolist():
+        size = (int(sides[box][0]), int(sides[box][1]))
+        raise InvalidAnnotationError(_say_fault(corners[box], faults[box], "pixels", size))
+    return _lists(4 * ends, pa.array(fractions.reshape(-1)))
+
+
+def _say_fault(corners: Any, fault: int, kind: str, size: tuple[int, int]) -> str:
+    said = {NO_AREA: "has no area", OUTSIDE: "is outside the image"}[int(fault)]
+    shown = ", ".join(f"{side:g}" for side in corners)
+    return (
+        f"the box ({shown}) of ymin, xmin, ymax, xmax in {kind} {said}, whose height × width is "
+        f"{size[0]}×{size[1]}"
+    )
