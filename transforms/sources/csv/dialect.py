@@ -5,21 +5,23 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ....schemas.errors import SchemaError
-from ....schemas.limits import too_many_columns
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
-from ..text_stream import Text, open_text, shown_text, text_start
+from ..text_stream import Text, open_text, shown_text, text_start, undamaged
 from .rows import Table, find_rows
 
 SUFFIXES = tuple(name + end for name in (".csv", ".tsv") for end in ("", *COMPRESSED_SUFFIXES))
 """Suffixes of CSV and TSV files, compressed or not."""
 
 _HEADER_WINDOW_BYTES = 1 << 16
+_MAX_FIRST_ROWS = 100
+"""So many rows show which columns a header names that does not fit them."""
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _YEARS = range(1800, 2200)
@@ -30,8 +32,23 @@ class Header:
     """The column names of a file."""
 
     names: tuple[str, ...]
+    """All different, and none empty."""
     stop: int
     """The byte offset in the text at which the rows begin."""
+    looked: int
+    """The byte offset up to which the text determines the names."""
+    written: tuple[str, ...] = ()
+    """The names as written, ``""`` for a missing one; () without a header."""
+
+    @property
+    def nameless(self) -> tuple[str, ...]:
+        """The names of the columns that the file does not name."""
+        return tuple(self.names[i] for i, written in enumerate(self.written) if not written)
+
+    @property
+    def doubled(self) -> tuple[str, ...]:
+        """The names that the file gives to several columns."""
+        return tuple(name for name, num in Counter(self.written).items() if name and num > 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,8 +85,8 @@ class Dialect:
     def read_header(self, text: Text, path: str) -> Header | None:
         """The columns of a file; None if it has no row.
 
-        They are named by the first row, declared, or ``column_0`` and so on, one for each cell of
-        the first row.
+        They are named by the first row (see :func:`column_names`), declared, or ``column_0`` and
+        so on, one for each cell of the first row.
 
         Raises:
             SchemaError: if its first row cannot be read.
@@ -84,7 +101,7 @@ class Dialect:
         if rows is None:
             return None
         if not self.header and self.columns:
-            return Header(self.columns, start)
+            return Header(self.columns, start, start)
         what = "the header" if self.header else "the first row"
         if rows.problem:
             raise SchemaError(f"{path}: {what}: {rows.problem}. Fix the file's first line.")
@@ -108,31 +125,88 @@ class Dialect:
         except csv.Error as error:
             raise SchemaError(f"{path}: {what}: {error}. Fix the file's first line.") from None
         if not self.header:
-            return Header(tuple(f"column_{position}" for position in range(len(cells))), start)
-        following = rows.starts[1] if len(rows) > 1 else len(rows.data)
-        return Header(tuple(cells), rows.offset + int(following))
+            names = tuple(f"column_{position}" for position in range(len(cells)))
+            return Header(names, start, start)
+        stop = rows.offset + int(rows.starts[1] if len(rows) > 1 else len(rows.data))
+        named = [cell if cell.strip() else "" for cell in cells]
+        following = parsed_rows(text, stop, delimiter)
+        first = list(itertools.islice(following, 1))
+        if first and len(first[0].cells) != len(named):
+            first += itertools.islice(following, _MAX_FIRST_ROWS - 1)
+            named = _fitted(named, first, delimiter)
+        looked = first[-1].stop if first else stop
+        return Header(column_names(named), stop, looked, tuple(named))
 
 
-def check_names(names: Sequence[str], *, path: str, max_columns: int) -> None:
-    """Checks that every column has a unique name, and that there are not too many columns.
+@dataclasses.dataclass(frozen=True)
+class ParsedRow:
+    """One row of a file, without types."""
 
-    Raises:
-        SchemaError: naming the columns at fault.
+    cells: list[str]
+    quoted: bool
+    """Whether the first cell is."""
+    stop: int
+    """The byte offset in the text at which the row ends."""
+
+
+def parsed_rows(text: Text, start: int, delimiter: str) -> Iterator[ParsedRow]:
+    """The rows from an offset on, up to the first that cannot be read."""
+    found = find_rows(
+        text, start, text.stop, delimiter=delimiter, window_bytes=_HEADER_WINDOW_BYTES
+    )
+    for rows in undamaged(found):
+        if rows.problem:
+            return
+        for row, stop in enumerate(rows.stops.tolist()):
+            line = rows.text(row).decode(errors="replace")
+            try:
+                (cells,) = csv.reader(io.StringIO(line, newline=""), delimiter=delimiter)
+            except csv.Error:
+                return
+            yield ParsedRow(cells, line.startswith('"'), rows.offset + stop)
+
+
+def _fitted(names: list[str], rows: Sequence[ParsedRow], delimiter: str) -> list[str]:
+    """The names of a header, one for each cell of the first rows if it is clear which.
+
+    R writes no name for the column of row names, and some programs end each row, or only the
+    header, with a delimiter.
     """
-    if len(names) > max_columns:
-        raise SchemaError(too_many_columns(path, len(names), max_columns))
-    for position, name in enumerate(names, start=1):
-        if not name.strip():
-            raise SchemaError(
-                f"{path}: column {position} of {len(names)} has no name in the header. Name it, or "
-                "declare the columns to read with features=."
-            )
-    if len(set(names)) < len(names):
-        double = sorted(name for name, num in Counter(names).items() if num > 1)
-        raise SchemaError(
-            f"{path}: the header names {', '.join(map(repr, double))} more than once. Rename the "
-            "columns."
-        )
+    sizes = {len(row.cells) for row in rows}
+    num = sizes.pop()
+    if sizes or num > len(names) + 1 or any(names[num:]):
+        return names
+    if num < len(names):
+        return names[:num]
+    if not any(row.cells[-1] for row in rows):
+        return [*names, ""]
+    return ["", *names] if _are_row_names(rows, delimiter) else names
+
+
+def _are_row_names(rows: Sequence[ParsedRow], delimiter: str) -> bool:
+    """Whether the first cells name rows. An unquoted ``Paris,2,5`` may contain a decimal comma."""
+    first = [row.cells[0] for row in rows]
+    counted = first == [str(number) for number in range(1, len(first) + 1)]
+    clear = delimiter != "," or counted or all(row.quoted for row in rows)
+    return clear and len(set(first)) == len(first)
+
+
+def column_names(written: Sequence[str]) -> tuple[str, ...]:
+    """A name for each column of a header: names that are missing or repeated get a number.
+
+    >>> column_names(["", "x", "x", "y", ""])
+    ('column_0', 'x', 'x_2', 'y', 'column_4')
+    """
+    taken, names = set(written), dict[str, None]()
+    for position, name in enumerate(written):
+        new = name
+        if not name or name in names:
+            base = name or f"column_{position}"
+            numbered = (f"{base}_{number}" for number in itertools.count(2))
+            new = next(new for new in itertools.chain([base], numbered) if new not in taken)
+            taken.add(new)
+        names[new] = None
+    return tuple(names)
 
 
 def default_delimiter(path: str) -> str:

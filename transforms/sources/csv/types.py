@@ -29,6 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ....schemas.features import Dtype, Feature, Scalar
@@ -206,3 +207,38 @@ def cell_texts(table: Table, rows: Rows, name: str) -> set[bytes]:
             return set()
         texts = table.texts(rows, column)
     return set(texts.unique().drop_null().to_pylist())
+
+
+def integers(table: Table, rows: Rows, name: str) -> npt.NDArray[np.int64] | None:
+    """The cells of a column of integers, int64[n]; None if one is missing. Bad rows are ignored."""
+    if rows.problem or not len(rows):
+        return np.zeros(0, np.int64)
+    column = table.header.index(name)
+    try:
+        cells = table.parse(rows, types={column: pa.int64()}, columns=[column])
+    except pa.ArrowInvalid:
+        rows = table.whole(rows)
+        if not len(rows):
+            return np.zeros(0, np.int64)
+        cells = table.parse(rows, types={column: pa.int64()}, columns=[column])
+    numbers = cells.column(0).combine_chunks()
+    return None if numbers.null_count else numbers.to_numpy()
+
+
+def span_of(windows: Iterable[npt.NDArray[np.int64] | None]) -> list[int] | None:
+    """The first and the last of consecutive integers; [] if there are none, None if others.
+
+    >>> span_of([np.array([1, 2]), np.array([3])]), span_of([np.array([1, 3])])
+    ([1, 3], None)
+    """
+    span: list[int] = []
+    for numbers in windows:
+        if numbers is None:
+            return None
+        if not len(numbers):
+            continue
+        first, last = int(numbers[0]), int(numbers[-1])
+        if (np.diff(numbers) != 1).any() or (span and first != span[1] + 1):
+            return None
+        span = [span[0] if span else first, last]
+    return span

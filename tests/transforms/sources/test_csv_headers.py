@@ -1,0 +1,178 @@
+"""The columns of CSV files: those without a name, with the name of another, or without a header."""
+
+import itertools
+
+import pytest
+
+from snapshard.schemas.blocks import Block, FileRange, RawBatch
+from snapshard.schemas.errors import SchemaError
+from snapshard.schemas.features import Scalar
+from snapshard.transforms.sources.csv import source as csv_source
+from snapshard.transforms.sources.csv.source import Csv
+
+from .memory_files import Memory, joined
+
+
+def infer(contents: dict[str, bytes], source: Csv | None = None) -> dict[str, str]:
+    """The dtype of each column."""
+    opened = Memory(contents)
+    features = (source or Csv("folder")).infer(opened.files(), opened)
+    return {name: getattr(feature, "dtype", "class") for name, feature in features.items()}
+
+
+def remarks(contents: dict[str, bytes]) -> list[str]:
+    opened = Memory(contents)
+    return Csv("folder").remarks(opened.files(), opened)
+
+
+def read(source: Csv, data: bytes, **features: str) -> RawBatch:
+    wanted = {name: Scalar(dtype) for name, dtype in features.items()}
+    part = FileRange(path="a.csv", sha256="", start=0, stop=len(data))
+    opened = Memory({"a.csv": data})
+    return joined(
+        list(source.read(Block((part,)), features=wanted, opened=opened, ordered=[0])), wanted
+    )
+
+
+def counted(numbers: range, *, name: str = "", end: bytes = b"\n") -> bytes:
+    rows = b"".join(b"%d,x%d%s" % (number, number, end) for number in numbers)
+    return f"{name},text".encode() + end + rows
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [counted(range(40))],
+        [counted(range(1, 40), end=b"\r\n")],
+        [b'"","text"\n"1","a"\n"2","b"\n'],
+        [counted(range(30)), counted(range(30)), counted(range(1, 9))],
+        [counted(range(30)), counted(range(30, 70))],
+        [counted(range(9)), b",text\n", counted(range(9, 12))],
+        [b",text\n0,a\n1,a,b\n1,b\n"],  # its ragged row is a reject
+        [b"text,\nx,0\ny,1\n"],
+        [b"text,\nx,\ny,\n"],
+    ],
+)
+def test_a_nameless_column_that_counts_the_rows_or_is_empty_is_left_out(files: list[bytes]) -> None:
+    contents = {f"{number}.csv": data for number, data in enumerate(files)}
+    assert infer(contents) == {"text": "string"}
+    (remark,) = remarks(contents)
+    assert remark.startswith("0.csv, column ")
+    assert "without a name is left out: it " in remark
+
+
+@pytest.mark.parametrize(
+    ("files", "dtype"),
+    [
+        ([b",text\nann,x\nbob,y\n"], "string"),
+        ([counted(range(5, 20))], "int64"),
+        ([b",text\n1,x\n2,y\n4,z\n"], "int64"),
+        ([b",text\n1,x\n2,y\n1,z\n2,z\n"], "int64"),  # a panel of two
+        ([b",text\n0,x\n,y\n2,z\n"], "int64"),
+        ([b",text\n0.0,x\n1.0,y\n"], "float32"),
+        ([counted(range(30)), counted(range(31, 40))], "int64"),
+        ([counted(range(30)), counted(range(2, 40))], "int64"),
+    ],
+)
+def test_a_nameless_column_that_says_something_is_kept(files: list[bytes], dtype: str) -> None:
+    contents = {f"{number}.csv": data for number, data in enumerate(files)}
+    assert infer(contents) == {"column_0": dtype, "text": "string"}
+    assert remarks(contents) == ["0.csv, column 1: a column without a name is read as 'column_0'."]
+
+
+def test_whether_a_column_counts_does_not_depend_on_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find_rows = csv_source.find_rows
+    jump = counted(range(50)).replace(b"\n31,", b"\n32,")
+    for window_bytes in (1, 7, 40, 1 << 20):
+        monkeypatch.setattr(
+            csv_source,
+            "find_rows",
+            lambda *args, size=window_bytes, **kwargs: find_rows(
+                *args, **{**kwargs, "window_bytes": size}
+            ),
+        )
+        assert infer({"a.csv": counted(range(50))}) == {"text": "string"}
+        assert infer({"a.csv": jump}) == {"column_0": "int64", "text": "string"}
+
+
+def test_a_sample_does_not_show_that_a_column_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_source, "INFER_ALL_BYTES", 100)
+    assert infer({"a.csv": counted(range(50))}) == {"column_0": "int64", "text": "string"}
+
+
+def test_a_declared_column_is_not_left_out() -> None:
+    source = Csv("folder", types={"column_0": "int32"})
+    assert infer({"a.csv": counted(range(9))}, source) == {"column_0": "int32", "text": "string"}
+    assert read(source, b",text\n0,x\n", column_0="int64").columns.to_pydict() == {"column_0": [0]}
+
+
+@pytest.mark.parametrize("data", [b",\n1,\n2,\n", b'""\n"1"\n"2"\n'])
+def test_a_header_that_names_nothing_is_refused(data: bytes) -> None:
+    with pytest.raises(SchemaError, match=r"its first row names 0 of \d columns: none"):
+        infer({"a.csv": data})
+
+
+@pytest.mark.parametrize(
+    ("data", "columns"),
+    [
+        # R's write.table
+        (b'"x" "y"\n"1" 5.1 a\n"2" 4 b\n', {"x": "float32", "y": "string"}),
+        (
+            b'"x" "y"\n"ann" 5.1 a\n"bob" 4 b\n',
+            {"column_0": "string", "x": "float32", "y": "string"},
+        ),
+        # Each row, or the header alone, ends with a delimiter.
+        (b"x y\n1 2 \n3 4 \n", {"x": "int64", "y": "int64"}),
+        (b"x y \n1 2 \n3 4 \n", {"x": "int64", "y": "int64"}),
+        (b"x y  \n1 2\n3 4\n", {"x": "int64", "y": "int64"}),
+        (b"x  y\n1 2 3\n", {"x": "int64", "column_1": "int64", "y": "int64"}),
+        (b"x x x_2\n1 2 3\n", {"x": "int64", "x_3": "int64", "x_2": "int64"}),
+    ],
+)
+def test_headers_that_name_not_each_column(data: bytes, columns: dict[str, str]) -> None:
+    for delimiter in (" ", "\t"):
+        text = data.replace(b" ", delimiter.encode())
+        assert infer({"a.csv": text}, Csv("folder", delimiter=delimiter)) == columns
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"name,price\nann,1,5\nbob,2,5\n",  # decimal commas
+        b"x,y\n1,2,3\n4,5,6\n",
+        b'x,y\n"a",2,3\n"a",5,6\n',
+    ],
+)
+def test_a_cell_too_many_is_no_row_name_without_evidence(data: bytes) -> None:
+    with pytest.raises(SchemaError, match="names 2 columns, and its first row has 3 cells"):
+        infer({"a.csv": data})
+
+
+def test_a_doubled_name_is_read_but_not_declared() -> None:
+    data = b"x,x,y\n1,a,2\n"
+    assert infer({"a.csv": data}) == {"x": "int64", "x_2": "string", "y": "int64"}
+    (remark,) = remarks({"a.csv": data})
+    assert "named 'x'. Those after the first are read as 'x_2'" in remark
+    with pytest.raises(SchemaError, match="'x' more than once, so label= or types= could mean any"):
+        infer({"a.csv": data}, Csv("folder", label="x"))
+
+
+def test_ranges_of_a_file_have_the_same_columns() -> None:
+    data = b'"x"\t"y"\n' + b"".join(b'"r%d"\t%d\t%d\n' % (i, i, 2 * i) for i in range(300))
+    source = Csv("folder", delimiter="\t")
+    features = source.infer(Memory({"a.csv": data}).files(), Memory({"a.csv": data}))
+    assert list(features) == ["column_0", "x", "y"]
+    (file,) = Memory({"a.csv": data}).files()
+    cuts = [0, data.index(b'"r150"'), data.index(b'"r200"'), len(data)]
+    parts = tuple(
+        FileRange(path="a.csv", sha256="", start=start, stop=stop)
+        for start, stop in itertools.pairwise(cuts)
+    )
+    batches = source.read(
+        Block(parts), features=features, opened=Memory({"a.csv": data}), ordered=[0, 1, 2]
+    )
+    assert joined(list(batches), features).columns["y"].to_pylist() == [2 * i for i in range(300)]
+    head = data[: source.head_bytes(file, Memory({"a.csv": data}))]
+    assert head.endswith(b'"r99"\t99\t198')  # as far as names depend on the rows
