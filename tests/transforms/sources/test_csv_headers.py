@@ -1,11 +1,15 @@
 """The columns of CSV files: those without a name, with the name of another, or without a header."""
 
+import functools
 import itertools
+from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from snapshard.schemas.blocks import Block, FileRange, RawBatch
-from snapshard.schemas.errors import SchemaError
+from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import Scalar
 from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.csv.source import Csv
@@ -32,6 +36,15 @@ def read(source: Csv, data: bytes, **features: str) -> RawBatch:
     return joined(
         list(source.read(Block((part,)), features=wanted, opened=opened, ordered=[0])), wanted
     )
+
+
+def windowed(monkeypatch: pytest.MonkeyPatch, *sizes: int) -> Iterator[int]:
+    """Reads files in windows of each of these sizes, in turn."""
+    find_rows = csv_source.find_rows
+    for size in sizes:
+        in_windows = functools.partial(find_rows, window_bytes=size)
+        monkeypatch.setattr(csv_source, "find_rows", in_windows)
+        yield size
 
 
 def counted(numbers: range, *, name: str = "", end: bytes = b"\n") -> bytes:
@@ -83,16 +96,8 @@ def test_a_nameless_column_that_says_something_is_kept(files: list[bytes], dtype
 def test_whether_a_column_counts_does_not_depend_on_windows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    find_rows = csv_source.find_rows
     jump = counted(range(50)).replace(b"\n31,", b"\n32,")
-    for window_bytes in (1, 7, 40, 1 << 20):
-        monkeypatch.setattr(
-            csv_source,
-            "find_rows",
-            lambda *args, size=window_bytes, **kwargs: find_rows(
-                *args, **{**kwargs, "window_bytes": size}
-            ),
-        )
+    for _ in windowed(monkeypatch, 1, 7, 40, 1 << 20):
         assert infer({"a.csv": counted(range(50))}) == {"text": "string"}
         assert infer({"a.csv": jump}) == {"column_0": "int64", "text": "string"}
 
@@ -176,3 +181,70 @@ def test_ranges_of_a_file_have_the_same_columns() -> None:
     assert joined(list(batches), features).columns["y"].to_pylist() == [2 * i for i in range(300)]
     head = data[: source.head_bytes(file, Memory({"a.csv": data}))]
     assert head.endswith(b'"r99"\t99\t198')  # as far as names depend on the rows
+
+
+@pytest.mark.parametrize(
+    ("cells", "dtype"),
+    [
+        (["02134", "10001"], "string"),
+        (["1", "  007 "], "string"),
+        (['"007"', "1"], "string"),
+        (["-01", "1"], "string"),
+        (["038.9", "250"], "string"),  # codes of diagnoses
+        (["", "00"], "string"),
+        (["0", "10", "100"], "int64"),
+        (["0.5", "-0.25", "1e05", "100.00"], "float32"),
+        (["1", "2020-01-05"], "string"),
+    ],
+)
+def test_numbers_with_leading_zeros_are_strings(cells: list[str], dtype: str) -> None:
+    rows = [f'{cell},a"02' for cell in cells]
+    for end in ("\n", "\r\n"):
+        assert infer({"a.csv": end.join(["x,y", *rows, ""]).encode()})["x"] == dtype
+        assert infer({"a.csv": end.join(["y,x", *rows]).encode()})["y"] == dtype
+
+
+def test_leading_zeros_are_found_in_any_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = b"x,y\n" + b"".join(b"%d,z\n" % i for i in range(99)) + b"0%d,z\n" % 5
+    for size in windowed(monkeypatch, 1, 9, 1 << 20):
+        assert infer({"a.csv": data}) == {"x": "string", "y": "string"}, size
+
+
+BLANKS = st.sampled_from([" ", "  ", "\t", " \t "])
+BLANK_CELLS = st.one_of(
+    st.text("ab1.-é,", min_size=1, max_size=4), st.just('"a  b"'), st.just('"\n x"'), st.just('""')
+)
+
+
+@given(
+    st.lists(st.tuples(BLANK_CELLS, BLANKS, BLANK_CELLS, BLANKS, st.sampled_from(["", " "]))),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+)
+def test_blank_separated_cells_and_their_offsets(
+    rows: list[tuple[str, str, str, str, str]], end: str
+) -> None:
+    lines = [f"{before}{a}{between}{b}{after}{end}" for a, between, b, before, after in rows]
+    data = "".join([f"a\tb{end}", *lines, f" \t{end}"]).encode()
+    found = read(Csv("a.csv", delimiter="whitespace", null_values=()), data, a="string", b="string")
+    assert not found.rejects
+    plain = [(a.strip('"').encode(), b.strip('"').encode()) for a, _, b, _, _ in rows]
+    assert list(zip(*(found.columns[name].to_pylist() for name in "ab"), strict=True)) == plain
+    starts = itertools.accumulate((len(line.encode()) for line in lines), initial=3 + len(end))
+    assert found.ids == [f"a.csv#{start}" for _, start in zip(rows, starts, strict=False)]
+
+
+@pytest.mark.parametrize("row", [b"1", b"1 2 3", b'"1 2'])
+def test_a_blank_separated_row_of_other_length_is_a_reject(row: bytes) -> None:
+    data = b"a b\n" + row + b"\n4   5\n"
+    found = read(Csv("a.csv", delimiter="whitespace"), data, a="int64", b="int64")
+    assert found.columns["b"].to_pylist() == [5]
+    (reject,) = found.rejects
+    assert reject.record_id == "a.csv#4"
+
+
+def test_aligned_columns_are_inferred() -> None:
+    data = b"     x    name\n   1.5  'a'\n 10.25   NA\n"
+    source = Csv("folder", delimiter="whitespace")
+    assert infer({"a.csv": data}, source) == {"x": "float32", "name": "string"}
+    with pytest.raises(RecipeError, match="or 'whitespace'"):
+        Csv("folder", delimiter="blanks")

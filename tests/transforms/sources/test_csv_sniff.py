@@ -14,6 +14,14 @@ from snapshard.transforms.sources.csv.dialect import sniff
         (b"a\tb,c\td", "\t"),
         (b"only\n1,2,3\n", ","),
         (b"", ","),
+        (b"1.5 2\n3 4\n", "whitespace"),
+        (b"x   y z\n 1  2 3\n10 20 3\n", "whitespace"),
+        (b'"x" "n"\n"a b" 1\n"c" 2\n', "whitespace"),
+        (b'"x" "n"\n"1" "a b" 1\n"2" "c" 2\n', "whitespace"),
+        (b"full name\nItem 1\nItem 2\n", ","),
+        (b"text\na 1\nb 2\n", ","),
+        (b"a text of words\nand as many again\n", ","),
+        (b"1 2\n3 4 5\n", ","),
     ],
 )
 def test_delimiter(head: bytes, delimiter: str) -> None:
@@ -50,6 +58,16 @@ def test_encoding(head: bytes, encoding: str) -> None:
         (b"-1,-1\n", False),
         (b"x1,x2\n", True),
         (b"", True),
+        # held against the rows below
+        (b"150,3,ant,bee,cow\n5.1,3.5,1.4,0,1\n4.9,3.0,1.2,0,2\n", True),  # scikit-learn's
+        (b'"","1.5","1.7"\n"3.2",0,1\n"3.3",0,0\n', True),  # R's, of a table by numbers
+        (b'"x","1.5"\n"y","1.7"\n', False),
+        (b"?,3.5,x\n1,2.5,y\n", False),
+        (b"p,x,s\ne,x,y\n", False),
+        (b"cap,color\nx,red\ny,red\n", True),
+        (b"2020-01-02,x\n2020-01-03,y\n", False),
+        (b"day,2020-01-02\nx,1\n", True),
+        (b"a,b\nx,y\na,b\n", True),  # repeated, as in files that were joined
     ],
 )
 def test_header(head: bytes, header: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -13,17 +14,20 @@ from collections.abc import Iterator, Sequence
 from ....schemas.errors import SchemaError
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
-from ..text_stream import Text, open_text, shown_text, text_start, undamaged
-from .rows import Table, find_rows
+from ..text_stream import Text, held_text, open_text, shown_text, text_start, undamaged
+from .rows import WHITESPACE, Table, find_rows, with_single_blanks
 
 SUFFIXES = tuple(name + end for name in (".csv", ".tsv") for end in ("", *COMPRESSED_SUFFIXES))
 """Suffixes of CSV and TSV files, compressed or not."""
+
+NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
 _HEADER_WINDOW_BYTES = 1 << 16
 _MAX_FIRST_ROWS = 100
 """So many rows show which columns a header names that does not fit them."""
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+_DATE = re.compile(r"\s*(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})")
 _YEARS = range(1800, 2200)
 
 
@@ -121,7 +125,7 @@ class Dialect:
                 'Name the file\'s encoding in the source, for example encoding="latin-1".'
             ) from None
         try:
-            (cells,) = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter)
+            cells = split_row(decoded, delimiter)
         except csv.Error as error:
             raise SchemaError(f"{path}: {what}: {error}. Fix the file's first line.") from None
         if not self.header:
@@ -160,10 +164,22 @@ def parsed_rows(text: Text, start: int, delimiter: str) -> Iterator[ParsedRow]:
         for row, stop in enumerate(rows.stops.tolist()):
             line = rows.text(row).decode(errors="replace")
             try:
-                (cells,) = csv.reader(io.StringIO(line, newline=""), delimiter=delimiter)
+                cells = split_row(line, delimiter)
             except csv.Error:
                 return
-            yield ParsedRow(cells, line.startswith('"'), rows.offset + stop)
+            yield ParsedRow(cells, line.lstrip(" \t").startswith('"'), rows.offset + stop)
+
+
+def split_row(line: str, delimiter: str) -> list[str]:
+    """The cells of a row.
+
+    Raises:
+        csv.Error: if it has none.
+    """
+    if delimiter == WHITESPACE:
+        line = with_single_blanks(line.encode(errors="replace")).decode()
+    mark = " " if delimiter == WHITESPACE else delimiter
+    return next(csv.reader(io.StringIO(line, newline=""), delimiter=mark))
 
 
 def _fitted(names: list[str], rows: Sequence[ParsedRow], delimiter: str) -> list[str]:
@@ -232,8 +248,10 @@ class Sniffed:
 def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     """Guesses the dialect from the beginning of a file's text.
 
-    The delimiter is the most frequent candidate in the first line, outside quotes. Text that is not
-    UTF-8 is taken as cp1252 if it can be, else as latin-1, which decodes any bytes.
+    The delimiter is the most frequent candidate in the first line, outside quotes. If there is
+    none, and blanks separate as many cells in every line, most of them numbers, it is whitespace.
+    Text that is not UTF-8 is taken as cp1252 if it can be, else as latin-1, which decodes any
+    bytes.
 
     Args:
         head: Bytes of the text; the last line may be incomplete.
@@ -245,7 +263,44 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     bare = re.sub(r'"[^"]*"', "", line)
     marks = [default, *_DELIMITERS]
     delimiter = max(marks, key=lambda mark: (bare.count(mark), -marks.index(mark)))
-    return Sniffed(delimiter=delimiter, encoding=encoding, header=_is_header(text, delimiter))
+    if not bare.count(delimiter) and _is_blank_separated(text):
+        delimiter = WHITESPACE
+    rows = _sniffed_rows(text, delimiter)
+    is_header = not rows or _is_only_quoted(text) or _is_header(rows)
+    return Sniffed(delimiter=delimiter, encoding=encoding, header=is_header)
+
+
+def _sniffed_rows(text: str, delimiter: str) -> list[list[str]]:
+    """The cells of the first rows; not of the last one, which may be incomplete."""
+    data = text[:_HEADER_WINDOW_BYTES].encode(errors="replace")
+    held = held_text(data)
+    rows: list[list[str]] = []
+    for window in find_rows(held, 0, held.stop, delimiter=delimiter):
+        for row in range(min(len(window), _MAX_FIRST_ROWS + 1 - len(rows))):
+            with contextlib.suppress(csv.Error):
+                rows.append(split_row(window.text(row).decode(errors="replace"), delimiter))
+    ended = len(text) <= _HEADER_WINDOW_BYTES and text.endswith(("\n", "\r"))
+    return rows if ended or len(rows) < 3 else rows[:-1]
+
+
+def _is_blank_separated(text: str) -> bool:
+    """Whether blanks separate as many cells in each row, and numbers fill most columns.
+
+    Of R's row names the header has none. With quotes, one column of numbers is enough.
+    """
+    first, *others = _sniffed_rows(text, WHITESPACE) or [[]]
+    rows = others or [first]
+    width = len(rows[0])
+    is_short = width == len(first) + 1 and not any(map(_NUMBER.fullmatch, first))
+    if len(first) < 2 or {*map(len, rows)} != {width} or not (is_short or width == len(first)):
+        return False
+    num_numeric = sum(_is_numeric(column) for column in zip(*rows, strict=True))
+    return 2 * num_numeric > width or (num_numeric > 0 and '"' in text)
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    there = [cell for cell in cells if cell.strip() not in NULL_VALUES]
+    return bool(there) and all(map(_NUMBER.fullmatch, there))
 
 
 def _encoding(head: bytes) -> str:
@@ -259,15 +314,43 @@ def _encoding(head: bytes) -> str:
     return "latin-1"
 
 
-def _is_header(text: str, delimiter: str) -> bool:
-    """Whether the first row names columns: it has no numbers, or only years or positions."""
-    try:
-        first = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
-    except csv.Error:
-        return True
+def _is_only_quoted(text: str) -> bool:
+    """Whether the first line has quotes around all of its cells, and the second has numbers."""
+    first, second, *_ = [
+        re.sub(r'"[^"]*"', '""', line) for line in [*text.splitlines()[:2], "", ""]
+    ]
+    return '"' in first and not re.search(r"\w", first) and bool(re.search(r"\d", second))
+
+
+def _is_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names columns.
+
+    It does if it has texts where all other rows have numbers, and does not if it has the values of
+    other rows. By itself it does if it has no numbers, or only years or positions.
+    """
+    first, *others = rows
+    alike = [row for row in others if len(row) == len(first)]
+    columns = list(zip(*alike, strict=True)) if alike else [()] * len(first)
     numbers = [cell.strip() for cell in first if _NUMBER.fullmatch(cell)]
-    if not numbers:
+    told = [cell for cell, below in zip(first, columns, strict=True) if _is_numeric(below)]
+    texts = [cell for cell in told if not _NUMBER.fullmatch(cell) and re.search(r"[^\W\d]", cell)]
+    texts = [cell for cell in texts if cell.strip() not in NULL_VALUES]
+    if texts and all(map(str.isdecimal, numbers)) and len(texts) > len(numbers):
         return True
+    if any(
+        _DATE.match(cell) and all(map(_DATE.match, below))
+        for cell, below in zip(first, columns, strict=True)
+        if below
+    ):
+        return False
+    if not numbers:
+        different = [row for row in alike if row != first]
+        again = (
+            cell and cell == other
+            for row in different
+            for cell, other in zip(first, row, strict=True)
+        )
+        return bool(texts) or not any(again)
     if not all(cell.isdecimal() for cell in numbers):
         return False
     values = [int(cell) for cell in numbers]

@@ -30,10 +30,13 @@ WINDOW_BYTES = 4 << 20
 MAX_ROW_BYTES = 16 << 20
 """Maximum length of a row."""
 
+WHITESPACE = "whitespace"
+"""The delimiter of cells that runs of blanks and tabs separate; those around a row are none."""
+
 UNCLOSED = "quote not closed"
 TOO_LONG = "row too long"
 
-_QUOTE, _LF, _CR = b'"\n\r'
+_QUOTE, _LF, _CR, _ZERO = b'"\n\r0'
 
 _LINE_END = re.compile(rb"\r\n?|\n")
 
@@ -42,6 +45,9 @@ FALSE_VALUES = ("false", "False", "FALSE")
 
 _ASCII = bytes(range(128)) + b"x" * 128
 _INTEGER = r"^[ \t]*[-+]?[0-9]+[ \t]*$"
+_QUOTED = re.compile(rb'((?<![^ \t\r\n])"[^"]*(?:""[^"]*)*")')
+_BLANKS = re.compile(rb"[ \t]+")
+_ZERO_LED = r"^[ \t]*[-+]?0[0-9]"
 _MAX_DIGITS = 400
 """More digits than any float has. Python itself reads at most 4,300."""
 
@@ -83,7 +89,8 @@ def find_rows(
             split = _find_ends(view, delimiter, final=final and not too_much)
             if len(split.ends):
                 end = int(split.ends[-1])
-                yield _whole_rows(held[:end], position - len(held), split)
+                blank = b" \t" if delimiter == WHITESPACE else b""
+                yield _whole_rows(held[:end], position - len(held), split, blank)
                 held = held[end:]
             elif final or too_much:
                 bad, held, position = _bad_row(
@@ -143,7 +150,29 @@ def _bad_row(
     return bad, held[end:], position
 
 
-def _whole_rows(data: bytes, offset: int, found: _Found) -> Rows:
+def marks(delimiter: str) -> bytes:
+    """The bytes that separate cells."""
+    return b" \t" if delimiter == WHITESPACE else delimiter.encode()
+
+
+def with_single_blanks(data: bytes) -> bytes:
+    r"""Rows of blank-separated cells with one blank between cells, and none around rows.
+
+    >>> with_single_blanks(b'  1   "a  b"\\t2 \\n3 4 5\\n')
+    b'1 "a  b" 2\\n3 4 5\\n'
+    """
+    parts = _QUOTED.split(data) if b'"' in data else [data]
+    for index in range(0, len(parts), 2):
+        part = _BLANKS.sub(b" ", parts[index])
+        for end in (b"\n", b"\r"):
+            part = part.replace(end + b" ", end).replace(b" " + end, end)
+        parts[index] = part
+    parts[0] = parts[0].removeprefix(b" ")
+    parts[-1] = parts[-1].removesuffix(b" ")
+    return b"".join(parts)
+
+
+def _whole_rows(data: bytes, offset: int, found: _Found, blank: bytes) -> Rows:
     starts = np.concatenate(([0], found.ends[:-1]))
     codes = np.frombuffer(data, np.uint8)
     last = codes[found.ends - 1]
@@ -152,6 +181,9 @@ def _whole_rows(data: bytes, offset: int, found: _Found) -> Rows:
         before = codes[np.maximum(found.ends - 2, 0)]
         stops -= (last == _LF) & (before == _CR) & (stops > starts)
     full = stops > starts
+    if blank:
+        inked = np.concatenate(([0], np.cumsum(~np.isin(codes, list(blank)))))
+        full = inked[stops] > inked[starts]
     if not full.all():
         starts, stops = starts[full], stops[full]
     return Rows(
@@ -204,7 +236,7 @@ def _regular(codes: npt.NDArray[np.uint8], quotes: Offsets, delimiter: str) -> b
     before = codes[np.maximum(opening - 1, 0)]
     doubled = np.zeros(len(opening), bool)
     doubled[1:] = quotes[1::2][: len(opening) - 1] == opening[1:] - 1
-    at_start = (before == ord(delimiter)) | (before == _LF) | (before == _CR)
+    at_start = np.isin(before, [*marks(delimiter), _LF, _CR])
     at_start[0] |= opening[0] == 0
     return bool((at_start | doubled).all())
 
@@ -222,7 +254,7 @@ def _scan(data: bytes, delimiter: str, *, final: bool) -> tuple[Offsets, int | N
 
     About ten times slower, and correct for any bytes.
     """
-    start_of_cell = re.escape(delimiter.encode()) + rb"\r\n"
+    start_of_cell = re.escape(marks(delimiter)) + rb"\r\n"
     token = re.compile(rb"(?<![^" + start_of_cell + rb'])"[^"]*(?:""[^"]*)*(?:"|\Z)|\r\n?|\n')
     breaks, open_quote = [], None
     for match in token.finditer(data):
@@ -274,7 +306,8 @@ class Table:
         Raises:
             pa.ArrowInvalid: if a cell does not fit its column's type, or a row is ragged.
         """
-        data = rows.data
+        is_blank = self.delimiter == WHITESPACE
+        data = with_single_blanks(rows.data) if is_blank else rows.data
         if data.startswith(b"\xef"):
             # At the very start pyarrow would drop this as a byte order mark.
             data = b"\n" + data
@@ -286,7 +319,7 @@ class Table:
                 use_threads=False,
             ),
             parse_options=pa.csv.ParseOptions(
-                delimiter=self.delimiter,
+                delimiter=" " if is_blank else self.delimiter,
                 newlines_in_values=rows.breaks_in_cells,
                 invalid_row_handler=on_ragged,
             ),
@@ -349,6 +382,32 @@ class Table:
         written = pc.match_substring_regex(texts, _INTEGER).fill_null(False)
         integers = [_integer(text) for text in texts.filter(written).to_pylist()]
         return large[written.to_numpy(zero_copy_only=False)], np.array(integers, object)
+
+    def zero_led(self, rows: Rows, columns: Sequence[int]) -> set[int]:
+        """Which of these columns have a number written with leading zeros, such as ``007``.
+
+        No row may be ragged.
+        """
+        rows = rows.take(_rows_with_zeros(rows, marks(self.delimiter)))
+        if not len(rows) or not columns:
+            return set()
+        table = self.parse(rows, types=dict.fromkeys(columns, pa.large_binary()), columns=columns)
+        return {
+            column
+            for column in columns
+            if pc.any(pc.match_substring_regex(table.column(str(column)), _ZERO_LED)).as_py()
+        }
+
+
+def _rows_with_zeros(rows: Rows, delimiters: bytes) -> Offsets:
+    """The rows in which a cell may begin with 0 and a digit, or a sign before them."""
+    codes = np.frombuffer(rows.data, np.uint8)
+    zeros = np.flatnonzero((codes[:-1] == _ZERO) & (codes[1:] - _ZERO < 10))
+    before = codes[np.maximum(zeros - 1, 0)]
+    signed = np.isin(before, list(b"+-"))
+    before = np.where(signed, codes[np.maximum(zeros - 2, 0)], before)
+    at_start = np.isin(before, list(delimiters + b'" \t\r\n')) | (zeros - signed <= 0)
+    return np.unique(np.searchsorted(rows.starts, zeros[at_start], side="right") - 1)
 
 
 class SmallTable(NamedTuple):

@@ -47,11 +47,9 @@ from ..table_files import (
 )
 from ..text_stream import Rows, Text, codec_name, undamaged
 from .cells import CellFeature, CellReader, read_together
-from .dialect import SUFFIXES, Dialect, Header, parsed_rows
-from .rows import SmallTable, Table, cut_offsets, find_rows, join_tables
+from .dialect import NULL_VALUES, SUFFIXES, Dialect, Header, parsed_rows
+from .rows import WHITESPACE, SmallTable, Table, cut_offsets, find_rows, join_tables
 from .types import ColumnTypes, cell_texts, integers, span_of
-
-NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
 _DELIMITER = re.compile(r"[\t !#-/:-@\[-`{-~]")
 _DTYPES: tuple[str, ...] = get_args(Dtype)
@@ -81,7 +79,8 @@ class Csv:
         types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
             ``ss.Scalar("float32", optional=True)``, ``ss.ClassLabel(("no", "yes"))``,
             ``ss.Text()`` or ``ss.Timestamp("s")``, which reads ISO 8601.
-        delimiter: One ASCII character. None: a tab in ``.tsv`` files, a comma in others.
+        delimiter: One ASCII character, or ``"whitespace"`` for runs of blanks and tabs. None: a
+            tab in ``.tsv`` files, a comma in others.
         null_values: Texts that stand for a missing value in every column, quoted or not.
         encoding: Python's name of the files' encoding: ``latin-1``, ``cp1252``, ``shift_jis`` ….
             Not needed for files that begin with the byte order mark of UTF-16 or UTF-32.
@@ -105,10 +104,11 @@ class Csv:
 
     def __post_init__(self) -> None:
         """Checks types, delimiter, encoding and columns."""
-        if self.delimiter is not None and not _DELIMITER.fullmatch(self.delimiter):
+        marks = (None, WHITESPACE)
+        if self.delimiter not in marks and not _DELIMITER.fullmatch(str(self.delimiter)):
             raise ValueError(
                 f"delimiter={self.delimiter!r}, expected one ASCII character other than a quote, a "
-                "letter or a digit"
+                f"letter or a digit, or {WHITESPACE!r}"
             )
         codec_name(self.encoding)
         names = () if self.columns == UNION else self.columns

@@ -14,6 +14,7 @@ decimal numbers             float32 if that keeps every written digit, as for 39
                             are exact. Otherwise float64: 1234567890.5, 41.892042136.
                             ``types={"name": "float32"}`` settles for seven digits of such numbers
 true, false                 bool; 0 and 1 are integers
+numbers with leading zeros  string: 02134 is a ZIP code, not 2,134
 anything else, also dates   string
 the label, if its cells     ClassLabel, names sorted, if there are at most 1,000 of them
 are strings or bools
@@ -115,6 +116,12 @@ class ColumnTypes:
         self.num_rows += len(parsed)
         indices = {name: index for index, name in enumerate(table.header)}
         cells = {name: parsed.column(indices[name]).combine_chunks() for name in self.columns}
+        numeric = [
+            indices[name]
+            for name, values in cells.items()
+            if kind_of(values.type) in ("int64", "float") and self.columns[name].kind != "string"
+        ]
+        zero_led = table.zero_led(rows, numeric)
         undecided = [
             name
             for name, values in cells.items()
@@ -125,6 +132,7 @@ class ColumnTypes:
             self.columns[name].wide = wide
         for name, values in cells.items():
             column, kind = self.columns[name], kind_of(values.type)
+            kind = "string" if indices[name] in zero_led else kind
             if kind in ("int64", "float"):
                 if kind == "int64":
                     integers = values.drop_null().to_numpy()
