@@ -140,12 +140,13 @@ def compare(
         written = ["", *written] if any(row[-1] for row in raw.rows) else [*written, ""]
     for i, name in enumerate(written[:width]):
         cells = [row[i] for row in raw.rows]
-        read = name or f"column_{i}"
-        if not left or (left[0] != read and not re.fullmatch(rf"{re.escape(read)}_\d+", left[0])):
+        pattern = re.escape(name or f"column_{i}") + r"(_\d+)?"
+        read = next((other for other in left if re.fullmatch(pattern, other)), None)
+        if read is None:
             if name or not (_counts(cells) or not any(cells)):
                 raise Differs(f"column {i + 1}, {name!r}, is not among {left[:3]}")
             continue
-        read = left.pop(0)
+        left.remove(read)
         wanted[read] = [expected(cell, dtypes[read]) for cell in cells]
     if left:
         raise Differs(f"columns {left[:3]} are not in the file")
