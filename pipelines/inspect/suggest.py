@@ -730,6 +730,7 @@ def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) 
         delimiter=None if found.delimiter == default else found.delimiter,
         encoding=found.encoding,
         header=found.header,
+        quote='"' if found.quoted else None,
     )
 
 

@@ -72,3 +72,19 @@ def test_encoding(head: bytes, encoding: str) -> None:
 )
 def test_header(head: bytes, header: bool) -> None:
     assert sniff(head).header == header
+
+
+@pytest.mark.parametrize(
+    ("head", "quoted"),
+    [
+        (b'1\t"Yes, he said.\n2\tNo, "she" said.\n3\tSo?\n4\t"Ah."\n5\tx\n6\ty\n', False),
+        (b'id\ttext\n1\t"a" b\n2\tc\n3\td\n', False),
+        (b'id\ttext\n1\t"a\tb"\n2\t"c" d\n', True),  # quotes hold a tab together
+        (b'id,text\n1,"5" disc"\n2,"6"\n3,"7"\n', True),  # one cell is wrong, not the form
+        (b'id\ttext\n1\t6" pipe\n2\tb\n', True),  # means the same in both
+        (b'id\ttext\n1\t"a\nb"\n2\tb\n', True),
+        (b"id\ttext\n1\ta\n", True),
+    ],
+)
+def test_quotes_that_are_text(head: bytes, quoted: bool) -> None:
+    assert sniff(head).quoted == quoted

@@ -28,6 +28,7 @@ _MAX_FIRST_ROWS = 100
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _DATE = re.compile(r"\s*(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})")
+_LINE_END = re.compile(r"\r\n?|\n")
 _YEARS = range(1800, 2200)
 
 
@@ -66,6 +67,8 @@ class Dialect:
     columns: tuple[str, ...]
     union: bool = False
     """Whether files may lack columns that others have."""
+    quoted: bool = True
+    """Whether cells may be in quotes."""
 
     def delimiter_of(self, path: str) -> str:
         """The delimiter of a file."""
@@ -80,6 +83,7 @@ class Dialect:
             null_values=self.null_values,
             encoding=self.encoding,
             plain=plain,
+            quoted=self.quoted,
         )
 
     def open(self, opened: OpenSource, path: str, num_bytes: int) -> Text:
@@ -98,8 +102,14 @@ class Dialect:
         """
         delimiter = self.delimiter_of(path)
         start = text_start(text)
+        quoted = self.quoted
         windows = find_rows(
-            text, start, text.stop, delimiter=delimiter, window_bytes=_HEADER_WINDOW_BYTES
+            text,
+            start,
+            text.stop,
+            delimiter=delimiter,
+            quoted=quoted,
+            window_bytes=_HEADER_WINDOW_BYTES,
         )
         rows = next((rows for rows in windows if len(rows)), None)
         if rows is None:
@@ -125,7 +135,7 @@ class Dialect:
                 'Name the file\'s encoding in the source, for example encoding="latin-1".'
             ) from None
         try:
-            cells = split_row(decoded, delimiter)
+            cells = split_row(decoded, delimiter, quoted=quoted)
         except csv.Error as error:
             raise SchemaError(f"{path}: {what}: {error}. Fix the file's first line.") from None
         if not self.header:
@@ -133,7 +143,7 @@ class Dialect:
             return Header(names, start, start)
         stop = rows.offset + int(rows.starts[1] if len(rows) > 1 else len(rows.data))
         named = [cell if cell.strip() else "" for cell in cells]
-        following = parsed_rows(text, stop, delimiter)
+        following = parsed_rows(text, stop, delimiter, quoted=quoted)
         first = list(itertools.islice(following, 1))
         if first and len(first[0].cells) != len(named):
             first += itertools.islice(following, _MAX_FIRST_ROWS - 1)
@@ -153,10 +163,17 @@ class ParsedRow:
     """The byte offset in the text at which the row ends."""
 
 
-def parsed_rows(text: Text, start: int, delimiter: str) -> Iterator[ParsedRow]:
+def parsed_rows(
+    text: Text, start: int, delimiter: str, *, quoted: bool = True
+) -> Iterator[ParsedRow]:
     """The rows from an offset on, up to the first that cannot be read."""
     found = find_rows(
-        text, start, text.stop, delimiter=delimiter, window_bytes=_HEADER_WINDOW_BYTES
+        text,
+        start,
+        text.stop,
+        delimiter=delimiter,
+        quoted=quoted,
+        window_bytes=_HEADER_WINDOW_BYTES,
     )
     for rows in undamaged(found):
         if rows.problem:
@@ -164,21 +181,24 @@ def parsed_rows(text: Text, start: int, delimiter: str) -> Iterator[ParsedRow]:
         for row, stop in enumerate(rows.stops.tolist()):
             line = rows.text(row).decode(errors="replace")
             try:
-                cells = split_row(line, delimiter)
+                cells = split_row(line, delimiter, quoted=quoted)
             except csv.Error:
                 return
-            yield ParsedRow(cells, line.lstrip(" \t").startswith('"'), rows.offset + stop)
+            in_quotes = quoted and line.lstrip(" \t").startswith('"')
+            yield ParsedRow(cells, in_quotes, rows.offset + stop)
 
 
-def split_row(line: str, delimiter: str) -> list[str]:
+def split_row(line: str, delimiter: str, *, quoted: bool = True) -> list[str]:
     """The cells of a row.
 
     Raises:
         csv.Error: if it has none.
     """
     if delimiter == WHITESPACE:
-        line = with_single_blanks(line.encode(errors="replace")).decode()
+        line = with_single_blanks(line.encode(errors="replace"), quoted=quoted).decode()
     mark = " " if delimiter == WHITESPACE else delimiter
+    if not quoted:
+        return line.split(mark)
     return next(csv.reader(io.StringIO(line, newline=""), delimiter=mark))
 
 
@@ -243,15 +263,16 @@ class Sniffed:
     delimiter: str
     encoding: str
     header: bool
+    quoted: bool = True
 
 
 def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     """Guesses the dialect from the beginning of a file's text.
 
-    The delimiter is the most frequent candidate in the first line, outside quotes. If there is
-    none, and blanks separate as many cells in every line, most of them numbers, it is whitespace.
-    Text that is not UTF-8 is taken as cp1252 if it can be, else as latin-1, which decodes any
-    bytes.
+    The delimiter is the candidate of which all first lines have as many, else the most frequent one
+    in the first line, outside quotes. If there is none, and blanks separate as many cells in every
+    line, most of them numbers, it is whitespace. Text that is not UTF-8 is taken as cp1252 if it
+    can be, else as latin-1, which decodes any bytes.
 
     Args:
         head: Bytes of the text; the last line may be incomplete.
@@ -259,28 +280,61 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     """
     encoding = _encoding(head)
     text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\r\n")
-    line = re.split(r"[\r\n]", text, maxsplit=1)[0]
-    bare = re.sub(r'"[^"]*"', "", line)
+    lines = [re.sub(r'"[^"]*"', "", line) for line in _first_lines(text)]
     marks = [default, *_DELIMITERS]
-    delimiter = max(marks, key=lambda mark: (bare.count(mark), -marks.index(mark)))
-    if not bare.count(delimiter) and _is_blank_separated(text):
+
+    def fits(mark: str) -> tuple[bool, int, int]:
+        counts = [line.count(mark) for line in lines]
+        return len(set(counts)) == 1 and counts[0] > 0, counts[0], -marks.index(mark)
+
+    delimiter = max(marks, key=fits)
+    if not lines[0].count(delimiter) and _is_blank_separated(text):
         delimiter = WHITESPACE
-    rows = _sniffed_rows(text, delimiter)
+    quoted = not _has_plain_quotes(text, delimiter)
+    rows = _sniffed_rows(text, delimiter, quoted=quoted)
     is_header = not rows or _is_only_quoted(text) or _is_header(rows)
-    return Sniffed(delimiter=delimiter, encoding=encoding, header=is_header)
+    return Sniffed(delimiter=delimiter, encoding=encoding, header=is_header, quoted=quoted)
 
 
-def _sniffed_rows(text: str, delimiter: str) -> list[list[str]]:
+def _first_lines(text: str) -> list[str]:
+    """The first lines that are complete and not blank, at least one."""
+    lines = _LINE_END.split(text[:_HEADER_WINDOW_BYTES])
+    lines = [line for line in lines[:_MAX_FIRST_ROWS] if line.strip()]
+    return lines[:-1] if len(lines) > 2 else lines or [""]
+
+
+def _sniffed_rows(text: str, delimiter: str, *, quoted: bool = True) -> list[list[str]]:
     """The cells of the first rows; not of the last one, which may be incomplete."""
     data = text[:_HEADER_WINDOW_BYTES].encode(errors="replace")
     held = held_text(data)
     rows: list[list[str]] = []
-    for window in find_rows(held, 0, held.stop, delimiter=delimiter):
+    for window in find_rows(held, 0, held.stop, delimiter=delimiter, quoted=quoted):
         for row in range(min(len(window), _MAX_FIRST_ROWS + 1 - len(rows))):
             with contextlib.suppress(csv.Error):
-                rows.append(split_row(window.text(row).decode(errors="replace"), delimiter))
+                line = window.text(row).decode(errors="replace")
+                rows.append(split_row(line, delimiter, quoted=quoted))
     ended = len(text) <= _HEADER_WINDOW_BYTES and text.endswith(("\n", "\r"))
     return rows if ended or len(rows) < 3 else rows[:-1]
+
+
+def _has_plain_quotes(text: str, delimiter: str) -> bool:
+    """Whether quotes are text: taken as such, all lines have as many cells, and otherwise not.
+
+    In no column do most cells begin with a quote.
+    """
+    if '"' not in text:
+        return False
+    lines = [line for line in _LINE_END.split(text) if line.strip()]
+    rows = [split_row(line, delimiter, quoted=False) for line in lines[: max(len(lines) - 1, 1)]]
+    if {*map(len, rows)} != {len(rows[0])} or len(rows[0]) < 2:
+        return False
+    begin = (sum(cell.startswith('"') for cell in column) for column in zip(*rows, strict=True))
+    if any(2 * num > len(rows) for num in begin):
+        return False
+    held = held_text(text.encode(errors="replace"))
+    names = tuple(map(str, range(len(rows[0]))))
+    table = Table(path="", header=names, delimiter=delimiter, null_values=())
+    return any(map(table.misquoted, find_rows(held, 0, held.stop, delimiter=delimiter)))
 
 
 def _is_blank_separated(text: str) -> bool:
@@ -317,7 +371,7 @@ def _encoding(head: bytes) -> str:
 def _is_only_quoted(text: str) -> bool:
     """Whether the first line has quotes around all of its cells, and the second has numbers."""
     first, second, *_ = [
-        re.sub(r'"[^"]*"', '""', line) for line in [*text.splitlines()[:2], "", ""]
+        re.sub(r'"[^"]*"', '""', line) for line in [*_LINE_END.split(text, maxsplit=2)[:2], "", ""]
     ]
     return '"' in first and not re.search(r"\w", first) and bool(re.search(r"\d", second))
 

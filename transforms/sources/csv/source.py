@@ -88,6 +88,8 @@ class Csv:
             ``column_0``, ``column_1`` ….
         columns: Column names, for files without a header. Or ``"union"``, for files with different
             columns: all of them; one that a file lacks is a missing value in its rows.
+        quote: The quote around cells that contain delimiters or line breaks. None: quotes are
+            plain text, as in some ``.tsv`` files, and each line is a row.
     """
 
     url: str
@@ -98,6 +100,7 @@ class Csv:
     encoding: str = "utf-8"
     header: bool = True
     columns: tuple[str, ...] | Literal["union"] = ()
+    quote: Literal['"'] | None = '"'
     media = False
     numbered = True
     side_urls: ClassVar[tuple[str, ...]] = ()
@@ -124,7 +127,8 @@ class Csv:
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""
         dialect = self._dialect()
-        return {
+        settings = {} if dialect.quoted else {"quote": None}
+        return settings | {
             "columns": UNION if dialect.union else list(dialect.columns),
             "delimiter": dialect.delimiter,
             "encoding": dialect.encoding,
@@ -279,7 +283,7 @@ class Csv:
             self._check_features(table, features)
             cells = CellReader(table, features)
             start = max(part.start, header.stop)
-            for rows in find_rows(text, start, text.stop, delimiter=table.delimiter):
+            for rows in _find_rows(text, table, start):
                 yield from cells.read(rows)
                 done = rows.offset + len(rows.data)
         except DamagedError as error:
@@ -293,6 +297,7 @@ class Csv:
             header=self.header and self.columns in ((), UNION),
             columns=() if isinstance(self.columns, str) else self.columns,
             union=isinstance(self.columns, str),
+            quoted=self.quote is not None,
         )
 
     def _check_features(self, table: Table, features: Features) -> None:
@@ -420,8 +425,8 @@ class CsvFiles:
         header = self._dialect.read_header(text, file.path) if text.plain else None
         if header is None:
             return []
-        delimiter = self._dialect.delimiter_of(file.path)
-        return cut_offsets(text, header.stop, delimiter=delimiter, every=every)
+        delimiter, quoted = self._dialect.delimiter_of(file.path), self._dialect.quoted
+        return cut_offsets(text, header.stop, delimiter=delimiter, quoted=quoted, every=every)
 
     def header_bytes(self, file: SourceFile) -> int:
         """The offset up to which a file's text determines its columns."""
@@ -431,7 +436,9 @@ class CsvFiles:
     def say_no_rows(self, found: FoundTable) -> str:
         """Why the rows of a file show no types."""
         path, names = found.file.path, found.header.written
-        first = next(parsed_rows(self._text(found), found.start, found.table.delimiter), None)
+        delimiter, quoted = found.table.delimiter, found.table.quoted
+        text = self._text(found)
+        first = next(parsed_rows(text, found.start, delimiter, quoted=quoted), None)
         if names and first is not None:
             return (
                 f"{path}: the header names {len(names)} columns, and its first row has "
@@ -634,7 +641,11 @@ class _Inspected:
 
 def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
     """The rows from an offset on; in a damaged file, those before the damage."""
-    return undamaged(find_rows(text, start, text.stop, delimiter=table.delimiter))
+    return undamaged(_find_rows(text, table, start))
+
+
+def _find_rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
+    return find_rows(text, start, text.stop, delimiter=table.delimiter, quoted=table.quoted)
 
 
 def _types_in(table: Table, windows: Iterable[Rows]) -> dict[str, Any]:
@@ -645,6 +656,6 @@ def _types_in(table: Table, windows: Iterable[Rows]) -> dict[str, Any]:
 
 
 def _small_table(text: Text, table: Table, start: int) -> SmallTable | None:
-    rows = find_rows(text, start, text.stop, delimiter=table.delimiter)
+    rows = _find_rows(text, table, start)
     windows = small_windows(rows)
     return None if windows is None else SmallTable(table, windows)

@@ -104,6 +104,7 @@ class ColumnTypes:
 
     def add(self, table: Table, rows: Rows) -> None:
         """Adds some rows of a file. Ragged and bad rows are ignored."""
+        rows = table.well_quoted(rows)
         if rows.problem or not len(rows):
             return
         try:
@@ -204,6 +205,7 @@ def are_wide(columns: Sequence[pa.Array]) -> list[bool]:
 
 def cell_texts(table: Table, rows: Rows, name: str) -> set[bytes]:
     """The distinct texts of a column in some rows. Ragged and bad rows are ignored."""
+    rows = table.well_quoted(rows)
     if rows.problem or not len(rows):
         return set()
     column = table.header.index(name)
@@ -219,6 +221,7 @@ def cell_texts(table: Table, rows: Rows, name: str) -> set[bytes]:
 
 def integers(table: Table, rows: Rows, name: str) -> npt.NDArray[np.int64] | None:
     """The cells of a column of integers, int64[n]; None if one is missing. Bad rows are ignored."""
+    rows = table.well_quoted(rows)
     if rows.problem or not len(rows):
         return np.zeros(0, np.int64)
     column = table.header.index(name)

@@ -1,4 +1,4 @@
-"""The columns of CSV files: those without a name, with the name of another, or without a header."""
+"""CSV files as programs write them: nameless columns, blanks, leading zeros, quotes as text."""
 
 import functools
 import itertools
@@ -248,3 +248,53 @@ def test_aligned_columns_are_inferred() -> None:
     assert infer({"a.csv": data}, source) == {"x": "float32", "name": "string"}
     with pytest.raises(RecipeError, match="or 'whitespace'"):
         Csv("folder", delimiter="blanks")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (b'1\t"a"b', "text after a closing quote"),
+        (b'"1"2\ta', "text after a closing quote"),
+        (b'1\t"a""b" c', "text after a closing quote"),
+        (b'1\t"a\n2\tb"', "quoted cell over complete lines"),
+        (b'1\t"a\n2\tb\n\n3\t"', "quoted cell over complete lines"),
+        (b'1\t"a\n2\tb "c" d', "text after a closing quote"),
+        (b'1\t"a"', ""),
+        (b'1\t"a" ', ""),
+        (b'1\ta "b" c', ""),
+        (b'1\t"a\nb"', ""),
+        (b'1\t"a\n\tb\tc"', ""),
+    ],
+)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_quotes_that_cannot_be_meant_are_rejects(row: bytes, reason: str, end: bytes) -> None:
+    data = (b"n\ttext\n0\tx\n" + row + b'\n9\t"y"\n').replace(b"\n", end)
+    source = Csv("a.csv", delimiter="\t")
+    found = read(source, data, n="int64", text="string")
+    assert [reject.reason for reject in found.rejects] == ([reason] if reason else [])
+    numbers = found.columns["n"].to_pylist()
+    assert numbers == ([0, 9] if reason else [0, 1, 9])
+    if reason:
+        assert "quote=None" in found.rejects[0].message
+        assert infer({"a.csv": data}, source) == {"n": "int64", "text": "string"}
+
+
+def test_between_commas_lines_are_complete_if_numbers_agree() -> None:
+    numbered = b'n,text\n1,"a\n2,b"\n'
+    (reject,) = read(Csv("a.csv"), numbered, n="int64", text="string").rejects
+    assert "one row of 2 lines that each look complete" in reject.message
+    texts = b'n,text\n1,"Dear Ann,\nyes, no"\n'  # two lines with a comma each
+    assert not read(Csv("a.csv"), texts, n="int64", text="string").rejects
+
+
+def test_quotes_as_text() -> None:
+    lines = [f'{i}\t"{i} said, "no".' if i % 3 else f'{i}\t"a' for i in range(100)]
+    data = "\n".join(["n\ttext", *lines]).encode()
+    source = Csv("a.csv", delimiter="\t", quote=None)
+    found = read(source, data, n="int64", text="string")
+    assert found.columns["text"].to_pylist() == [line.partition("\t")[2].encode() for line in lines]
+    assert infer({"a.csv": data}, source) == {"n": "int64", "text": "string"}
+    assert source.settings() == Csv("b", delimiter="\t").settings() | {"quote": None}
+    plain = read(Csv("a.csv", delimiter="\t"), data, n="int64", text="string")
+    assert sum(reject.reason.startswith(("text", "quoted")) for reject in plain.rejects) > 0
+    assert len(plain.ids) < 100
