@@ -45,6 +45,7 @@ from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
 from ...transforms.sources.csv.dialect import SUFFIXES, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
+from ...transforms.sources.encodings import Reading
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
 from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.files import LabelledFolder
@@ -105,6 +106,7 @@ _COMMENT_WIDTH = 69
 """Comments between features then have 79 columns."""
 _INDENT = " " * 4
 _NO_CREDENTIALS = "# Credentials are left out of the URL: set them in the environment."
+_GUESSED = "# The text is not UTF-8; its encoding is a guess. Look at words beyond ASCII."
 _FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them would be empty."
 _HEAD = '"""Build it: snapshard build FILE --out DIR. Paths are relative to this file."""\n\n'
 _IMPORT = "import snapshard as ss\n\n"
@@ -427,6 +429,8 @@ def recipe_text(
     ]
     if recipe.source.label is None:
         lines.insert(1, '# Add label="COLUMN" to name the column to predict.')
+    if getattr(recipe.source, "encoding", "utf-8") not in ("utf-8", "utf-16-le", "utf-16-be"):
+        lines.insert(1, _GUESSED)
     if recipe.splits == _ONE_SPLIT:
         lines.insert(-1, _FEW)
     if bare != source:
@@ -725,12 +729,28 @@ def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) 
         found = sniff(text.read(0, _SNIFFED_BYTES), default=default)
     except DamagedError:
         return Csv(url)
-    return Csv(
+    source = Csv(
         url,
         delimiter=None if found.delimiter == default else found.delimiter,
         encoding=found.encoding,
         header=found.header,
         quote='"' if found.quoted else None,
+    )
+    if len(found.readings) > 1:
+        raise DataError(_say_unknown_encoding(first.path, source, found.readings))
+    return source
+
+
+def _say_unknown_encoding(path: str, source: Csv, readings: Sequence[Reading]) -> str:
+    lines = []
+    for reading in readings:
+        changed = dataclasses.replace(source, encoding=reading.encoding)
+        lines += [f"with {reading.sample!r} in it:", f"    source=ss.{call(changed, 'Csv')}"]
+    return "\n".join(
+        [
+            f"{path} is not UTF-8, and its encoding is not clear. Choose the line that reads it:",
+            *lines,
+        ]
     )
 
 

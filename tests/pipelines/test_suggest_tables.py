@@ -89,3 +89,32 @@ def test_json_of_another_kind_is_no_table() -> None:
     Path("d/config.json").write_text('{\n  "a": 1\n}\n')
     with pytest.raises(DataError, match="neither tables"):
         suggest_recipe("d")
+
+
+def test_an_encoding_that_is_not_clear_is_for_a_person_to_choose() -> None:
+    text = "имя,n\nАнна,1\nБорис,2\n"  # noqa: RUF001
+    Path("t.csv").write_text(text, encoding="cp1251")
+    with pytest.raises(DataError, match="its encoding is not clear") as refusal:
+        suggest_recipe("t.csv")
+    lines = [line.strip() for line in str(refusal.value).splitlines()]
+    (line,) = [line for line in lines if line.startswith("source=") and "cp1251" in line]
+    assert lines[lines.index(line) - 1] == "with 'имя,n' in it:"
+    recipe = f"ss.Recipe(name='t', {line}, splits=ss.Splits(train=1.0))"
+    Path("recipe.py").write_text(f"import snapshard as ss\nrecipe = {recipe}", encoding="utf-8")
+    snapshot = ss.build(load_recipe_file("recipe.py"), "out")
+    assert "имя" in snapshot.reader().FEATURES
+
+
+def test_a_guessed_encoding_is_called_a_guess() -> None:
+    Path("t.csv").write_text("name,n\nJosé,1\nNoël,2\n" * 9, encoding="cp1252")
+    text = describe_suggestion("t.csv")
+    assert "# The text is not UTF-8; its encoding is a guess." in text
+    assert "encoding='cp1252'" in text.replace('"', "'")
+
+
+def test_utf_16_without_a_mark(tmp_path: Path) -> None:
+    Path("t.csv").write_text("name,n\nAnn,1\n", encoding="utf-16-le")
+    assert suggest_recipe("t.csv").source == ss.Csv("t.csv", encoding="utf-16-le")
+    path = str(tmp_path / "t.csv")
+    with pytest.raises(DataError, match="looks like UTF-16 without a byte order mark"):
+        ss.build(ss.Recipe(name="t", source=ss.Csv(path)), "out")

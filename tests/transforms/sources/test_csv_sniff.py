@@ -38,11 +38,40 @@ def test_a_single_column_has_the_default_delimiter() -> None:
         ("é,b\n".encode(), "utf-8"),
         ("a\né".encode()[:-1], "utf-8"),  # cut in the middle of a character
         ("é,€\n".encode("cp1252"), "cp1252"),
-        (b"\xe9\x81\n", "latin-1"),
+        (
+            "Jos\u00e9,M\u00e1laga\nK\u00f6ln,5 \u20ac \u2013 \u201cx\u201d\n".encode("cp1252"),
+            "cp1252",
+        ),
+        ("l\u2019\u00e9t\u00e9,20 \u00b0C\n".encode("cp1252"), "cp1252"),
+        ("a,\u00e9\n".encode("utf-16-le"), "utf-16-le"),
+        ("a,\u00e9\n".encode("utf-16-be"), "utf-16-be"),
     ],
 )
 def test_encoding(head: bytes, encoding: str) -> None:
-    assert sniff(head).encoding == encoding
+    sniffed = sniff(head)
+    assert sniffed.encoding == encoding
+    assert len(sniffed.readings) == 1
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        (
+            "cp1251",
+            "\u0438\u043c\u044f,\u0433\u043e\u0440\u043e\u0434\n\u0410\u043d\u043d\u0430,\u041c\u043e\u0441\u043a\u0432\u0430\n",
+        ),
+        ("cp932", "\u540d\u524d,\u90fd\u5e02\n\u592a\u90ce,\u6771\u4eac\n"),
+        ("gb18030", "\u59d3\u540d,\u57ce\u5e02\n\u5f20\u4f1f,\u5317\u4eac\n"),
+        ("euc_kr", "\uc774\ub984,\ub3c4\uc2dc\n\ucca0\uc218,\uc11c\uc6b8\n"),
+        ("cp1250", "imi\u0119,miasto\n\u0141ukasz,\u0141\xf3d\u017a\nPawe\u0142,Krak\xf3w\n"),
+        ("cp1254", "isim,\u015fehir\nAy\u015fe,\u0130stanbul\nI\u015f\u0131k,Eski\u015fehir\n"),
+        ("cp1253", "\u03cc\u03bd\u03bf\u03bc\u03b1,\u03c0\u03cc\u03bb\u03b7\n"),
+    ],
+)
+def test_other_encodings_are_for_a_person_to_choose(encoding: str, text: str) -> None:
+    found = {reading.encoding: reading.sample for reading in sniff(text.encode(encoding)).readings}
+    assert len(found) > 1
+    assert found[encoding] in text.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from ....schemas.errors import SchemaError
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
+from ..encodings import Reading, not_marked, readings, unmarked_utf16
 from ..text_stream import Text, held_text, open_text, shown_text, text_start, undamaged
 from .rows import WHITESPACE, Table, find_rows, with_single_blanks
 
@@ -125,6 +126,8 @@ class Dialect:
                 f"{path} begins with zero bytes, as an incompletely written file does; expected "
                 f"{what}. Copy or create it again."
             )
+        if wide := unmarked_utf16(line):
+            raise SchemaError(not_marked(path, wide))
         try:
             decoded = line.decode(errors="strict" if self.header else "replace")
         except UnicodeDecodeError as error:
@@ -264,6 +267,8 @@ class Sniffed:
     encoding: str
     header: bool
     quoted: bool = True
+    readings: tuple[Reading, ...] = ()
+    """The encodings that the text may have, the most plausible first."""
 
 
 def sniff(head: bytes, *, default: str = ",") -> Sniffed:
@@ -271,14 +276,14 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
 
     The delimiter is the candidate of which all first lines have as many, else the most frequent one
     in the first line, outside quotes. If there is none, and blanks separate as many cells in every
-    line, most of them numbers, it is whitespace. Text that is not UTF-8 is taken as cp1252 if it
-    can be, else as latin-1, which decodes any bytes.
+    line, most of them numbers, it is whitespace. See :mod:`..encodings` for the encoding.
 
     Args:
         head: Bytes of the text; the last line may be incomplete.
         default: The delimiter if the first line has none.
     """
-    encoding = _encoding(head)
+    found = readings(head)
+    encoding = found[0].encoding
     text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\r\n")
     lines = [re.sub(r'"[^"]*"', "", line) for line in _first_lines(text)]
     marks = [default, *_DELIMITERS]
@@ -292,8 +297,13 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
         delimiter = WHITESPACE
     quoted = not _has_plain_quotes(text, delimiter)
     rows = _sniffed_rows(text, delimiter, quoted=quoted)
-    is_header = not rows or _is_only_quoted(text) or _is_header(rows)
-    return Sniffed(delimiter=delimiter, encoding=encoding, header=is_header, quoted=quoted)
+    return Sniffed(
+        delimiter=delimiter,
+        encoding=encoding,
+        header=not rows or _is_only_quoted(text) or _is_header(rows),
+        quoted=quoted,
+        readings=tuple(found),
+    )
 
 
 def _first_lines(text: str) -> list[str]:
@@ -355,17 +365,6 @@ def _is_blank_separated(text: str) -> bool:
 def _is_numeric(cells: Sequence[str]) -> bool:
     there = [cell for cell in cells if cell.strip() not in NULL_VALUES]
     return bool(there) and all(map(_NUMBER.fullmatch, there))
-
-
-def _encoding(head: bytes) -> str:
-    whole = head[: max(head.rfind(b"\n"), head.rfind(b"\r")) + 1] or head
-    for encoding in ("utf-8", "cp1252"):
-        try:
-            whole.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        return encoding
-    return "latin-1"
 
 
 def _is_only_quoted(text: str) -> bool:
