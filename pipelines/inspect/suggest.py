@@ -735,6 +735,8 @@ def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) 
         encoding=found.encoding,
         header=found.header,
         quote='"' if found.quoted else None,
+        skip=found.skip,
+        comment=found.comment,
     )
     if len(found.readings) > 1:
         raise DataError(_say_unknown_encoding(first.path, source, found.readings))

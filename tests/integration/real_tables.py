@@ -13,6 +13,7 @@ import argparse
 import csv
 import dataclasses
 import io
+import itertools
 import re
 import struct
 import subprocess
@@ -62,6 +63,8 @@ def raw_table(data: bytes) -> Raw:
     found = [rows for mark in ",;\t|" if (rows := _rows(text, mark))]
     found += [rows] if (rows := _rows(text, " ")) else []
     rows = max(found, key=_is_regular, default=[])
+    usual = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
+    rows = list(itertools.dropwhile(lambda row: len(row) < usual - 1, rows))
     is_header = len(rows) > 1 and _is_header(rows)
     return Raw(rows[0] if is_header else None, rows[is_header:])
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -298,3 +299,35 @@ def test_quotes_as_text() -> None:
     plain = read(Csv("a.csv", delimiter="\t"), data, n="int64", text="string")
     assert sum(reject.reason.startswith(("text", "quoted")) for reject in plain.rejects) > 0
     assert len(plain.ids) < 100
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_titles_are_skipped(end: str) -> None:
+    data = end.join(["Sales, 2020", "", "x,y", "1,a", "2,b", ""]).encode()
+    source = Csv("a.csv", skip=2)
+    assert infer({"a.csv": data}, source) == {"x": "int64", "y": "string"}
+    found = read(source, data, x="int64")
+    assert found.columns["x"].to_pylist() == [1, 2]
+    assert found.ids[0] == f"a.csv#{data.index(b'1,a')}"
+    bare = Csv("a.csv", skip=3, header=False)
+    assert infer({"a.csv": data}, bare) == {"column_0": "int64", "column_1": "string"}
+    assert read(bare, data, column_0="int64").columns["column_0"].to_pylist() == [1, 2]
+    with pytest.raises(SchemaError, match="no readable line"):
+        infer({"a.csv": data}, Csv("a.csv", skip=9))
+
+
+def test_comments_are_no_rows() -> None:
+    data = b'# a, "b\n#\nx,y\n1,a\n# 2,b\n3,"c\n# d"\n#,"open\n4,d\n'
+    source = Csv("a.csv", comment="#")
+    assert infer({"a.csv": data}, source) == {"x": "int64", "y": "string"}
+    found = read(source, data, x="int64", y="string")
+    assert found.columns["x"].to_pylist() == [1, 3, 4]
+    assert found.columns["y"].to_pylist() == [b"a", b"c\n# d", b"d"]
+    assert not found.rejects
+    assert found.ids[-1] == f"a.csv#{data.index(b'4,d')}"
+
+
+@pytest.mark.parametrize("settings", [{"skip": -1}, {"comment": "##"}, {"comment": "a"}])
+def test_settings_of_lines_that_cannot_be_meant(settings: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match=next(iter(settings))):
+        Csv("a.csv", **settings)

@@ -117,3 +117,32 @@ def test_header(head: bytes, header: bool) -> None:
 )
 def test_quotes_that_are_text(head: bytes, quoted: bool) -> None:
     assert sniff(head).quoted == quoted
+
+
+BODY = b"a,b,c\n1,2,3\n4,5,6\n7,8,9\n1,2,3\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "skip", "comment"),
+    [
+        (b"Sales of 2020\n" + BODY, 1, None),
+        (b"\nSales, by year\nin EUR\n\n" + BODY, 4, None),
+        (b"Id: 7\n\na,b,c,\n" + BODY.partition(b"\n")[2] + b"1,2,3\n", 2, None),
+        (b"# made by x\n# on Monday\n" + BODY, 0, "#"),
+        (b"% made by x\n\n" + BODY, 0, "%"),
+        (b"# x y\n1.5 2\n3 4\n", 0, "#"),
+        (b"#a,b,c\n1,2,3\n4,5,6\n", 0, None),  # a header
+        (BODY, 0, None),
+        (b"\n\n" + BODY, 0, None),
+        (b"b,c\n" + BODY.partition(b"\n")[2] + b"1,2,3\n", 0, None),  # R's, one name short
+        (b'a,b,c\n1,2,"x\ny"\n' + BODY.partition(b"\n")[2] + b"1,2,3\n", 0, None),
+        (b'T,"x\n\ny"\n' + BODY + BODY, 0, None),  # a title over lines: not clear
+        (b"a text\nof lines\nand words\nwithout\ncommas\nat all\n", 0, None),
+    ],
+)
+def test_titles_and_comments(head: bytes, skip: int, comment: str | None) -> None:
+    found = sniff(head)
+    assert (found.skip, found.comment) == (skip, comment)
+    if skip or comment == "%":
+        assert found.header
+        assert found.delimiter == ","

@@ -15,8 +15,8 @@ from ....schemas.errors import SchemaError
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ..encodings import Reading, not_marked, readings, unmarked_utf16
-from ..text_stream import Text, held_text, open_text, shown_text, text_start, undamaged
-from .rows import WHITESPACE, Table, find_rows, with_single_blanks
+from ..text_stream import Rows, Text, held_text, open_text, shown_text, text_start, undamaged
+from .rows import WHITESPACE, Table, find_rows, with_single_blanks, without_comments
 
 SUFFIXES = tuple(name + end for name in (".csv", ".tsv") for end in ("", *COMPRESSED_SUFFIXES))
 """Suffixes of CSV and TSV files, compressed or not."""
@@ -30,6 +30,10 @@ _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _DATE = re.compile(r"\s*(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})")
 _LINE_END = re.compile(r"\r\n?|\n")
+_LINE_BREAK = re.compile(rb"\r\n?|\n")
+_MAX_SKIPPED_BYTES = 1 << 20
+_MIN_BODY = 4
+"""So many lines with the same number of cells show that lines before them are titles."""
 _YEARS = range(1800, 2200)
 
 
@@ -70,6 +74,10 @@ class Dialect:
     """Whether files may lack columns that others have."""
     quoted: bool = True
     """Whether cells may be in quotes."""
+    skip: int = 0
+    """The number of lines before the header."""
+    comment: str | None = None
+    """The first character of lines that are not rows."""
 
     def delimiter_of(self, path: str) -> str:
         """The delimiter of a file."""
@@ -85,6 +93,7 @@ class Dialect:
             encoding=self.encoding,
             plain=plain,
             quoted=self.quoted,
+            comment=self.comment,
         )
 
     def open(self, opened: OpenSource, path: str, num_bytes: int) -> Text:
@@ -101,18 +110,8 @@ class Dialect:
             SchemaError: if its first row cannot be read.
             DamagedError: if the file is compressed and damaged before the end of that row.
         """
-        delimiter = self.delimiter_of(path)
-        start = text_start(text)
-        quoted = self.quoted
-        windows = find_rows(
-            text,
-            start,
-            text.stop,
-            delimiter=delimiter,
-            quoted=quoted,
-            window_bytes=_HEADER_WINDOW_BYTES,
-        )
-        rows = next((rows for rows in windows if len(rows)), None)
+        table, start = self.table(path, ()), _after_lines(text, text_start(text), self.skip)
+        rows = next((rows for rows in _windows(text, start, table) if len(rows)), None)
         if rows is None:
             return None
         if not self.header and self.columns:
@@ -138,7 +137,7 @@ class Dialect:
                 'Name the file\'s encoding in the source, for example encoding="latin-1".'
             ) from None
         try:
-            cells = split_row(decoded, delimiter, quoted=quoted)
+            cells = split_row(decoded, table.delimiter, quoted=self.quoted)
         except csv.Error as error:
             raise SchemaError(f"{path}: {what}: {error}. Fix the file's first line.") from None
         if not self.header:
@@ -146,11 +145,11 @@ class Dialect:
             return Header(names, start, start)
         stop = rows.offset + int(rows.starts[1] if len(rows) > 1 else len(rows.data))
         named = [cell if cell.strip() else "" for cell in cells]
-        following = parsed_rows(text, stop, delimiter, quoted=quoted)
+        following = parsed_rows(text, stop, table)
         first = list(itertools.islice(following, 1))
         if first and len(first[0].cells) != len(named):
             first += itertools.islice(following, _MAX_FIRST_ROWS - 1)
-            named = _fitted(named, first, delimiter)
+            named = _fitted(named, first, table.delimiter)
         looked = first[-1].stop if first else stop
         return Header(column_names(named), stop, looked, tuple(named))
 
@@ -166,28 +165,39 @@ class ParsedRow:
     """The byte offset in the text at which the row ends."""
 
 
-def parsed_rows(
-    text: Text, start: int, delimiter: str, *, quoted: bool = True
-) -> Iterator[ParsedRow]:
-    """The rows from an offset on, up to the first that cannot be read."""
+def _windows(text: Text, start: int, table: Table) -> Iterator[Rows]:
     found = find_rows(
         text,
         start,
         text.stop,
-        delimiter=delimiter,
-        quoted=quoted,
+        delimiter=table.delimiter,
+        quoted=table.quoted,
         window_bytes=_HEADER_WINDOW_BYTES,
     )
-    for rows in undamaged(found):
+    return (without_comments(rows, table.comment) for rows in found)
+
+
+def _after_lines(text: Text, start: int, num: int) -> int:
+    """The offset after a number of lines."""
+    data = b""
+    while num and (piece := text.read(start + len(data), start + _MAX_SKIPPED_BYTES)):
+        data += piece
+    ends = [match.end() for match in itertools.islice(_LINE_BREAK.finditer(data), num)]
+    return start + (ends[-1] if len(ends) == num > 0 else len(data))
+
+
+def parsed_rows(text: Text, start: int, table: Table) -> Iterator[ParsedRow]:
+    """The rows from an offset on, up to the first that cannot be read."""
+    for rows in undamaged(_windows(text, start, table)):
         if rows.problem:
             return
         for row, stop in enumerate(rows.stops.tolist()):
             line = rows.text(row).decode(errors="replace")
             try:
-                cells = split_row(line, delimiter, quoted=quoted)
+                cells = split_row(line, table.delimiter, quoted=table.quoted)
             except csv.Error:
                 return
-            in_quotes = quoted and line.lstrip(" \t").startswith('"')
+            in_quotes = table.quoted and line.lstrip(" \t").startswith('"')
             yield ParsedRow(cells, in_quotes, rows.offset + stop)
 
 
@@ -267,6 +277,8 @@ class Sniffed:
     encoding: str
     header: bool
     quoted: bool = True
+    skip: int = 0
+    comment: str | None = None
     readings: tuple[Reading, ...] = ()
     """The encodings that the text may have, the most plausible first."""
 
@@ -284,17 +296,18 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     """
     found = readings(head)
     encoding = found[0].encoding
-    text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\r\n")
-    lines = [re.sub(r'"[^"]*"', "", line) for line in _first_lines(text)]
-    marks = [default, *_DELIMITERS]
-
-    def fits(mark: str) -> tuple[bool, int, int]:
-        counts = [line.count(mark) for line in lines]
-        return len(set(counts)) == 1 and counts[0] > 0, counts[0], -marks.index(mark)
-
-    delimiter = max(marks, key=fits)
-    if not lines[0].count(delimiter) and _is_blank_separated(text):
-        delimiter = WHITESPACE
+    text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace")
+    body, comment = _without_comments(text)
+    delimiter = _delimiter(body, default)
+    if comment and any(
+        line.count(delimiter) == _first_lines(body)[0].count(delimiter) > 0
+        for line in _first_lines(text)
+        if line.startswith(comment)
+    ):
+        body, comment = text, None  # the header begins with the character
+    skip = 0 if comment else _num_titles(body, default)
+    text = (_LINE_END.split(body, maxsplit=skip)[-1] if skip else body).lstrip("\r\n")
+    delimiter = _delimiter(text, default)
     quoted = not _has_plain_quotes(text, delimiter)
     rows = _sniffed_rows(text, delimiter, quoted=quoted)
     return Sniffed(
@@ -302,8 +315,59 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
         encoding=encoding,
         header=not rows or _is_only_quoted(text) or _is_header(rows),
         quoted=quoted,
+        skip=skip,
+        comment=comment,
         readings=tuple(found),
     )
+
+
+def _delimiter(text: str, default: str) -> str:
+    lines = [re.sub(r'"[^"]*"', "", line) for line in _first_lines(text)]
+    marks = [default, *_DELIMITERS]
+
+    def fits(mark: str) -> tuple[bool, int, int]:
+        counts = [line.count(mark) for line in lines]
+        return len(set(counts)) == 1 and counts[0] > 0, counts[0], -marks.index(mark)
+
+    delimiter: str = max(marks, key=fits)
+    if not lines[0].count(delimiter) and _is_blank_separated(text):
+        return WHITESPACE
+    return delimiter
+
+
+def _without_comments(text: str) -> tuple[str, str | None]:
+    """Text after its first lines that begin with ``#`` or ``%``, and that character if any."""
+    found = re.match(r"[\r\n]*(?:([#%])[^\r\n]*(?:\r\n?|\n))(?:\1[^\r\n]*(?:\r\n?|\n))*", text)
+    return (text[found.end() :], found[1]) if found else (text, None)
+
+
+def _num_titles(text: str, default: str) -> int:
+    """The number of lines before a table: none of them has as many delimiters as all after them.
+
+    The header may have one more or less.
+    """
+    lines = _LINE_END.split(text[:_HEADER_WINDOW_BYTES])[:_MAX_FIRST_ROWS][:-1]
+    bare = [re.sub(r'"[^"]*"', "", line) for line in lines]
+    there = [number for number, line in enumerate(lines) if line.strip()]
+    found = []
+    for mark in (default, *_DELIMITERS):
+        counts = {number: bare[number].count(mark) for number in there}
+        num = counts[there[-1]] if there else 0
+        titles = list(there)
+        while titles and counts[titles[-1]] == num:
+            titles.pop()
+        first = next((number for number in there if number not in titles), 0)
+        enough = num > 0 and len(there) - len(titles) >= _MIN_BODY
+        if not enough or any(counts[number] == num for number in titles):
+            continue
+        if not titles:
+            return 0
+        if counts[titles[-1]] > 0 and abs(counts[titles[-1]] - num) == 1:
+            first = titles.pop()
+        if not titles or any('"' in bare[number] for number in titles):
+            return 0
+        found.append(first)
+    return min(found, default=0)
 
 
 def _first_lines(text: str) -> list[str]:

@@ -132,6 +132,19 @@ def cut_offsets(
     return cuts
 
 
+def without_comments(rows: Rows, comment: str | None) -> Rows:
+    """Rows without those that begin with a character; line breaks stand for them in ``data``."""
+    codes = np.frombuffer(rows.data, np.uint8)
+    if comment is None or not len(rows) or not (said := codes[rows.starts] == ord(comment)).any():
+        return rows
+    data = bytearray(rows.data)
+    for start, stop in zip(rows.starts[said].tolist(), rows.stops[said].tolist(), strict=True):
+        data[start:stop] = b"\n" * (stop - start)
+    return dataclasses.replace(
+        rows, data=bytes(data), starts=rows.starts[~said], stops=rows.stops[~said], problem=""
+    )
+
+
 def _bad_row(
     text: Text, held: bytes, position: int, stop: int, *, open_quote: int | None, max_bytes: int
 ) -> tuple[Rows, bytes, int]:
@@ -295,6 +308,8 @@ class Table:
     """Whether offsets count the file's own bytes, not those of its decoded text."""
     quoted: bool = True
     """Whether cells may be in quotes."""
+    comment: str | None = None
+    """The first character of lines that are not rows."""
 
     def place(self, position: int) -> str:
         """A position in the file, for messages."""

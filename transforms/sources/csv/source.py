@@ -48,10 +48,19 @@ from ..table_files import (
 from ..text_stream import Rows, Text, codec_name, undamaged
 from .cells import CellFeature, CellReader, read_together
 from .dialect import NULL_VALUES, SUFFIXES, Dialect, Header, parsed_rows
-from .rows import WHITESPACE, SmallTable, Table, cut_offsets, find_rows, join_tables
+from .rows import (
+    WHITESPACE,
+    SmallTable,
+    Table,
+    cut_offsets,
+    find_rows,
+    join_tables,
+    without_comments,
+)
 from .types import ColumnTypes, cell_texts, integers, span_of
 
 _DELIMITER = re.compile(r"[\t !#-/:-@\[-`{-~]")
+_COMMENT = re.compile(r"[!#-/:-@\[-`{-~]")
 _DTYPES: tuple[str, ...] = get_args(Dtype)
 
 MAX_SAMPLES = 64
@@ -90,6 +99,8 @@ class Csv:
             columns: all of them; one that a file lacks is a missing value in its rows.
         quote: The quote around cells that contain delimiters or line breaks. None: quotes are
             plain text, as in some ``.tsv`` files, and each line is a row.
+        skip: The number of lines before the header, or before the rows if there is none.
+        comment: The first character of lines that are not rows, such as ``#``.
     """
 
     url: str
@@ -101,6 +112,8 @@ class Csv:
     header: bool = True
     columns: tuple[str, ...] | Literal["union"] = ()
     quote: Literal['"'] | None = '"'
+    skip: int = 0
+    comment: str | None = None
     media = False
     numbered = True
     side_urls: ClassVar[tuple[str, ...]] = ()
@@ -114,6 +127,13 @@ class Csv:
                 f"letter or a digit, or {WHITESPACE!r}"
             )
         codec_name(self.encoding)
+        if self.skip < 0:
+            raise ValueError(f"skip={self.skip}, expected a number of lines, 0 or more")
+        if self.comment is not None and not _COMMENT.fullmatch(self.comment):
+            raise ValueError(
+                f"comment={self.comment!r}, expected one ASCII character other than a quote, a "
+                "letter or a digit"
+            )
         names = () if self.columns == UNION else self.columns
         if len(set(names)) < len(names) or not all(map(str.strip, names)):
             raise ValueError(f"columns={names!r}, expected unique, non-empty names")
@@ -127,8 +147,10 @@ class Csv:
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""
         dialect = self._dialect()
-        settings = {} if dialect.quoted else {"quote": None}
-        return settings | {
+        changed: dict[str, object] = {} if dialect.quoted else {"quote": None}
+        changed |= {"skip": self.skip} if self.skip else {}
+        changed |= {} if self.comment is None else {"comment": self.comment}
+        return changed | {
             "columns": UNION if dialect.union else list(dialect.columns),
             "delimiter": dialect.delimiter,
             "encoding": dialect.encoding,
@@ -298,6 +320,8 @@ class Csv:
             columns=() if isinstance(self.columns, str) else self.columns,
             union=isinstance(self.columns, str),
             quoted=self.quote is not None,
+            skip=self.skip,
+            comment=self.comment,
         )
 
     def _check_features(self, table: Table, features: Features) -> None:
@@ -341,8 +365,8 @@ def _refuse_titles(tables: Sequence[FoundTable], left_out: Collection[str]) -> N
         if header.written and len(inner) >= named:
             raise SchemaError(
                 f"{each.file.path}: its first row names {named} of {len(header.names)} columns: "
-                f"{', '.join(map(repr, filter(None, header.written))) or 'none'}. Is it a title? "
-                "Remove it, or name all columns."
+                f"{', '.join(map(repr, filter(None, header.written))) or 'none'}. If it is a "
+                "title, leave it out with skip=1 in the source; else name all columns."
             )
 
 
@@ -436,9 +460,7 @@ class CsvFiles:
     def say_no_rows(self, found: FoundTable) -> str:
         """Why the rows of a file show no types."""
         path, names = found.file.path, found.header.written
-        delimiter, quoted = found.table.delimiter, found.table.quoted
-        text = self._text(found)
-        first = next(parsed_rows(text, found.start, delimiter, quoted=quoted), None)
+        first = next(parsed_rows(self._text(found), found.start, found.table), None)
         if names and first is not None:
             return (
                 f"{path}: the header names {len(names)} columns, and its first row has "
@@ -645,7 +667,8 @@ def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
 
 
 def _find_rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
-    return find_rows(text, start, text.stop, delimiter=table.delimiter, quoted=table.quoted)
+    found = find_rows(text, start, text.stop, delimiter=table.delimiter, quoted=table.quoted)
+    return (without_comments(rows, table.comment) for rows in found)
 
 
 def _types_in(table: Table, windows: Iterable[Rows]) -> dict[str, Any]:
