@@ -546,6 +546,10 @@ def _suggest(url: str, *, label: str | None = None) -> tuple[Recipe, OpenedSourc
         if _has_split_folders(pictured):
             source = ImageFolder(url, split_folders=True)
             splits = Splits.by_folder()
+    elif (named_otherwise := _find_other_tables(url, listed, opened)) is not None:
+        source = named_otherwise
+        opened = open_source(source.url, ".")
+        listed = opened.list()
     elif 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
         source = TextFiles(url)
     else:
@@ -716,6 +720,76 @@ def _has_split_folders(files: Sequence[SourceFile]) -> bool:
     """Whether all files are below folders named like splits."""
     paths = [file.path for file in files]
     return looks_like_splits(paths) and all(path.count("/") > 1 for path in paths)
+
+
+def _find_other_tables(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Csv | None:
+    """A CSV source of files with other suffixes whose content shows that they are tables.
+
+    In a folder, these are files directly in it.
+
+    Raises:
+        DataError: if there are several, or several files of a suffix without the same header.
+    """
+    files = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
+    groups: dict[str, list[SourceFile]] = {}
+    if opened.single or opened.pattern:
+        groups[url] = files
+    else:
+        for file in files:
+            suffix = os.path.splitext(file.path)[1] or file.path
+            if "/" not in file.path:
+                groups.setdefault(join(url, f"*{suffix}"), []).append(file)
+    tables = [table for place in groups for table in _tables_of(place, url, groups[place], opened)]
+    if len(tables) > 1:
+        lines = [f"    source=ss.{call(table, 'Csv')}" for table in tables]
+        text = f"{opened.shown} holds several tables. Choose one of them:"
+        raise DataError("\n".join([text, *lines]))
+    return tables[0] if tables else None
+
+
+def _tables_of(
+    place: str, root: str, files: Sequence[SourceFile], opened: OpenedSource
+) -> list[Csv]:
+    """The tables that the files of a glob are: one if they have one header, or one for each file.
+
+    None if any of those looked at is not clearly a table.
+    """
+    looked = files[:: 1 + len(files) // _MAX_TABLES]
+    found = [_sniff_table(place, file, opened) for file in looked]
+    tables = [table for table in found if table is not None]
+    if not tables or len(tables) < len(found):
+        return []
+    if place == root or (len(files) > 1 and _have_one_header(tables)):
+        return tables[:1]
+    return [
+        dataclasses.replace(table, url=join(root, file.path))
+        for table, file in zip(tables, looked, strict=True)
+    ]
+
+
+def _have_one_header(tables: Sequence[Csv]) -> bool:
+    """Whether tables of one glob are formatted alike, and their files have the same columns."""
+    source = tables[0]
+    if not source.header or any(table != source for table in tables):
+        return False
+    opened = open_source(source.url, ".")
+    try:
+        source.infer(source.select(opened.list()).files, opened)
+    except SnapshardError:
+        return False
+    return True
+
+
+def _sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None:
+    """A CSV source for a file whose content shows that it is a table."""
+    text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
+    try:
+        head = text.read(0, _SNIFFED_BYTES)
+    except DamagedError:
+        return None
+    if b"\0" in head[:_HEAD_BYTES] or not sniff(head).is_table:
+        return None
+    return _table_source(url, [file], opened)
 
 
 def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:

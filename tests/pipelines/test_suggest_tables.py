@@ -118,3 +118,58 @@ def test_utf_16_without_a_mark(tmp_path: Path) -> None:
     path = str(tmp_path / "t.csv")
     with pytest.raises(DataError, match="looks like UTF-16 without a byte order mark"):
         ss.build(ss.Recipe(name="t", source=ss.Csv(path)), "out")
+
+
+ROWS = "".join(f"{i / 2},{i},{'ab'[i % 2]}\n" for i in range(20))
+
+
+@pytest.mark.parametrize(
+    ("files", "source"),
+    [
+        ({"iris.data": ROWS, "iris.names": "Title: flowers,\nof 1936\n" * 9}, "iris.data"),
+        ({"t.tab": "x\ty\n" + ROWS.replace(",", "\t")}, "t.tab"),
+        ({"sms": "".join(f"ham\tYes, {'no' * i}\n" for i in range(20))}, "sms"),
+        (
+            {
+                "a.txt": f"x;y;z\n{ROWS}".replace(",", ";"),
+                "b.txt": f"x;y;z\n{ROWS}".replace(",", ";"),
+            },
+            "*.txt",
+        ),
+        ({"points.xyz": ROWS.replace(",", "  ")}, "points.xyz"),
+    ],
+)
+def test_tables_by_their_content(files: dict[str, str], source: str) -> None:
+    for name, text in files.items():
+        Path("data", name).parent.mkdir(exist_ok=True)
+        Path("data", name).write_text(text)
+    found = suggest_recipe("data").source
+    assert isinstance(found, ss.Csv)
+    assert found.url == f"data/{source}"
+    if len(files) == 1:
+        alone = suggest_recipe(found.url).source
+        assert alone == found
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"iris.data": ROWS, "other.data": ROWS},  # without a header
+        {"adult.data": ROWS, "adult.test": ROWS},
+        {"a.txt": f"x,y,z\n{ROWS}", "b.txt": f"x,y,other\n{ROWS}"},
+    ],
+)
+def test_of_several_tables_a_person_chooses(files: dict[str, str]) -> None:
+    Path("data").mkdir()
+    for name, text in files.items():
+        Path("data", name).write_text(text)
+    with pytest.raises(DataError, match="holds several tables") as refusal:
+        suggest_recipe("data")
+    lines = [line.strip() for line in str(refusal.value).splitlines()[1:]]
+    assert [line.startswith('source=ss.Csv("data/') for line in lines] == [True, True]
+
+
+@pytest.mark.parametrize("line", ["A sentence, and 1 more\n", "one word\n", "1 2 3\n1 2\n"])
+def test_texts_are_no_tables(line: str) -> None:
+    Path("t.txt").write_text("A first line.\n" + 20 * line)
+    assert suggest_recipe("t.txt").source == ss.TextFiles("t.txt")

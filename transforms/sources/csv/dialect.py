@@ -34,6 +34,7 @@ _LINE_BREAK = re.compile(rb"\r\n?|\n")
 _MAX_SKIPPED_BYTES = 1 << 20
 _MIN_BODY = 4
 """So many lines with the same number of cells show that lines before them are titles."""
+_MANY_ROWS = 10
 _YEARS = range(1800, 2200)
 
 
@@ -279,6 +280,8 @@ class Sniffed:
     quoted: bool = True
     skip: int = 0
     comment: str | None = None
+    is_table: bool = False
+    """Whether the text shows by itself that it is a table, whatever the file's name."""
     readings: tuple[Reading, ...] = ()
     """The encodings that the text may have, the most plausible first."""
 
@@ -317,17 +320,30 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
         quoted=quoted,
         skip=skip,
         comment=comment,
+        is_table=_is_table(rows, delimiter),
         readings=tuple(found),
     )
+
+
+def _is_table(rows: Sequence[Sequence[str]], delimiter: str) -> bool:
+    """Whether rows have as many cells, and numbers in a column or a delimiter that texts lack."""
+    widths = {*map(len, rows[1:])}
+    if len(rows) < _MIN_BODY or len(widths) != 1 or widths == {1}:
+        return False
+    if abs(len(rows[0]) - widths.pop()) > 1:
+        return False
+    with_numbers = any(map(_is_numeric, zip(*rows[1:], strict=True)))
+    return with_numbers or (delimiter in ("\t", "|", ";") and len(rows) >= _MANY_ROWS)
 
 
 def _delimiter(text: str, default: str) -> str:
     lines = [re.sub(r'"[^"]*"', "", line) for line in _first_lines(text)]
     marks = [default, *_DELIMITERS]
 
-    def fits(mark: str) -> tuple[bool, int, int]:
+    def fits(mark: str) -> tuple[bool, int, bool, int]:
         counts = [line.count(mark) for line in lines]
-        return len(set(counts)) == 1 and counts[0] > 0, counts[0], -marks.index(mark)
+        alike = len(set(counts)) == 1 and counts[0] > 0
+        return alike, counts[0], alike and mark == "\t", -marks.index(mark)
 
     delimiter: str = max(marks, key=fits)
     if not lines[0].count(delimiter) and _is_blank_separated(text):
