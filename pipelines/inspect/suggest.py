@@ -811,6 +811,7 @@ def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) 
         quote='"' if found.quoted else None,
         skip=found.skip,
         comment=found.comment,
+        decimal=found.decimal,
     )
     if len(found.readings) > 1:
         raise DataError(_say_unknown_encoding(first.path, source, found.readings))

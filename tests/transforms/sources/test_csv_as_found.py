@@ -331,3 +331,16 @@ def test_comments_are_no_rows() -> None:
 def test_settings_of_lines_that_cannot_be_meant(settings: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match=next(iter(settings))):
         Csv("a.csv", **settings)
+
+
+def test_decimal_commas() -> None:
+    data = b"x;n;s\n1,5;1;a,b\n-0,25;2;c\n16777217;3;d\n1.5;4;e\n"
+    source = Csv("a.csv", delimiter=";", decimal=",")
+    good = data.replace(b"1.5;4;e\n", b"")
+    assert infer({"a.csv": good}, source) == {"x": "float64", "n": "int64", "s": "string"}
+    found = read(source, data, x="float32", s="string")
+    assert found.columns["x"].to_pylist() == [1.5, -0.25]
+    assert [reject.reason for reject in found.rejects] == ["inexact integer", "wrong type"]
+    assert source.settings() == Csv("b", delimiter=";").settings() | {"decimal": ","}
+    with pytest.raises(RecipeError, match="is the delimiter, too"):
+        Csv("a.csv", delimiter=",", decimal=",")

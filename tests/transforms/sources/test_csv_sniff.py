@@ -146,3 +146,21 @@ def test_titles_and_comments(head: bytes, skip: int, comment: str | None) -> Non
     if skip or comment == "%":
         assert found.header
         assert found.delimiter == ","
+
+
+@pytest.mark.parametrize(
+    ("cells", "decimal"),
+    [
+        (["1,5", "2", "-3,25", "4"], ","),
+        (["0,123", "0,456", "0,789", "1,000"], ","),
+        (["1,234", "2,345", "3,456", "4,567"], "."),  # thousands, maybe
+        (["1,5", "2,5", "a,5", "3,5"], "."),
+        (["1.234,5", "2", "3", "4"], "."),
+        (["1,5", "2"], "."),
+        (["1.5", "2.5", "3.5", "4.5"], "."),
+    ],
+)
+def test_decimal_commas(cells: list[str], decimal: str) -> None:
+    text = "x;y\n" + "".join(f"{cell};1\n" for cell in cells)
+    assert sniff(text.encode()).decimal == decimal
+    assert sniff((text + "1,5;2.5\n").encode()).decimal == "."

@@ -402,7 +402,9 @@ class CellReader:
         self, rows: Rows, column: _Column, *, codes: Offsets, texts: pa.Array
     ) -> Offsets:
         """The codes of the texts of a column that cannot be parsed."""
-        hopeless = unfit_texts(texts, column.arrow_type)
+        is_float = pa.types.is_floating(column.arrow_type)
+        plain = self._table.with_points(texts) if is_float else texts
+        hopeless = unfit_texts(plain, column.arrow_type)
         if column.arrow_type == pa.large_string():
             return np.flatnonzero(hopeless)
         # The parser decides about the rest.

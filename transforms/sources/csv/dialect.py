@@ -10,6 +10,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from ....schemas.errors import SchemaError
 from ....schemas.recipe import OpenSource
@@ -35,6 +36,9 @@ _MAX_SKIPPED_BYTES = 1 << 20
 _MIN_BODY = 4
 """So many lines with the same number of cells show that lines before them are titles."""
 _MANY_ROWS = 10
+_COMMA_NUMBER = re.compile(r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*")
+_CLEAR_COMMA = re.compile(r"\s*[-+]?(\d+,(\d{1,2}|\d{4,})|(0|\d{4,}),\d+)([eE][-+]?\d+)?\s*")
+_POINT_NUMBER = re.compile(r"\s*[-+]?\d+\.\d+\s*")
 _YEARS = range(1800, 2200)
 
 
@@ -79,6 +83,8 @@ class Dialect:
     """The number of lines before the header."""
     comment: str | None = None
     """The first character of lines that are not rows."""
+    decimal: str = "."
+    """The mark before the fraction of a number."""
 
     def delimiter_of(self, path: str) -> str:
         """The delimiter of a file."""
@@ -95,6 +101,7 @@ class Dialect:
             plain=plain,
             quoted=self.quoted,
             comment=self.comment,
+            decimal=self.decimal,
         )
 
     def open(self, opened: OpenSource, path: str, num_bytes: int) -> Text:
@@ -280,6 +287,7 @@ class Sniffed:
     quoted: bool = True
     skip: int = 0
     comment: str | None = None
+    decimal: Literal[".", ","] = "."
     is_table: bool = False
     """Whether the text shows by itself that it is a table, whatever the file's name."""
     readings: tuple[Reading, ...] = ()
@@ -320,9 +328,24 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
         quoted=quoted,
         skip=skip,
         comment=comment,
+        decimal="," if delimiter != "," and _has_decimal_commas(rows) else ".",
         is_table=_is_table(rows, delimiter),
         readings=tuple(found),
     )
+
+
+def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a column has nothing but numbers, some with a comma that cannot mean thousands.
+
+    No cell is a number with a point.
+    """
+    columns = [[cell for cell in column if cell.strip()] for column in zip(*rows[1:], strict=False)]
+    return any(
+        len(cells) >= _MIN_BODY
+        and all(map(_COMMA_NUMBER.fullmatch, cells))
+        and any(map(_CLEAR_COMMA.fullmatch, cells))
+        for cells in columns
+    ) and not any(_POINT_NUMBER.fullmatch(cell) for cells in columns for cell in cells)
 
 
 def _is_table(rows: Sequence[Sequence[str]], delimiter: str) -> bool:

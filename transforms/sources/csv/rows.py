@@ -310,6 +310,8 @@ class Table:
     """Whether cells may be in quotes."""
     comment: str | None = None
     """The first character of lines that are not rows."""
+    decimal: str = "."
+    """The mark before the fraction of a number."""
 
     def place(self, position: int) -> str:
         """A position in the file, for messages."""
@@ -364,6 +366,7 @@ class Table:
                 null_values=list(self.null_values),
                 strings_can_be_null=True,
                 true_values=[*TRUE_VALUES, *(["1"] if zero_one else [])],
+                decimal_point=self.decimal,
                 false_values=[*FALSE_VALUES, *(["0"] if zero_one else [])],
             ),
         )
@@ -408,6 +411,14 @@ class Table:
         """
         table = self.parse(rows, types={column: pa.large_binary()}, columns=[column])
         return table.column(0).combine_chunks()
+
+    def with_points(self, texts: pa.Array) -> pa.Array:
+        """Cells, large_binary[n], with a point for the decimal mark, and the mark for a point."""
+        if self.decimal == ".":
+            return texts
+        swap = bytes.maketrans(f"{self.decimal}.".encode(), f".{self.decimal}".encode())
+        cells = [None if text is None else text.translate(swap) for text in texts.to_pylist()]
+        return pa.array(cells, texts.type)
 
     def written_integers(
         self, rows: Rows, kept: Offsets, column: int, *, values: pa.Array, smallest: int

@@ -101,6 +101,7 @@ class Csv:
             plain text, as in some ``.tsv`` files, and each line is a row.
         skip: The number of lines before the header, or before the rows if there is none.
         comment: The first character of lines that are not rows, such as ``#``.
+        decimal: The mark before the fraction of numbers: ``,`` reads ``1,5`` as 1.5.
     """
 
     url: str
@@ -114,6 +115,7 @@ class Csv:
     quote: Literal['"'] | None = '"'
     skip: int = 0
     comment: str | None = None
+    decimal: Literal[".", ","] = "."
     media = False
     numbered = True
     side_urls: ClassVar[tuple[str, ...]] = ()
@@ -134,6 +136,8 @@ class Csv:
                 f"comment={self.comment!r}, expected one ASCII character other than a quote, a "
                 "letter or a digit"
             )
+        if self.decimal == self.delimiter:
+            raise ValueError(f"decimal={self.decimal!r} is the delimiter, too")
         names = () if self.columns == UNION else self.columns
         if len(set(names)) < len(names) or not all(map(str.strip, names)):
             raise ValueError(f"columns={names!r}, expected unique, non-empty names")
@@ -150,6 +154,7 @@ class Csv:
         changed: dict[str, object] = {} if dialect.quoted else {"quote": None}
         changed |= {"skip": self.skip} if self.skip else {}
         changed |= {} if self.comment is None else {"comment": self.comment}
+        changed |= {} if self.decimal == "." else {"decimal": self.decimal}
         return changed | {
             "columns": UNION if dialect.union else list(dialect.columns),
             "delimiter": dialect.delimiter,
@@ -322,6 +327,7 @@ class Csv:
             quoted=self.quote is not None,
             skip=self.skip,
             comment=self.comment,
+            decimal=self.decimal,
         )
 
     def _check_features(self, table: Table, features: Features) -> None:
