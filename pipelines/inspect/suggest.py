@@ -171,7 +171,13 @@ def describe_suggestion(url: str, *, label: str | None = None, folder: str = "."
     recipe = _changed(recipe, prepare=(*recipe.prepare, *stacks))
     if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
         recipe = _with_splits_that_fill(recipe)
-    return recipe_text(_seen_from(recipe, folder), features, resolved.structs, hints=hints)
+    return recipe_text(
+        _seen_from(recipe, folder),
+        features,
+        resolved.structs,
+        hints=hints,
+        remarks=inferred.remarks,
+    )
 
 
 def write_suggestion(
@@ -399,12 +405,13 @@ def recipe_text(
     structs: Sequence[str] = (),
     *,
     hints: Mapping[str, Hint] = MappingProxyType({}),
+    remarks: Sequence[str] = (),
 ) -> str:
     """The text of a recipe file that defines an equal recipe of built-in parts.
 
     ``features`` are declared, so the next build enforces them; the fields of ``structs`` are
-    nested in these. ``hints`` become comments above features. Credentials in the source's URL are
-    left out.
+    nested in these. ``hints`` become comments above features, ``remarks`` above the source.
+    Credentials in the source's URL are left out.
     """
     # The repr of a built-in step is the code that makes it.
     steps = [repr(step) for step in recipe.prepare]
@@ -431,6 +438,8 @@ def recipe_text(
         lines.insert(1, '# Add label="COLUMN" to name the column to predict.')
     if getattr(recipe.source, "encoding", "utf-8") not in ("utf-8", "utf-16-le", "utf-16-be"):
         lines.insert(1, _GUESSED)
+    said = (textwrap.wrap(remark, _COMMENT_WIDTH) for remark in remarks)
+    lines[1:1] = [f"# {line}" for remark in said for line in remark]
     if recipe.splits == _ONE_SPLIT:
         lines.insert(-1, _FEW)
     if bare != source:

@@ -14,6 +14,7 @@ import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError
+from snapshard.schemas.progress import Silent
 
 TABLE = pa.table({"n": [1, 2], "s": ["a", None], "at": [{"x": [1.5]}, {"x": []}]})
 LINES = b'{"n": 1, "at": {"x": [1.5]}}\n{"n": null}\n'
@@ -173,3 +174,25 @@ def test_of_several_tables_a_person_chooses(files: dict[str, str]) -> None:
 def test_texts_are_no_tables(line: str) -> None:
     Path("t.txt").write_text("A first line.\n" + 20 * line)
     assert suggest_recipe("t.txt").source == ss.TextFiles("t.txt")
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    warnings: list[str] = []
+
+    class Recorded(Silent):
+        def warn(self, message: str) -> None:
+            warnings.append(message)
+
+    rows = "".join(f"{i},{i / 2},{'ab'[i % 2]}\n" for i in range(60))
+    Path("t.csv").write_text(f",x,label\n{rows}")
+    recipe = suggest_recipe(str(tmp_path / "t.csv"))
+    for _ in range(2):  # also from the cache
+        ss.build(recipe, "out", progress=Recorded())
+    said = "t.csv, column 1: a column without a name is left out: it counts the rows."
+    assert [warning.startswith(said) for warning in warnings] == [True, True]
+    text = describe_suggestion("t.csv")
+    assert "# t.csv, column 1: a column without a name is left out: it counts the\n" in text
+    Path("recipe.py").write_text(text)
+    warnings.clear()
+    ss.build(load_recipe_file("recipe.py"), "out", progress=Recorded())
+    assert not warnings  # the recipe declares the columns
