@@ -60,6 +60,10 @@ torture: $(VENV)/.dev ## Kills builds at random moments, builds large inputs, co
 		tests/transforms/sources/test_oracles.py tests/transforms/prepare/test_image_oracle.py \
 		tests/integration/test_build_oracles.py
 
+.PHONY: real-tables
+real-tables: $(VENV)/.dev ## Reads the 989 CSV files of two packages, and compares each cell (28 MB)
+	$(PY) -m tests.integration.real_tables out/real-tables --build 20
+
 .PHONY: engines
 engines: $(VENV)/.dev ## Installs the engines and stores that the tests use, as far as possible here
 	@$(PY) tests/integration/engines/installed.py

@@ -184,6 +184,14 @@ class HasRows(Protocol):
 
 
 @runtime_checkable
+class Remarks(Protocol):
+    """A source that reads some of its data in a way that users should know of."""
+
+    def remarks(self, files: Sequence[SourceFile], opened: OpenSource) -> Sequence[str]:
+        """One line for each such finding, after ``infer`` has returned."""
+
+
+@runtime_checkable
 class CutsApart(Protocol):
     """A source whose file ranges are independent: no record depends on another range.
 

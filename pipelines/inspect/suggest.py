@@ -80,6 +80,8 @@ from .unread_formats import check_formats
 _SQLITE = b"SQLite format 3\0"
 _SNIFFED_BYTES = 1 << 20
 _NUM_PROBED = 64
+_HEAD_BYTES = 1 << 16
+_MAX_TABLES = 20
 _MANY_COLUMNS = 50
 """From so many numbered columns of one dtype, ``init`` suggests to stack them."""
 _FALLBACK_RATE = 16_000
@@ -108,6 +110,7 @@ _COMMENT_WIDTH = 69
 """Comments between features then have 79 columns."""
 _INDENT = " " * 4
 _NO_CREDENTIALS = "# Credentials are left out of the URL: set them in the environment."
+_GUESSED = "# The text is not UTF-8; its encoding is a guess. Look at words beyond ASCII."
 _FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them would be empty."
 _HEAD = '"""Build it: snapshard build FILE --out DIR. Paths are relative to this file."""\n\n'
 _IMPORT = "import snapshard as ss\n\n"
@@ -190,7 +193,8 @@ def describe_suggestion(
     if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
         recipe = _with_splits_that_fill(recipe)
     seen = _seen_from(recipe, folder)
-    return recipe_text(seen, features, resolved.structs, hints=hints, notes=notes)
+    said = (*notes, *inferred.remarks)
+    return recipe_text(seen, features, resolved.structs, hints=hints, notes=said)
 
 
 def write_suggestion(
@@ -489,6 +493,8 @@ def recipe_text(
     ]
     if _may_have_label(recipe):
         lines.insert(1, '# Add label="COLUMN" to name the column to predict.')
+    if getattr(recipe.source, "encoding", "utf-8") not in ("utf-8", "utf-16-le", "utf-16-be"):
+        lines.insert(1, _GUESSED)
     if recipe.splits == _ONE_SPLIT:
         lines.insert(-1, _FEW)
     if bare != source:
@@ -638,6 +644,8 @@ def _recognize(
         return _read_typed(typed.source, listed, opened)
     if tables:
         return _arranged(_table_source(url, tables, opened), listed, opened)
+    if (named_otherwise := _find_other_tables(url, listed, opened)) is not None:
+        return Reading(named_otherwise)
     if 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
         return _read_texts(url, listed, opened)
     raise DataError(_say_unknown(opened, listed))
@@ -788,6 +796,74 @@ def _is_tiny(feature: ClassLabel, files: Sequence[SourceFile], *, media: bool) -
     return feature.optional or too_few
 
 
+def _find_other_tables(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Csv | None:
+    """A CSV source of files with other suffixes whose content shows that they are tables.
+
+    In a folder, these are files directly in it.
+
+    Raises:
+        UnclearError: if there are several, or several files of a suffix without the same header.
+    """
+    files = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
+    groups: dict[str, list[SourceFile]] = {}
+    if opened.single or opened.pattern:
+        groups[url] = files
+    else:
+        for file in files:
+            suffix = os.path.splitext(file.path)[1] or file.path
+            if "/" not in file.path:
+                groups.setdefault(join(url, f"*{suffix}"), []).append(file)
+    tables = [table for place in groups for table in _tables_of(place, url, groups[place], opened)]
+    if len(tables) > 1:
+        raise UnclearError(f"{opened.shown} holds several tables.", list(map(Reading, tables)))
+    return tables[0] if tables else None
+
+
+def _tables_of(
+    place: str, root: str, files: Sequence[SourceFile], opened: OpenedSource
+) -> list[Csv]:
+    """The tables that the files of a glob are: one if they have one header, or one for each file.
+
+    None if any of those looked at is not clearly a table.
+    """
+    looked = files[:: 1 + len(files) // _MAX_TABLES]
+    found = [_sniff_table(place, file, opened) for file in looked]
+    tables = [table for table in found if table is not None]
+    if not tables or len(tables) < len(found):
+        return []
+    if place == root or (len(files) > 1 and _have_one_header(tables)):
+        return tables[:1]
+    return [
+        dataclasses.replace(table, url=join(root, file.path))
+        for table, file in zip(tables, looked, strict=True)
+    ]
+
+
+def _have_one_header(tables: Sequence[Csv]) -> bool:
+    """Whether tables of one glob are formatted alike, and their files have the same columns."""
+    source = tables[0]
+    if not source.header or any(table != source for table in tables):
+        return False
+    opened = open_source(source.url, ".")
+    try:
+        source.infer(source.select(opened.list()).files, opened)
+    except SnapshardError:
+        return False
+    return True
+
+
+def _sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None:
+    """A CSV source for a file whose content shows that it is a table."""
+    text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
+    try:
+        head = text.read(0, _SNIFFED_BYTES)
+    except DamagedError:
+        return None
+    if b"\0" in head[:_HEAD_BYTES] or not sniff(head).is_table:
+        return None
+    return _table_source(url, [file], opened)
+
+
 def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
     """A CSV source with the first file's delimiter and encoding, with or without a header."""
     first = next((file for file in tables if not file.problem and file.num_bytes), None)
@@ -799,12 +875,28 @@ def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) 
         found = sniff(text.read(0, _SNIFFED_BYTES), default=default)
     except DamagedError:
         return Csv(url)
-    return Csv(
+    source = Csv(
         url,
         delimiter=None if found.delimiter == default else found.delimiter,
         encoding=found.encoding,
         header=found.header,
+        quote='"' if found.quoted else None,
+        skip=found.skip,
+        comment=found.comment,
+        decimal=found.decimal,
     )
+    if len(found.readings) > 1:
+        raise UnclearError(
+            f"{first.path} is not UTF-8, and its encoding is not clear.",
+            [
+                Reading(
+                    dataclasses.replace(source, encoding=reading.encoding),
+                    against=(f"with {reading.sample!r} in it:",),
+                )
+                for reading in found.readings
+            ],
+        )
+    return source
 
 
 def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:

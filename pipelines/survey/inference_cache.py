@@ -22,7 +22,7 @@ from ...schemas.features import (
     wire_columns,
 )
 from ...schemas.fingerprint import digest, library_versions
-from ...schemas.recipe import OpenSource, Source
+from ...schemas.recipe import OpenSource, Remarks, Source
 from ...transforms import storage
 from ...transforms.sources.bundles import remembered
 from ...transforms.sources.combined import join_features, parts_of, without_prefix
@@ -98,6 +98,8 @@ class Inferred(NamedTuple):
     """The structs whose fields they are."""
     missing: Mapping[str, tuple[str, ...]] = {}
     """The features that each of several sources lacks, by the source's name."""
+    remarks: tuple[str, ...] = ()
+    """How the sources read what is not as usual."""
 
 
 def infer_features(source: Source, files: Sequence[SourceFile], opened: OpenedSource) -> Inferred:
@@ -120,7 +122,8 @@ def infer_features(source: Source, files: Sequence[SourceFile], opened: OpenedSo
             f"Sources: {both[0]!r} is a struct in one source, and a value in another. Give it "
             "another name in one of them."
         )
-    return Inferred(joined.features, tuple(structs), joined.missing)
+    remarks = tuple(line for inferred in by_source.values() for line in inferred.remarks)
+    return Inferred(joined.features, tuple(structs), joined.missing, remarks)
 
 
 def _infer_part(source: Source, files: Sequence[SourceFile], opened: OpenedSource) -> Inferred:
@@ -129,6 +132,7 @@ def _infer_part(source: Source, files: Sequence[SourceFile], opened: OpenedSourc
         waited_for = f"the inspection of the contents of {storage.redact(source.url)}"
         with expected_to_advance(waited_for):
             inferred = source.infer(files, opened)
+            remarks = source.remarks(files, opened) if isinstance(source, Remarks) else ()
         try:
             features, structs = flatten(inferred)
             wire_columns(features)
@@ -136,11 +140,12 @@ def _infer_part(source: Source, files: Sequence[SourceFile], opened: OpenedSourc
             where = f"{type(source).__name__}, {storage.redact(source.url)}"
             raise SchemaError(f"{where}: {error}") from None
         flat = {"features": features_to_json(features), "structs": list(structs)}
-        return flat | {"names": list(features)}
+        return flat | {"names": list(features), "remarks": list(remarks)}
 
     stored = remembered(opened, _content(source, files, opened), "features", infer)
     features = features_from_json(stored["features"])
-    return Inferred({name: features[name] for name in stored["names"]}, tuple(stored["structs"]))
+    named = {name: features[name] for name in stored["names"]}
+    return Inferred(named, tuple(stored["structs"]), remarks=tuple(stored["remarks"]))
 
 
 def _content(source: Source, files: Sequence[SourceFile], opened: OpenSource) -> str:

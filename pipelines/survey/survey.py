@@ -145,6 +145,8 @@ def take_survey(
         described = _described_source(recipe, code)
         findings = _findings(workspace, described, dependencies)
         inventory, inferred = _infer(recipe.files, inventory, opened, findings=findings)
+        for remark in inferred.remarks if recipe.features is None else ():
+            progress.warn(remark)
     else:
         recipe = (
             _extract(recipe, workspace, progress=progress)

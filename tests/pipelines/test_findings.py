@@ -86,9 +86,9 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_errors_are_not_kept(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("z,z\n1,-\n")
+    (tmp_path / "a.csv").write_text("z,y\n1\n")
     for _ in range(2):
-        with pytest.raises(SchemaError, match="'z' more than once"):
+        with pytest.raises(SchemaError, match="No row has as many"):
             _features(tmp_path, ss.Csv("a.csv"))
 
 

@@ -15,6 +15,7 @@ import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError
+from snapshard.schemas.progress import Silent
 
 TABLE = pa.table({"n": [1, 2], "s": ["a", None], "at": [{"x": [1.5]}, {"x": []}]})
 LINES = b'{"n": 1, "at": {"x": [1.5]}}\n{"n": null}\n'
@@ -133,3 +134,109 @@ def test_json_without_objects_is_no_table() -> None:
     Path("d/config.json").write_text("[1, 2]")
     with pytest.raises(DataError, match="neither tables"):
         suggest_recipe("d")
+
+
+def test_an_encoding_that_is_not_clear_is_for_a_person_to_choose() -> None:
+    text = "имя,n\nАнна,1\nБорис,2\n"  # noqa: RUF001
+    Path("t.csv").write_text(text, encoding="cp1251")
+    with pytest.raises(DataError, match="its encoding is not clear") as refusal:
+        suggest_recipe("t.csv")
+    lines = [line.strip() for line in str(refusal.value).splitlines()]
+    (line,) = [line for line in lines if line.startswith("source=") and "cp1251" in line]
+    assert lines[lines.index(line) - 1] == "with 'имя,n' in it:"
+    recipe = f"ss.Recipe(name='t', {line}, splits=ss.Splits(train=1.0))"
+    Path("recipe.py").write_text(f"import snapshard as ss\nrecipe = {recipe}", encoding="utf-8")
+    snapshot = ss.build(load_recipe_file("recipe.py"), "out")
+    assert "имя" in snapshot.reader().FEATURES
+
+
+def test_a_guessed_encoding_is_called_a_guess() -> None:
+    Path("t.csv").write_text("name,n\nJosé,1\nNoël,2\n" * 9, encoding="cp1252")
+    text = describe_suggestion("t.csv")
+    assert "# The text is not UTF-8; its encoding is a guess." in text
+    assert "encoding='cp1252'" in text.replace('"', "'")
+
+
+def test_utf_16_without_a_mark(tmp_path: Path) -> None:
+    Path("t.csv").write_text("name,n\nAnn,1\n", encoding="utf-16-le")
+    assert suggest_recipe("t.csv").source == ss.Csv("t.csv", encoding="utf-16-le")
+    path = str(tmp_path / "t.csv")
+    with pytest.raises(DataError, match="looks like UTF-16 without a byte order mark"):
+        ss.build(ss.Recipe(name="t", source=ss.Csv(path)), "out")
+
+
+ROWS = "".join(f"{i / 2},{i},{'ab'[i % 2]}\n" for i in range(20))
+
+
+@pytest.mark.parametrize(
+    ("files", "source"),
+    [
+        ({"iris.data": ROWS, "iris.names": "Title: flowers,\nof 1936\n" * 9}, "iris.data"),
+        ({"t.tab": "x\ty\n" + ROWS.replace(",", "\t")}, "t.tab"),
+        ({"sms": "".join(f"ham\tYes, {'no' * i}\n" for i in range(20))}, "sms"),
+        (
+            {
+                "a.txt": f"x;y;z\n{ROWS}".replace(",", ";"),
+                "b.txt": f"x;y;z\n{ROWS}".replace(",", ";"),
+            },
+            "*.txt",
+        ),
+        ({"points.xyz": ROWS.replace(",", "  ")}, "points.xyz"),
+    ],
+)
+def test_tables_by_their_content(files: dict[str, str], source: str) -> None:
+    for name, text in files.items():
+        Path("data", name).parent.mkdir(exist_ok=True)
+        Path("data", name).write_text(text)
+    found = suggest_recipe("data").source
+    assert isinstance(found, ss.Csv)
+    assert found.url == f"data/{source}"
+    if len(files) == 1:
+        alone = suggest_recipe(found.url).source
+        assert alone == found
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"iris.data": ROWS, "other.data": ROWS},  # without a header
+        {"adult.data": ROWS, "adult.test": ROWS},
+        {"a.txt": f"x,y,z\n{ROWS}", "b.txt": f"x,y,other\n{ROWS}"},
+    ],
+)
+def test_of_several_tables_a_person_chooses(files: dict[str, str]) -> None:
+    Path("data").mkdir()
+    for name, text in files.items():
+        Path("data", name).write_text(text)
+    with pytest.raises(DataError, match="holds several tables") as refusal:
+        suggest_recipe("data")
+    lines = [line.strip() for line in str(refusal.value).splitlines()[1:]]
+    assert [line.startswith('source=ss.Csv("data/') for line in lines] == [True, True]
+
+
+@pytest.mark.parametrize("line", ["A sentence, and 1 more\n", "one word\n", "1 2 3\n1 2\n"])
+def test_texts_are_no_tables(line: str) -> None:
+    Path("t.txt").write_text("A first line.\n" + 20 * line)
+    assert suggest_recipe("t.txt").source == ss.TextFiles("t.txt")
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    warnings: list[str] = []
+
+    class Recorded(Silent):
+        def warn(self, message: str) -> None:
+            warnings.append(message)
+
+    rows = "".join(f"{i},{i / 2},{'ab'[i % 2]}\n" for i in range(60))
+    Path("t.csv").write_text(f",x,label\n{rows}")
+    recipe = suggest_recipe(str(tmp_path / "t.csv"))
+    for _ in range(2):  # also from the cache
+        ss.build(recipe, "out", progress=Recorded())
+    said = "t.csv, column 1: a column without a name is left out: it counts the rows."
+    assert [warning.startswith(said) for warning in warnings] == [True, True]
+    text = describe_suggestion("t.csv")
+    assert "# t.csv, column 1: a column without a name is left out: it counts the\n" in text
+    Path("recipe.py").write_text(text)
+    warnings.clear()
+    ss.build(load_recipe_file("recipe.py"), "out", progress=Recorded())
+    assert not warnings  # the recipe declares the columns

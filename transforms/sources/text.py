@@ -23,6 +23,7 @@ from ..rejects import reject_at, with_bytes
 from ..runs.files import wire_schema
 from ..storage.decompress import SUFFIXES as COMPRESSED
 from ..storage.decompress import DamagedError
+from .encodings import not_marked, unmarked_utf16
 from .table_files import read_ranges, select_files
 from .text_stream import Text as TextStream
 from .text_stream import codec_name, open_text
@@ -40,6 +41,7 @@ _ENDS = {
     "paragraph": re.compile(rb"\n[ \t\r]*\n"),
 }
 _SEARCH_BYTES = 64 << 10
+_HEAD_BYTES = 4 << 10
 _BLANK = b" \t\r\n"
 
 
@@ -113,8 +115,16 @@ class TextFiles:
         return 0
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The feature of the text."""
-        del files, opened
+        """The feature of the text.
+
+        Raises:
+            SchemaError: if the first file is UTF-16 and does not say so.
+        """
+        first = next((file for file in files if not file.problem and file.num_bytes), None)
+        if first is not None and codec_name(self.encoding) == "utf-8":
+            head = opened.read(first.path, 0, min(first.num_bytes, _HEAD_BYTES))
+            if wide := unmarked_utf16(head):
+                raise SchemaError(not_marked(first.path, wide))
         return {self.name: Text()}
 
     def read(

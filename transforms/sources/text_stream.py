@@ -114,6 +114,11 @@ def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -
     return _Stream(read, compression, encoding, opened.limits)
 
 
+def held_text(data: bytes) -> Text:
+    """Text that is in memory, as UTF-8."""
+    return _Plain(lambda start, stop: data[start:stop], len(data))
+
+
 def text_start(text: Text) -> int:
     """Where a text begins: after a UTF-8 byte order mark, if there is one."""
     mark = codecs.BOM_UTF8

@@ -14,6 +14,14 @@ from snapshard.transforms.sources.csv.dialect import sniff
         (b"a\tb,c\td", "\t"),
         (b"only\n1,2,3\n", ","),
         (b"", ","),
+        (b"1.5 2\n3 4\n", "whitespace"),
+        (b"x   y z\n 1  2 3\n10 20 3\n", "whitespace"),
+        (b'"x" "n"\n"a b" 1\n"c" 2\n', "whitespace"),
+        (b'"x" "n"\n"1" "a b" 1\n"2" "c" 2\n', "whitespace"),
+        (b"full name\nItem 1\nItem 2\n", ","),
+        (b"text\na 1\nb 2\n", ","),
+        (b"a text of words\nand as many again\n", ","),
+        (b"1 2\n3 4 5\n", ","),
     ],
 )
 def test_delimiter(head: bytes, delimiter: str) -> None:
@@ -30,11 +38,40 @@ def test_a_single_column_has_the_default_delimiter() -> None:
         ("é,b\n".encode(), "utf-8"),
         ("a\né".encode()[:-1], "utf-8"),  # cut in the middle of a character
         ("é,€\n".encode("cp1252"), "cp1252"),
-        (b"\xe9\x81\n", "latin-1"),
+        (
+            "Jos\u00e9,M\u00e1laga\nK\u00f6ln,5 \u20ac \u2013 \u201cx\u201d\n".encode("cp1252"),
+            "cp1252",
+        ),
+        ("l\u2019\u00e9t\u00e9,20 \u00b0C\n".encode("cp1252"), "cp1252"),
+        ("a,\u00e9\n".encode("utf-16-le"), "utf-16-le"),
+        ("a,\u00e9\n".encode("utf-16-be"), "utf-16-be"),
     ],
 )
 def test_encoding(head: bytes, encoding: str) -> None:
-    assert sniff(head).encoding == encoding
+    sniffed = sniff(head)
+    assert sniffed.encoding == encoding
+    assert len(sniffed.readings) == 1
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        (
+            "cp1251",
+            "\u0438\u043c\u044f,\u0433\u043e\u0440\u043e\u0434\n\u0410\u043d\u043d\u0430,\u041c\u043e\u0441\u043a\u0432\u0430\n",
+        ),
+        ("cp932", "\u540d\u524d,\u90fd\u5e02\n\u592a\u90ce,\u6771\u4eac\n"),
+        ("gb18030", "\u59d3\u540d,\u57ce\u5e02\n\u5f20\u4f1f,\u5317\u4eac\n"),
+        ("euc_kr", "\uc774\ub984,\ub3c4\uc2dc\n\ucca0\uc218,\uc11c\uc6b8\n"),
+        ("cp1250", "imi\u0119,miasto\n\u0141ukasz,\u0141\xf3d\u017a\nPawe\u0142,Krak\xf3w\n"),
+        ("cp1254", "isim,\u015fehir\nAy\u015fe,\u0130stanbul\nI\u015f\u0131k,Eski\u015fehir\n"),
+        ("cp1253", "\u03cc\u03bd\u03bf\u03bc\u03b1,\u03c0\u03cc\u03bb\u03b7\n"),
+    ],
+)
+def test_other_encodings_are_for_a_person_to_choose(encoding: str, text: str) -> None:
+    found = {reading.encoding: reading.sample for reading in sniff(text.encode(encoding)).readings}
+    assert len(found) > 1
+    assert found[encoding] in text.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +87,80 @@ def test_encoding(head: bytes, encoding: str) -> None:
         (b"-1,-1\n", False),
         (b"x1,x2\n", True),
         (b"", True),
+        # held against the rows below
+        (b"150,3,ant,bee,cow\n5.1,3.5,1.4,0,1\n4.9,3.0,1.2,0,2\n", True),  # scikit-learn's
+        (b'"","1.5","1.7"\n"3.2",0,1\n"3.3",0,0\n', True),  # R's, of a table by numbers
+        (b'"x","1.5"\n"y","1.7"\n', False),
+        (b"?,3.5,x\n1,2.5,y\n", False),
+        (b"p,x,s\ne,x,y\n", False),
+        (b"cap,color\nx,red\ny,red\n", True),
+        (b"2020-01-02,x\n2020-01-03,y\n", False),
+        (b"day,2020-01-02\nx,1\n", True),
+        (b"a,b\nx,y\na,b\n", True),  # repeated, as in files that were joined
     ],
 )
 def test_header(head: bytes, header: bool) -> None:
     assert sniff(head).header == header
+
+
+@pytest.mark.parametrize(
+    ("head", "quoted"),
+    [
+        (b'1\t"Yes, he said.\n2\tNo, "she" said.\n3\tSo?\n4\t"Ah."\n5\tx\n6\ty\n', False),
+        (b'id\ttext\n1\t"a" b\n2\tc\n3\td\n', False),
+        (b'id\ttext\n1\t"a\tb"\n2\t"c" d\n', True),  # quotes hold a tab together
+        (b'id,text\n1,"5" disc"\n2,"6"\n3,"7"\n', True),  # one cell is wrong, not the form
+        (b'id\ttext\n1\t6" pipe\n2\tb\n', True),  # means the same in both
+        (b'id\ttext\n1\t"a\nb"\n2\tb\n', True),
+        (b"id\ttext\n1\ta\n", True),
+    ],
+)
+def test_quotes_that_are_text(head: bytes, quoted: bool) -> None:
+    assert sniff(head).quoted == quoted
+
+
+BODY = b"a,b,c\n1,2,3\n4,5,6\n7,8,9\n1,2,3\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "skip", "comment"),
+    [
+        (b"Sales of 2020\n" + BODY, 1, None),
+        (b"\nSales, by year\nin EUR\n\n" + BODY, 4, None),
+        (b"Id: 7\n\na,b,c,\n" + BODY.partition(b"\n")[2] + b"1,2,3\n", 2, None),
+        (b"# made by x\n# on Monday\n" + BODY, 0, "#"),
+        (b"% made by x\n\n" + BODY, 0, "%"),
+        (b"# x y\n1.5 2\n3 4\n", 0, "#"),
+        (b"#a,b,c\n1,2,3\n4,5,6\n", 0, None),  # a header
+        (BODY, 0, None),
+        (b"\n\n" + BODY, 0, None),
+        (b"b,c\n" + BODY.partition(b"\n")[2] + b"1,2,3\n", 0, None),  # R's, one name short
+        (b'a,b,c\n1,2,"x\ny"\n' + BODY.partition(b"\n")[2] + b"1,2,3\n", 0, None),
+        (b'T,"x\n\ny"\n' + BODY + BODY, 0, None),  # a title over lines: not clear
+        (b"a text\nof lines\nand words\nwithout\ncommas\nat all\n", 0, None),
+    ],
+)
+def test_titles_and_comments(head: bytes, skip: int, comment: str | None) -> None:
+    found = sniff(head)
+    assert (found.skip, found.comment) == (skip, comment)
+    if skip or comment == "%":
+        assert found.header
+        assert found.delimiter == ","
+
+
+@pytest.mark.parametrize(
+    ("cells", "decimal"),
+    [
+        (["1,5", "2", "-3,25", "4"], ","),
+        (["0,123", "0,456", "0,789", "1,000"], ","),
+        (["1,234", "2,345", "3,456", "4,567"], "."),  # thousands, maybe
+        (["1,5", "2,5", "a,5", "3,5"], "."),
+        (["1.234,5", "2", "3", "4"], "."),
+        (["1,5", "2"], "."),
+        (["1.5", "2.5", "3.5", "4.5"], "."),
+    ],
+)
+def test_decimal_commas(cells: list[str], decimal: str) -> None:
+    text = "x;y\n" + "".join(f"{cell};1\n" for cell in cells)
+    assert sniff(text.encode()).decimal == decimal
+    assert sniff((text + "1,5;2.5\n").encode()).decimal == "."

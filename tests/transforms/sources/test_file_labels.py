@@ -166,6 +166,12 @@ def test_a_pattern_of_the_file_name() -> None:
     assert "{speaker}" in odd["message"]
 
 
+def test_a_field_of_numbers_with_leading_zeros_is_a_string() -> None:
+    made = labels(pattern="{label}_{n}.jpg")
+    assert infer(made, "a_08.jpg", "a_10.jpg")["n"] == Scalar("string")
+    assert infer(made, "a_0.jpg", "a_10.jpg")["n"] == Scalar("int64")
+
+
 def test_a_pattern_of_the_path_and_one_with_a_star() -> None:
     made = labels(pattern="{who}/{label}-*.jpg")
     paths = ["ann/cat-1.jpg", "bob/dog-.jpg"]

@@ -49,7 +49,7 @@ from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ..arrow.values import INEXACT, class_codes, culprits, shown_classes
 from ..text_stream import Offsets, Rows, shown_text
-from .rows import TOO_LONG, SmallTable, Table, join_tables
+from .rows import OVER_LINES, TOO_LONG, SmallTable, Table, join_tables
 
 CellFeature = ClassLabel | Scalar | Text | Timestamp
 Mask = npt.NDArray[np.bool_]
@@ -289,12 +289,17 @@ class CellReader:
         if rows.problem:
             bad[0] = ("read", rows.problem, _row_problem(rows))
             return self._batch(rows, np.zeros(0, np.int64), self._schema.empty_table(), bad)
-        kept = np.arange(len(rows))
+        for row, problem in self._table.misquoted(rows).items():
+            bad[row] = ("read", problem, _quoting_problem(rows.text(row), problem))
+        kept = np.delete(np.arange(len(rows)), sorted(bad))
         types = {column.index: column.arrow_type for column in self._columns}
+        if not len(kept):
+            return self._batch(rows, kept, self._schema.empty_table(), bad)
         try:
-            parsed = self._table.parse(rows, types=types, columns=list(types))
+            well_quoted = rows.take(kept) if bad else rows
+            parsed = self._table.parse(well_quoted, types=types, columns=list(types))
         except pa.ArrowInvalid:
-            kept, parsed = self._parse_what_fits(rows, types, bad)
+            kept, parsed = self._parse_what_fits(rows, kept, types, bad)
         if len(parsed) != len(kept):
             # Otherwise records would get the wrong ids.
             raise AssertionError(
@@ -330,9 +335,9 @@ class CellReader:
         )
         return with_bytes(reject, rows.text(row))
 
-    def _without_ragged(self, rows: Rows, bad: _Bad) -> Offsets:
-        """The rows that have the right number of cells."""
-        ragged = self._table.ragged(rows)
+    def _without_ragged(self, rows: Rows, kept: Offsets, bad: _Bad) -> Offsets:
+        """Those of the kept rows that have the right number of cells."""
+        ragged = kept[self._table.ragged(rows.take(kept))].tolist()
         wanted = len(self._table.header)
         for row in ragged:
             line = rows.text(row)
@@ -342,13 +347,13 @@ class CellReader:
                 message = f"{len(line):,} zero bytes, expected a row of {wanted} cells"
                 fix = "The file is incomplete: copy or create it again"
             bad[row] = ("read", "wrong number of cells", _with_fix(message, fix))
-        return np.delete(np.arange(len(rows)), ragged)
+        return np.setdiff1d(kept, ragged)
 
     def _parse_what_fits(
-        self, rows: Rows, types: dict[int, pa.DataType], bad: _Bad
+        self, rows: Rows, kept: Offsets, types: dict[int, pa.DataType], bad: _Bad
     ) -> tuple[Offsets, pa.Table]:
         """Finds every cell that does not fit its type, and parses the remaining rows."""
-        kept = self._without_ragged(rows, bad)
+        kept = self._without_ragged(rows, kept, bad)
         if not len(kept):
             return kept, self._nothing(types)
         whole = rows.take(kept)
@@ -397,7 +402,9 @@ class CellReader:
         self, rows: Rows, column: _Column, *, codes: Offsets, texts: pa.Array
     ) -> Offsets:
         """The codes of the texts of a column that cannot be parsed."""
-        hopeless = unfit_texts(texts, column.arrow_type)
+        is_float = pa.types.is_floating(column.arrow_type)
+        plain = self._table.with_points(texts) if is_float else texts
+        hopeless = unfit_texts(plain, column.arrow_type)
         if column.arrow_type == pa.large_string():
             return np.flatnonzero(hopeless)
         # The parser decides about the rest.
@@ -513,6 +520,21 @@ def _row_problem(rows: Rows) -> str:
     return (
         f"a cell begins with a quote that is not closed {within}. Close it, or double the quote "
         f"inside quotes; if cells are that long, {longer}; {quarantine}"
+    )
+
+
+def _quoting_problem(row: bytes, problem: str) -> str:
+    num_lines = len(row.splitlines())
+    found = f"the row {_shown(row)} has text between a closing quote and the end of its cell"
+    if problem == OVER_LINES:
+        found = (
+            f"a quote makes one row of {num_lines:,} lines that each look complete, from "
+            f"{_shown(row)} on"
+        )
+    return _with_fix(
+        found,
+        "If quotes are plain text in this file, set quote=None in the source; otherwise double "
+        "those inside of quoted cells",
     )
 
 

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
+import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from ....schemas.errors import SchemaError
-from ....schemas.limits import too_many_columns
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
-from ..text_stream import Text, open_text, shown_text, text_start
-from .rows import Table, find_rows
+from ..encodings import Reading, not_marked, readings, unmarked_utf16
+from ..text_stream import Rows, Text, held_text, open_text, shown_text, text_start, undamaged
+from .rows import WHITESPACE, Table, find_rows, with_single_blanks, without_comments
 
 SUFFIXES = tuple(name + end for name in (".csv", ".tsv") for end in ("", *COMPRESSED_SUFFIXES))
 """Suffixes of CSV and TSV files, compressed or not."""
 
+NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
+
 _HEADER_WINDOW_BYTES = 1 << 16
+_MAX_FIRST_ROWS = 100
+"""So many rows show which columns a header names that does not fit them."""
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+_DATE = re.compile(r"\s*(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})")
+_LINE_END = re.compile(r"\r\n?|\n")
+_LINE_BREAK = re.compile(rb"\r\n?|\n")
+_MAX_SKIPPED_BYTES = 1 << 20
+_MIN_BODY = 4
+"""So many lines with the same number of cells show that lines before them are titles."""
+_MANY_ROWS = 10
+_COMMA_NUMBER = re.compile(r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*")
+_CLEAR_COMMA = re.compile(r"\s*[-+]?(\d+,(\d{1,2}|\d{4,})|(0|\d{4,}),\d+)([eE][-+]?\d+)?\s*")
+_POINT_NUMBER = re.compile(r"\s*[-+]?\d+\.\d+\s*")
 _YEARS = range(1800, 2200)
 
 
@@ -30,8 +47,23 @@ class Header:
     """The column names of a file."""
 
     names: tuple[str, ...]
+    """All different, and none empty."""
     stop: int
     """The byte offset in the text at which the rows begin."""
+    looked: int
+    """The byte offset up to which the text determines the names."""
+    written: tuple[str, ...] = ()
+    """The names as written, ``""`` for a missing one; () without a header."""
+
+    @property
+    def nameless(self) -> tuple[str, ...]:
+        """The names of the columns that the file does not name."""
+        return tuple(self.names[i] for i, written in enumerate(self.written) if not written)
+
+    @property
+    def doubled(self) -> tuple[str, ...]:
+        """The names that the file gives to several columns."""
+        return tuple(name for name, num in Counter(self.written).items() if name and num > 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +77,14 @@ class Dialect:
     columns: tuple[str, ...]
     union: bool = False
     """Whether files may lack columns that others have."""
+    quoted: bool = True
+    """Whether cells may be in quotes."""
+    skip: int = 0
+    """The number of lines before the header."""
+    comment: str | None = None
+    """The first character of lines that are not rows."""
+    decimal: str = "."
+    """The mark before the fraction of a number."""
 
     def delimiter_of(self, path: str) -> str:
         """The delimiter of a file."""
@@ -59,6 +99,9 @@ class Dialect:
             null_values=self.null_values,
             encoding=self.encoding,
             plain=plain,
+            quoted=self.quoted,
+            comment=self.comment,
+            decimal=self.decimal,
         )
 
     def open(self, opened: OpenSource, path: str, num_bytes: int) -> Text:
@@ -68,23 +111,19 @@ class Dialect:
     def read_header(self, text: Text, path: str) -> Header | None:
         """The columns of a file; None if it has no row.
 
-        They are named by the first row, declared, or ``column_0`` and so on, one for each cell of
-        the first row.
+        They are named by the first row (see :func:`column_names`), declared, or ``column_0`` and
+        so on, one for each cell of the first row.
 
         Raises:
             SchemaError: if its first row cannot be read.
             DamagedError: if the file is compressed and damaged before the end of that row.
         """
-        delimiter = self.delimiter_of(path)
-        start = text_start(text)
-        windows = find_rows(
-            text, start, text.stop, delimiter=delimiter, window_bytes=_HEADER_WINDOW_BYTES
-        )
-        rows = next((rows for rows in windows if len(rows)), None)
+        table, start = self.table(path, ()), _after_lines(text, text_start(text), self.skip)
+        rows = next((rows for rows in _windows(text, start, table) if len(rows)), None)
         if rows is None:
             return None
         if not self.header and self.columns:
-            return Header(self.columns, start)
+            return Header(self.columns, start, start)
         what = "the header" if self.header else "the first row"
         if rows.problem:
             raise SchemaError(f"{path}: {what}: {rows.problem}. Fix the file's first line.")
@@ -94,6 +133,8 @@ class Dialect:
                 f"{path} begins with zero bytes, as an incompletely written file does; expected "
                 f"{what}. Copy or create it again."
             )
+        if wide := unmarked_utf16(line):
+            raise SchemaError(not_marked(path, wide))
         try:
             decoded = line.decode(errors="strict" if self.header else "replace")
         except UnicodeDecodeError as error:
@@ -104,35 +145,125 @@ class Dialect:
                 'Name the file\'s encoding in the source, for example encoding="latin-1".'
             ) from None
         try:
-            (cells,) = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter)
+            cells = split_row(decoded, table.delimiter, quoted=self.quoted)
         except csv.Error as error:
             raise SchemaError(f"{path}: {what}: {error}. Fix the file's first line.") from None
         if not self.header:
-            return Header(tuple(f"column_{position}" for position in range(len(cells))), start)
-        following = rows.starts[1] if len(rows) > 1 else len(rows.data)
-        return Header(tuple(cells), rows.offset + int(following))
+            names = tuple(f"column_{position}" for position in range(len(cells)))
+            return Header(names, start, start)
+        stop = rows.offset + int(rows.starts[1] if len(rows) > 1 else len(rows.data))
+        named = [cell if cell.strip() else "" for cell in cells]
+        following = parsed_rows(text, stop, table)
+        first = list(itertools.islice(following, 1))
+        if first and len(first[0].cells) != len(named):
+            first += itertools.islice(following, _MAX_FIRST_ROWS - 1)
+            named = _fitted(named, first, table.delimiter)
+        looked = first[-1].stop if first else stop
+        return Header(column_names(named), stop, looked, tuple(named))
 
 
-def check_names(names: Sequence[str], *, path: str, max_columns: int) -> None:
-    """Checks that every column has a unique name, and that there are not too many columns.
+@dataclasses.dataclass(frozen=True)
+class ParsedRow:
+    """One row of a file, without types."""
+
+    cells: list[str]
+    quoted: bool
+    """Whether the first cell is."""
+    stop: int
+    """The byte offset in the text at which the row ends."""
+
+
+def _windows(text: Text, start: int, table: Table) -> Iterator[Rows]:
+    found = find_rows(
+        text,
+        start,
+        text.stop,
+        delimiter=table.delimiter,
+        quoted=table.quoted,
+        window_bytes=_HEADER_WINDOW_BYTES,
+    )
+    return (without_comments(rows, table.comment) for rows in found)
+
+
+def _after_lines(text: Text, start: int, num: int) -> int:
+    """The offset after a number of lines."""
+    data = b""
+    while num and (piece := text.read(start + len(data), start + _MAX_SKIPPED_BYTES)):
+        data += piece
+    ends = [match.end() for match in itertools.islice(_LINE_BREAK.finditer(data), num)]
+    return start + (ends[-1] if len(ends) == num > 0 else len(data))
+
+
+def parsed_rows(text: Text, start: int, table: Table) -> Iterator[ParsedRow]:
+    """The rows from an offset on, up to the first that cannot be read."""
+    for rows in undamaged(_windows(text, start, table)):
+        if rows.problem:
+            return
+        for row, stop in enumerate(rows.stops.tolist()):
+            line = rows.text(row).decode(errors="replace")
+            try:
+                cells = split_row(line, table.delimiter, quoted=table.quoted)
+            except csv.Error:
+                return
+            in_quotes = table.quoted and line.lstrip(" \t").startswith('"')
+            yield ParsedRow(cells, in_quotes, rows.offset + stop)
+
+
+def split_row(line: str, delimiter: str, *, quoted: bool = True) -> list[str]:
+    """The cells of a row.
 
     Raises:
-        SchemaError: naming the columns at fault.
+        csv.Error: if it has none.
     """
-    if len(names) > max_columns:
-        raise SchemaError(too_many_columns(path, len(names), max_columns))
-    for position, name in enumerate(names, start=1):
-        if not name.strip():
-            raise SchemaError(
-                f"{path}: column {position} of {len(names)} has no name in the header. Name it, or "
-                "declare the columns to read with features=."
-            )
-    if len(set(names)) < len(names):
-        double = sorted(name for name, num in Counter(names).items() if num > 1)
-        raise SchemaError(
-            f"{path}: the header names {', '.join(map(repr, double))} more than once. Rename the "
-            "columns."
-        )
+    if delimiter == WHITESPACE:
+        line = with_single_blanks(line.encode(errors="replace"), quoted=quoted).decode()
+    mark = " " if delimiter == WHITESPACE else delimiter
+    if not quoted:
+        return line.split(mark)
+    return next(csv.reader(io.StringIO(line, newline=""), delimiter=mark))
+
+
+def _fitted(names: list[str], rows: Sequence[ParsedRow], delimiter: str) -> list[str]:
+    """The names of a header, one for each cell of the first rows if it is clear which.
+
+    R writes no name for the column of row names, and some programs end each row, or only the
+    header, with a delimiter.
+    """
+    sizes = {len(row.cells) for row in rows}
+    num = sizes.pop()
+    if sizes or num > len(names) + 1 or any(names[num:]):
+        return names
+    if num < len(names):
+        return names[:num]
+    if not any(row.cells[-1] for row in rows):
+        return [*names, ""]
+    return ["", *names] if _are_row_names(rows, delimiter) else names
+
+
+def _are_row_names(rows: Sequence[ParsedRow], delimiter: str) -> bool:
+    """Whether the first cells name rows. An unquoted ``Paris,2,5`` may contain a decimal comma."""
+    first = [row.cells[0] for row in rows]
+    counted = first == [str(number) for number in range(1, len(first) + 1)]
+    clear = delimiter != "," or counted or all(row.quoted for row in rows)
+    return clear and len(set(first)) == len(first)
+
+
+def column_names(written: Sequence[str]) -> tuple[str, ...]:
+    """A name for each column of a header: names that are missing or repeated get a number.
+
+    >>> column_names(["", "x", "x", "y", ""])
+    ('column_0', 'x', 'x_2', 'y', 'column_4')
+    """
+    taken, names = set(written), dict[str, None]()
+    for position, name in enumerate(written):
+        new = name
+        if not name or name in names:
+            base = name or f"column_{position}"
+            numbered = (f"{base}_{number}" for number in itertools.count(2))
+            new = next(new for new in itertools.chain([base], numbered) if new not in taken)
+            taken.add(new)
+        names[new] = None
+    return tuple(names)
 
 
 def default_delimiter(path: str) -> str:
@@ -153,47 +284,229 @@ class Sniffed:
     delimiter: str
     encoding: str
     header: bool
+    quoted: bool = True
+    skip: int = 0
+    comment: str | None = None
+    decimal: Literal[".", ","] = "."
+    is_table: bool = False
+    """Whether the text shows by itself that it is a table, whatever the file's name."""
+    readings: tuple[Reading, ...] = ()
+    """The encodings that the text may have, the most plausible first."""
 
 
 def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     """Guesses the dialect from the beginning of a file's text.
 
-    The delimiter is the most frequent candidate in the first line, outside quotes. Text that is not
-    UTF-8 is taken as cp1252 if it can be, else as latin-1, which decodes any bytes.
+    The delimiter is the candidate of which all first lines have as many, else the most frequent one
+    in the first line, outside quotes. If there is none, and blanks separate as many cells in every
+    line, most of them numbers, it is whitespace. See :mod:`..encodings` for the encoding.
 
     Args:
         head: Bytes of the text; the last line may be incomplete.
         default: The delimiter if the first line has none.
     """
-    encoding = _encoding(head)
-    text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\r\n")
-    line = re.split(r"[\r\n]", text, maxsplit=1)[0]
-    bare = re.sub(r'"[^"]*"', "", line)
+    found = readings(head)
+    encoding = found[0].encoding
+    text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace")
+    body, comment = _without_comments(text)
+    delimiter = _delimiter(body, default)
+    if comment and any(
+        line.count(delimiter) == _first_lines(body)[0].count(delimiter) > 0
+        for line in _first_lines(text)
+        if line.startswith(comment)
+    ):
+        body, comment = text, None  # the header begins with the character
+    skip = 0 if comment else _num_titles(body, default)
+    text = (_LINE_END.split(body, maxsplit=skip)[-1] if skip else body).lstrip("\r\n")
+    delimiter = _delimiter(text, default)
+    quoted = not _has_plain_quotes(text, delimiter)
+    rows = _sniffed_rows(text, delimiter, quoted=quoted)
+    return Sniffed(
+        delimiter=delimiter,
+        encoding=encoding,
+        header=not rows or _is_only_quoted(text) or _is_header(rows),
+        quoted=quoted,
+        skip=skip,
+        comment=comment,
+        decimal="," if delimiter != "," and _has_decimal_commas(rows) else ".",
+        is_table=_is_table(rows, delimiter),
+        readings=tuple(found),
+    )
+
+
+def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a column has nothing but numbers, some with a comma that cannot mean thousands.
+
+    No cell is a number with a point.
+    """
+    columns = [[cell for cell in column if cell.strip()] for column in zip(*rows[1:], strict=False)]
+    return any(
+        len(cells) >= _MIN_BODY
+        and all(map(_COMMA_NUMBER.fullmatch, cells))
+        and any(map(_CLEAR_COMMA.fullmatch, cells))
+        for cells in columns
+    ) and not any(_POINT_NUMBER.fullmatch(cell) for cells in columns for cell in cells)
+
+
+def _is_table(rows: Sequence[Sequence[str]], delimiter: str) -> bool:
+    """Whether rows have as many cells, and numbers in a column or a delimiter that texts lack."""
+    widths = {*map(len, rows[1:])}
+    if len(rows) < _MIN_BODY or len(widths) != 1 or widths == {1}:
+        return False
+    if abs(len(rows[0]) - widths.pop()) > 1:
+        return False
+    with_numbers = any(map(_is_numeric, zip(*rows[1:], strict=True)))
+    return with_numbers or (delimiter in ("\t", "|", ";") and len(rows) >= _MANY_ROWS)
+
+
+def _delimiter(text: str, default: str) -> str:
+    lines = [re.sub(r'"[^"]*"', "", line) for line in _first_lines(text)]
     marks = [default, *_DELIMITERS]
-    delimiter = max(marks, key=lambda mark: (bare.count(mark), -marks.index(mark)))
-    return Sniffed(delimiter=delimiter, encoding=encoding, header=_is_header(text, delimiter))
+
+    def fits(mark: str) -> tuple[bool, int, bool, int]:
+        counts = [line.count(mark) for line in lines]
+        alike = len(set(counts)) == 1 and counts[0] > 0
+        return alike, counts[0], alike and mark == "\t", -marks.index(mark)
+
+    delimiter: str = max(marks, key=fits)
+    if not lines[0].count(delimiter) and _is_blank_separated(text):
+        return WHITESPACE
+    return delimiter
 
 
-def _encoding(head: bytes) -> str:
-    whole = head[: max(head.rfind(b"\n"), head.rfind(b"\r")) + 1] or head
-    for encoding in ("utf-8", "cp1252"):
-        try:
-            whole.decode(encoding)
-        except UnicodeDecodeError:
+def _without_comments(text: str) -> tuple[str, str | None]:
+    """Text after its first lines that begin with ``#`` or ``%``, and that character if any."""
+    found = re.match(r"[\r\n]*(?:([#%])[^\r\n]*(?:\r\n?|\n))(?:\1[^\r\n]*(?:\r\n?|\n))*", text)
+    return (text[found.end() :], found[1]) if found else (text, None)
+
+
+def _num_titles(text: str, default: str) -> int:
+    """The number of lines before a table: none of them has as many delimiters as all after them.
+
+    The header may have one more or less.
+    """
+    lines = _LINE_END.split(text[:_HEADER_WINDOW_BYTES])[:_MAX_FIRST_ROWS][:-1]
+    bare = [re.sub(r'"[^"]*"', "", line) for line in lines]
+    there = [number for number, line in enumerate(lines) if line.strip()]
+    found = []
+    for mark in (default, *_DELIMITERS):
+        counts = {number: bare[number].count(mark) for number in there}
+        num = counts[there[-1]] if there else 0
+        titles = list(there)
+        while titles and counts[titles[-1]] == num:
+            titles.pop()
+        first = next((number for number in there if number not in titles), 0)
+        enough = num > 0 and len(there) - len(titles) >= _MIN_BODY
+        if not enough or any(counts[number] == num for number in titles):
             continue
-        return encoding
-    return "latin-1"
+        if not titles:
+            return 0
+        if counts[titles[-1]] > 0 and abs(counts[titles[-1]] - num) == 1:
+            first = titles.pop()
+        if not titles or any('"' in bare[number] for number in titles):
+            return 0
+        found.append(first)
+    return min(found, default=0)
 
 
-def _is_header(text: str, delimiter: str) -> bool:
-    """Whether the first row names columns: it has no numbers, or only years or positions."""
-    try:
-        first = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
-    except csv.Error:
-        return True
+def _first_lines(text: str) -> list[str]:
+    """The first lines that are complete and not blank, at least one."""
+    lines = _LINE_END.split(text[:_HEADER_WINDOW_BYTES])
+    lines = [line for line in lines[:_MAX_FIRST_ROWS] if line.strip()]
+    return lines[:-1] if len(lines) > 2 else lines or [""]
+
+
+def _sniffed_rows(text: str, delimiter: str, *, quoted: bool = True) -> list[list[str]]:
+    """The cells of the first rows; not of the last one, which may be incomplete."""
+    data = text[:_HEADER_WINDOW_BYTES].encode(errors="replace")
+    held = held_text(data)
+    rows: list[list[str]] = []
+    for window in find_rows(held, 0, held.stop, delimiter=delimiter, quoted=quoted):
+        for row in range(min(len(window), _MAX_FIRST_ROWS + 1 - len(rows))):
+            with contextlib.suppress(csv.Error):
+                line = window.text(row).decode(errors="replace")
+                rows.append(split_row(line, delimiter, quoted=quoted))
+    ended = len(text) <= _HEADER_WINDOW_BYTES and text.endswith(("\n", "\r"))
+    return rows if ended or len(rows) < 3 else rows[:-1]
+
+
+def _has_plain_quotes(text: str, delimiter: str) -> bool:
+    """Whether quotes are text: taken as such, all lines have as many cells, and otherwise not.
+
+    In no column do most cells begin with a quote.
+    """
+    if '"' not in text:
+        return False
+    lines = [line for line in _LINE_END.split(text) if line.strip()]
+    rows = [split_row(line, delimiter, quoted=False) for line in lines[: max(len(lines) - 1, 1)]]
+    if {*map(len, rows)} != {len(rows[0])} or len(rows[0]) < 2:
+        return False
+    begin = (sum(cell.startswith('"') for cell in column) for column in zip(*rows, strict=True))
+    if any(2 * num > len(rows) for num in begin):
+        return False
+    held = held_text(text.encode(errors="replace"))
+    names = tuple(map(str, range(len(rows[0]))))
+    table = Table(path="", header=names, delimiter=delimiter, null_values=())
+    return any(map(table.misquoted, find_rows(held, 0, held.stop, delimiter=delimiter)))
+
+
+def _is_blank_separated(text: str) -> bool:
+    """Whether blanks separate as many cells in each row, and numbers fill most columns.
+
+    Of R's row names the header has none. With quotes, one column of numbers is enough.
+    """
+    first, *others = _sniffed_rows(text, WHITESPACE) or [[]]
+    rows = others or [first]
+    width = len(rows[0])
+    is_short = width == len(first) + 1 and not any(map(_NUMBER.fullmatch, first))
+    if len(first) < 2 or {*map(len, rows)} != {width} or not (is_short or width == len(first)):
+        return False
+    num_numeric = sum(_is_numeric(column) for column in zip(*rows, strict=True))
+    return 2 * num_numeric > width or (num_numeric > 0 and '"' in text)
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    there = [cell for cell in cells if cell.strip() not in NULL_VALUES]
+    return bool(there) and all(map(_NUMBER.fullmatch, there))
+
+
+def _is_only_quoted(text: str) -> bool:
+    """Whether the first line has quotes around all of its cells, and the second has numbers."""
+    first, second, *_ = [
+        re.sub(r'"[^"]*"', '""', line) for line in [*_LINE_END.split(text, maxsplit=2)[:2], "", ""]
+    ]
+    return '"' in first and not re.search(r"\w", first) and bool(re.search(r"\d", second))
+
+
+def _is_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names columns.
+
+    It does if it has texts where all other rows have numbers, and does not if it has the values of
+    other rows. By itself it does if it has no numbers, or only years or positions.
+    """
+    first, *others = rows
+    alike = [row for row in others if len(row) == len(first)]
+    columns = list(zip(*alike, strict=True)) if alike else [()] * len(first)
     numbers = [cell.strip() for cell in first if _NUMBER.fullmatch(cell)]
-    if not numbers:
+    told = [cell for cell, below in zip(first, columns, strict=True) if _is_numeric(below)]
+    texts = [cell for cell in told if not _NUMBER.fullmatch(cell) and re.search(r"[^\W\d]", cell)]
+    texts = [cell for cell in texts if cell.strip() not in NULL_VALUES]
+    if texts and all(map(str.isdecimal, numbers)) and len(texts) > len(numbers):
         return True
+    if any(
+        _DATE.match(cell) and all(map(_DATE.match, below))
+        for cell, below in zip(first, columns, strict=True)
+        if below
+    ):
+        return False
+    if not numbers:
+        different = [row for row in alike if row != first]
+        again = (
+            cell and cell == other
+            for row in different
+            for cell, other in zip(first, row, strict=True)
+        )
+        return bool(texts) or not any(again)
     if not all(cell.isdecimal() for cell in numbers):
         return False
     values = [int(cell) for cell in numbers]

@@ -12,13 +12,16 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
 
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ....schemas.config import config_class
 from ....schemas.errors import SchemaError
 from ....schemas.features import Dtype, Features
+from ....schemas.limits import too_many_columns
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...storage.decompress import DamagedError
@@ -45,17 +48,27 @@ from ..table_files import (
 )
 from ..text_stream import Rows, Text, codec_name, undamaged
 from .cells import CellFeature, CellReader, read_together
-from .dialect import SUFFIXES, Dialect, Header, check_names
-from .rows import SmallTable, Table, cut_offsets, find_rows, join_tables
-from .types import ColumnTypes, cell_texts
-
-NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
+from .dialect import NULL_VALUES, SUFFIXES, Dialect, Header, parsed_rows
+from .rows import (
+    WHITESPACE,
+    SmallTable,
+    Table,
+    cut_offsets,
+    find_rows,
+    join_tables,
+    without_comments,
+)
+from .types import ColumnTypes, cell_texts, integers, span_of
 
 _DELIMITER = re.compile(r"[\t !#-/:-@\[-`{-~]")
+_COMMENT = re.compile(r"[!#-/:-@\[-`{-~]")
 _DTYPES: tuple[str, ...] = get_args(Dtype)
 
 MAX_SAMPLES = 64
 """Maximum number of windows in a sample, each of about 4 MiB."""
+
+_COUNTS = "it counts the rows"
+_EMPTY = "it is empty"
 
 # Windows read of a file that can only be read from its start.
 _STREAM_WINDOWS = 16
@@ -76,7 +89,8 @@ class Csv:
         types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
             ``ss.Scalar("float32", optional=True)``, ``ss.ClassLabel(("no", "yes"))``,
             ``ss.Text()`` or ``ss.Timestamp("s")``, which reads ISO 8601.
-        delimiter: One ASCII character. None: a tab in ``.tsv`` files, a comma in others.
+        delimiter: One ASCII character, or ``"whitespace"`` for runs of blanks and tabs. None: a
+            tab in ``.tsv`` files, a comma in others.
         null_values: Texts that stand for a missing value in every column, quoted or not.
         encoding: Python's name of the files' encoding: ``latin-1``, ``cp1252``, ``shift_jis`` ….
             Not needed for files that begin with the byte order mark of UTF-16 or UTF-32.
@@ -85,6 +99,11 @@ class Csv:
         columns: Column names, for files without a header. Or ``"union"``, for files with different
             columns: all of them; one that a file lacks is a missing value in its rows.
         hive: Whether folders named ``key=value`` are columns, too, as in ``year=2024/month=01``.
+        quote: The quote around cells that contain delimiters or line breaks. None: quotes are
+            plain text, as in some ``.tsv`` files, and each line is a row.
+        skip: The number of lines before the header, or before the rows if there is none.
+        comment: The first character of lines that are not rows, such as ``#``.
+        decimal: The mark before the fraction of numbers: ``,`` reads ``1,5`` as 1.5.
     """
 
     url: str
@@ -96,18 +115,32 @@ class Csv:
     header: bool = True
     columns: tuple[str, ...] | Literal["union"] = ()
     hive: bool = False
+    quote: Literal['"'] | None = '"'
+    skip: int = 0
+    comment: str | None = None
+    decimal: Literal[".", ","] = "."
     media = False
     numbered = True
     side_urls: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks types, delimiter, encoding and columns."""
-        if self.delimiter is not None and not _DELIMITER.fullmatch(self.delimiter):
+        marks = (None, WHITESPACE)
+        if self.delimiter not in marks and not _DELIMITER.fullmatch(str(self.delimiter)):
             raise ValueError(
                 f"delimiter={self.delimiter!r}, expected one ASCII character other than a quote, a "
-                "letter or a digit"
+                f"letter or a digit, or {WHITESPACE!r}"
             )
         codec_name(self.encoding)
+        if self.skip < 0:
+            raise ValueError(f"skip={self.skip}, expected a number of lines, 0 or more")
+        if self.comment is not None and not _COMMENT.fullmatch(self.comment):
+            raise ValueError(
+                f"comment={self.comment!r}, expected one ASCII character other than a quote, a "
+                "letter or a digit"
+            )
+        if self.decimal == self.delimiter:
+            raise ValueError(f"decimal={self.decimal!r} is the delimiter, too")
         names = () if self.columns == UNION else self.columns
         if len(set(names)) < len(names) or not all(map(str.strip, names)):
             raise ValueError(f"columns={names!r}, expected unique, non-empty names")
@@ -121,8 +154,12 @@ class Csv:
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""
         dialect = self._dialect()
-        hive = {"hive": True} if self.hive else {}
-        return hive | {
+        changed: dict[str, object] = {"hive": True} if self.hive else {}
+        changed |= {} if dialect.quoted else {"quote": None}
+        changed |= {"skip": self.skip} if self.skip else {}
+        changed |= {} if self.comment is None else {"comment": self.comment}
+        changed |= {} if self.decimal == "." else {"decimal": self.decimal}
+        return changed | {
             "columns": UNION if dialect.union else list(dialect.columns),
             "delimiter": dialect.delimiter,
             "encoding": dialect.encoding,
@@ -153,37 +190,72 @@ class Csv:
         """The features of the rows, inferred from all rows up to 256 MiB, else from a sample.
 
         Raises:
-            SchemaError: if a header is missing, differs, or has a duplicate or empty name.
+            SchemaError: if a header is missing, differs, or names less than half of the columns.
             RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
         if self.hive:
             return infer_with_folders(self, files, opened)
+        found = self._inspect(files, opened)
+        features = found.types.features()
+        for name in found.left_out:
+            del features[name]
+        # A class missing from a sample would be rejected later, so this reads every row.
+        return with_class(
+            with_types(features, self.types),
+            label=self.label,
+            types=self.types,
+            texts_of=lambda label: found.files.class_texts(found.tables, label),
+        )
+
+    def remarks(self, files: Sequence[SourceFile], opened: OpenSource) -> list[str]:
+        """How columns are read that have no name, or the name of another."""
+        found = self._inspect(files, opened)
+        remarks = []
+        for name, why in found.left_out.items():
+            line = f"{found.place(name)}: a column without a name is left out: {why}."
+            if why == _COUNTS:
+                line += f" types={{{name!r}: 'int64'}} reads it."
+            remarks.append(line)
+        kept = [name for name in found.nameless if name not in found.left_out]
+        remarks += [
+            f"{found.place(name)}: a column without a name is read as {name!r}." for name in kept
+        ]
+        return remarks + [
+            f"{each.file.path}: several columns are named {name!r}. Those after the first are read "
+            f"as {_numbered(each.header, name)}."
+            for each in found.tables[:1]
+            for name in each.header.doubled
+        ]
+
+    def _inspect(self, files: Sequence[SourceFile], opened: OpenSource) -> _Inspected:
         csv_files = CsvFiles(self._dialect(), opened)
         tables = csv_files.tables(files)
         first = tables[0].table
         hint = f" Is delimiter={first.delimiter!r} right?" if len(first.header) == 1 else ""
         names = dict.fromkeys(name for each in tables for name in each.table.header)
         check_columns("Csv", names, label=self.label, types=self.types, hint=hint)
+        declared = {*(self.types or {}), *([] if self.label is None else [self.label])}
+        _refuse_doubled(tables, declared)
         seen = ColumnTypes.of(names)
         num_tables = Counter(name for each in tables for name in each.table.header)
         for name, column in seen.columns.items():
             column.optional = num_tables[name] < len(tables)
-        num_bytes = sum(each.file.num_bytes for each in tables)
-        for types in csv_files.types(tables, sample=num_bytes > INFER_ALL_BYTES):
+        sample = sum(each.file.num_bytes for each in tables) > INFER_ALL_BYTES
+        for types in csv_files.types(tables, sample=sample):
             seen.merge(types)
         if not seen.num_rows:
-            what = "a header and no complete row" if self._dialect().header else "no complete row"
-            raise SchemaError(
-                f"{first.path} has {what}, so column types cannot be inferred. Is it the right "
-                "file?"
-            )
-        # A class missing from a sample would be rejected later, so this reads every row.
-        return with_class(
-            with_types(seen.features(), self.types),
-            label=self.label,
-            types=self.types,
-            texts_of=lambda label: csv_files.class_texts(tables, label),
-        )
+            raise SchemaError(csv_files.say_no_rows(tables[0]))
+        nameless = dict.fromkeys(name for each in tables for name in each.header.nameless)
+        left_out: dict[str, str] = {}
+        for name in [] if sample else [name for name in nameless if name not in declared]:
+            if seen.columns[name].kind == "null":
+                left_out[name] = _EMPTY
+            elif seen.columns[name].kind == "int64" and csv_files.counts(tables, name):
+                left_out[name] = _COUNTS
+        if len(left_out) == len(names):
+            left_out = {}
+        _refuse_titles(tables, left_out)
+        return _Inspected(csv_files, tables, seen, tuple(nameless), left_out)
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
@@ -249,7 +321,7 @@ class Csv:
             self._check_features(table, features)
             cells = CellReader(table, features)
             start = max(part.start, header.stop)
-            for rows in find_rows(text, start, text.stop, delimiter=table.delimiter):
+            for rows in _find_rows(text, table, start):
                 yield from cells.read(rows)
                 done = rows.offset + len(rows.data)
         except DamagedError as error:
@@ -263,6 +335,10 @@ class Csv:
             header=self.header and self.columns in ((), UNION),
             columns=() if isinstance(self.columns, str) else self.columns,
             union=isinstance(self.columns, str),
+            quoted=self.quote is not None,
+            skip=self.skip,
+            comment=self.comment,
+            decimal=self.decimal,
         )
 
     def _check_features(self, table: Table, features: Features) -> None:
@@ -281,14 +357,54 @@ class Csv:
                 )
 
 
+def _refuse_doubled(tables: Sequence[FoundTable], declared: Collection[str]) -> None:
+    """Refuses a setting that names a column if the file has several of the name."""
+    for each in tables:
+        for name in each.header.doubled:
+            if name in declared:
+                raise SchemaError(
+                    f"{each.file.path}: the header names {name!r} more than once, so label= or "
+                    "types= could mean any of these columns. Rename them."
+                )
+
+
+def _refuse_titles(tables: Sequence[FoundTable], left_out: Collection[str]) -> None:
+    """Refuses a first row that leaves most columns without a name, as a title does.
+
+    Columns before the first name may be those of row names.
+    """
+    for each in tables:
+        header = each.header
+        named = sum(map(bool, header.written))
+        leading = len(list(itertools.takewhile(lambda name: not name, header.written)))
+        nameless = [name for name in header.nameless if name not in left_out]
+        inner = [name for name in nameless if name not in header.names[:leading]]
+        if header.written and len(inner) >= named:
+            raise SchemaError(
+                f"{each.file.path}: its first row names {named} of {len(header.names)} columns: "
+                f"{', '.join(map(repr, filter(None, header.written))) or 'none'}. If it is a "
+                "title, leave it out with skip=1 in the source; else name all columns."
+            )
+
+
+def _numbered(header: Header, name: str) -> str:
+    """The names of the columns after the first that are written with a name."""
+    pairs = zip(header.names, header.written, strict=True)
+    return ", ".join(repr(new) for new, written in pairs if written == name and new != name)
+
+
 @dataclasses.dataclass(frozen=True)
 class FoundTable:
     """A file that has rows, or at least a header."""
 
     file: SourceFile
     table: Table
-    start: int
-    """Where its rows begin, in bytes of its text."""
+    header: Header
+
+    @property
+    def start(self) -> int:
+        """Where its rows begin, in bytes of its text."""
+        return self.header.stop
 
     @property
     def num_bytes(self) -> int:
@@ -322,14 +438,15 @@ class CsvFiles:
             if header is None:
                 continue
             max_columns = self._opened.limits.max_columns
-            check_names(header.names, path=file.path, max_columns=max_columns)
+            if len(header.names) > max_columns:
+                raise SchemaError(too_many_columns(file.path, len(header.names), max_columns))
             differs = with_rows and set(header.names) != set(with_rows[0].table.header)
             if differs and not self._dialect.union:
                 first = with_rows[0].table
                 other = other_columns(header.names, first.header, paths=(file.path, first.path))
                 raise SchemaError(f"{other}. {READ_UNION}")
             table = self._dialect.table(file.path, header.names)
-            with_rows.append(FoundTable(file, table, header.stop))
+            with_rows.append(FoundTable(file, table, header))
         if not with_rows:
             what = f"{files[0].path} has" if len(files) == 1 else f"{len(files):,} files have"
             wanted = "a header line" if self._dialect.header else "rows"
@@ -349,13 +466,26 @@ class CsvFiles:
         header = self._dialect.read_header(text, file.path) if text.plain else None
         if header is None:
             return []
-        delimiter = self._dialect.delimiter_of(file.path)
-        return cut_offsets(text, header.stop, delimiter=delimiter, every=every)
+        delimiter, quoted = self._dialect.delimiter_of(file.path), self._dialect.quoted
+        return cut_offsets(text, header.stop, delimiter=delimiter, quoted=quoted, every=every)
 
     def header_bytes(self, file: SourceFile) -> int:
-        """The offset at which a file's rows begin."""
+        """The offset up to which a file's text determines its columns."""
         (header,) = self._headers([file])
-        return 0 if header is None else header.stop
+        return 0 if header is None else header.looked
+
+    def say_no_rows(self, found: FoundTable) -> str:
+        """Why the rows of a file show no types."""
+        path, names = found.file.path, found.header.written
+        first = next(parsed_rows(self._text(found), found.start, found.table), None)
+        if names and first is not None:
+            return (
+                f"{path}: the header names {len(names)} columns, and its first row has "
+                f"{len(first.cells)} cells. No row has as many cells as the header. Is delimiter="
+                f"{found.table.delimiter!r} right? Cells that contain it must be quoted."
+            )
+        what = "a header and no complete row" if names else "no complete row"
+        return f"{path} has {what}, so column types cannot be inferred. Is it the right file?"
 
     def types(self, tables: Sequence[FoundTable], *, sample: bool) -> Iterator[dict[str, Any]]:
         """The column types of each file, for ``ColumnTypes.merge``.
@@ -382,6 +512,19 @@ class CsvFiles:
         for bundle in bundles(found for found in tables if name in found.table.header):
             yield self._class_texts(bundle, name)
 
+    def counts(self, tables: Sequence[FoundTable], name: str) -> bool:
+        """Whether a column of integers only counts the rows.
+
+        It begins with 0 or 1 in each file, or continues the file before.
+        """
+        last = None
+        for bundle in bundles(found for found in tables if name in found.table.header):
+            for span in self._spans(bundle, name):
+                if span is None or (span and span[0] not in (0, 1) and span[0] - 1 != last):
+                    return False
+                last = span[-1] if span else last
+        return True
+
     def _damage(self, file: SourceFile) -> str:
         """Why the header of a compressed file cannot be read."""
         try:
@@ -395,7 +538,7 @@ class CsvFiles:
 
         def look() -> list[Any]:
             headers = map(self._readable_header, bundle)
-            return [None if each is None else [list(each.names), each.stop] for each in headers]
+            return [None if each is None else dataclasses.astuple(each) for each in headers]
 
         what = f"headers {''.join(self._dialect.delimiter_of(file.path) for file in bundle)}"
         try:
@@ -405,7 +548,8 @@ class CsvFiles:
             yield from map(self._readable_header, bundle)
             return
         for header in headers:
-            yield None if header is None else Header(tuple(header[0]), header[1])
+            names, stop, looked, written = header or ((), 0, 0, ())
+            yield Header(tuple(names), stop, looked, tuple(written)) if header else None
 
     def _header(self, file: SourceFile) -> Header | None:
         text = self._dialect.open(self._opened, file.path, file.num_bytes)
@@ -464,6 +608,28 @@ class CsvFiles:
         every = cut_spacing(file.num_bytes)
         return remembered(self._opened, file.sha256, what, lambda: self.cuts(file, every=every))
 
+    def _spans(self, bundle: Sequence[FoundTable], name: str) -> list[list[int] | None]:
+        """The first and last number of each file's column; None if it does not count rows."""
+
+        def together(files: Sequence[SmallTable]) -> list[list[int] | None] | None:
+            rows = join_tables(files)
+            numbers = None if rows is None else integers(files[0].table, rows, name)
+            if rows is None or numbers is None or len(numbers) != len(rows):
+                return None
+            ends = np.cumsum([sum(map(len, windows)) for _, windows in files])
+            return [span_of([part]) for part in np.split(numbers, ends[:-1])]
+
+        def alone(found: FoundTable, read: SmallTable | None) -> Iterator[list[list[int] | None]]:
+            rows = self._all_rows(found, read)
+            yield [span_of(integers(found.table, part, name) for part in rows)]
+
+        def look() -> list[list[int] | None]:
+            read = read_bundle(bundle, small=self._small, together=together, alone=alone)
+            return [span for spans in read for span in spans]
+
+        what = f"spans {''.join(found.table.delimiter for found in bundle)} {name}"
+        return remembered(self._opened, content_of(bundle), what, look)
+
     def _class_texts(self, bundle: Sequence[FoundTable], name: str) -> list[str] | None:
         """The distinct texts of a column; None if there are too many for a class.
 
@@ -495,9 +661,31 @@ class CsvFiles:
         return remembered(self._opened, content_of(bundle), what, look)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Inspected:
+    """What is known of the columns of a source's files."""
+
+    files: CsvFiles
+    tables: Sequence[FoundTable]
+    types: ColumnTypes
+    nameless: tuple[str, ...]
+    left_out: Mapping[str, str]
+    """Columns without a name that hold nothing of the data -> why."""
+
+    def place(self, name: str) -> str:
+        """The first file with a column, and its position there."""
+        first = next(each for each in self.tables if name in each.header.nameless)
+        return f"{first.file.path}, column {first.header.names.index(name) + 1}"
+
+
 def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
     """The rows from an offset on; in a damaged file, those before the damage."""
-    return undamaged(find_rows(text, start, text.stop, delimiter=table.delimiter))
+    return undamaged(_find_rows(text, table, start))
+
+
+def _find_rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
+    found = find_rows(text, start, text.stop, delimiter=table.delimiter, quoted=table.quoted)
+    return (without_comments(rows, table.comment) for rows in found)
 
 
 def _types_in(table: Table, windows: Iterable[Rows]) -> dict[str, Any]:
@@ -508,6 +696,6 @@ def _types_in(table: Table, windows: Iterable[Rows]) -> dict[str, Any]:
 
 
 def _small_table(text: Text, table: Table, start: int) -> SmallTable | None:
-    rows = find_rows(text, start, text.stop, delimiter=table.delimiter)
+    rows = _find_rows(text, table, start)
     windows = small_windows(rows)
     return None if windows is None else SmallTable(table, windows)

@@ -14,6 +14,7 @@ decimal numbers             float32 if that keeps every written digit, as for 39
                             are exact. Otherwise float64: 1234567890.5, 41.892042136.
                             ``types={"name": "float32"}`` settles for seven digits of such numbers
 true, false                 bool; 0 and 1 are integers
+numbers with leading zeros  string: 02134 is a ZIP code, not 2,134
 anything else, also dates   string
 the label, if its cells     ClassLabel, names sorted, if there are at most 1,000 of them
 are strings or bools
@@ -29,6 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ....schemas.features import Dtype, Feature, Scalar
@@ -102,6 +104,7 @@ class ColumnTypes:
 
     def add(self, table: Table, rows: Rows) -> None:
         """Adds some rows of a file. Ragged and bad rows are ignored."""
+        rows = table.well_quoted(rows)
         if rows.problem or not len(rows):
             return
         try:
@@ -114,6 +117,12 @@ class ColumnTypes:
         self.num_rows += len(parsed)
         indices = {name: index for index, name in enumerate(table.header)}
         cells = {name: parsed.column(indices[name]).combine_chunks() for name in self.columns}
+        numeric = [
+            indices[name]
+            for name, values in cells.items()
+            if kind_of(values.type) in ("int64", "float") and self.columns[name].kind != "string"
+        ]
+        zero_led = table.zero_led(rows, numeric)
         undecided = [
             name
             for name, values in cells.items()
@@ -124,6 +133,7 @@ class ColumnTypes:
             self.columns[name].wide = wide
         for name, values in cells.items():
             column, kind = self.columns[name], kind_of(values.type)
+            kind = "string" if indices[name] in zero_led else kind
             if kind in ("int64", "float"):
                 if kind == "int64":
                     integers = values.drop_null().to_numpy()
@@ -195,6 +205,7 @@ def are_wide(columns: Sequence[pa.Array]) -> list[bool]:
 
 def cell_texts(table: Table, rows: Rows, name: str) -> set[bytes]:
     """The distinct texts of a column in some rows. Ragged and bad rows are ignored."""
+    rows = table.well_quoted(rows)
     if rows.problem or not len(rows):
         return set()
     column = table.header.index(name)
@@ -206,3 +217,39 @@ def cell_texts(table: Table, rows: Rows, name: str) -> set[bytes]:
             return set()
         texts = table.texts(rows, column)
     return set(texts.unique().drop_null().to_pylist())
+
+
+def integers(table: Table, rows: Rows, name: str) -> npt.NDArray[np.int64] | None:
+    """The cells of a column of integers, int64[n]; None if one is missing. Bad rows are ignored."""
+    rows = table.well_quoted(rows)
+    if rows.problem or not len(rows):
+        return np.zeros(0, np.int64)
+    column = table.header.index(name)
+    try:
+        cells = table.parse(rows, types={column: pa.int64()}, columns=[column])
+    except pa.ArrowInvalid:
+        rows = table.whole(rows)
+        if not len(rows):
+            return np.zeros(0, np.int64)
+        cells = table.parse(rows, types={column: pa.int64()}, columns=[column])
+    numbers = cells.column(0).combine_chunks()
+    return None if numbers.null_count else numbers.to_numpy()
+
+
+def span_of(windows: Iterable[npt.NDArray[np.int64] | None]) -> list[int] | None:
+    """The first and the last of consecutive integers; [] if there are none, None if others.
+
+    >>> span_of([np.array([1, 2]), np.array([3])]), span_of([np.array([1, 3])])
+    ([1, 3], None)
+    """
+    span: list[int] = []
+    for numbers in windows:
+        if numbers is None:
+            return None
+        if not len(numbers):
+            continue
+        first, last = int(numbers[0]), int(numbers[-1])
+        if (np.diff(numbers) != 1).any() or (span and first != span[1] + 1):
+            return None
+        span = [span[0] if span else first, last]
+    return span

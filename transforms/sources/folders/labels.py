@@ -49,6 +49,8 @@ _NO_NAMES = frozenset(["", ".", ".."])
 _FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|(\*)")
 _INTEGER = re.compile(r"-?[0-9]+")
 _DIGITS = re.compile(r"[0-9]{1,18}")
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
+"""An integer that its digits are the only text of: not ``007``."""
 _SPLIT_WORDS = frozenset(word for words in FOLDERS.values() for word in words)
 
 
@@ -355,7 +357,7 @@ class FileLabels:
         if name == self.label:
             names = set(map(_text_of, texts))
             return _class_label(names, where=f"{self.source}: the label")
-        return Scalar("int64" if all(map(_DIGITS.fullmatch, texts)) else "string")
+        return Scalar("int64" if all(map(_WHOLE.fullmatch, texts)) else "string")
 
 
 def looks_like_splits(paths: Iterable[str]) -> bool:
