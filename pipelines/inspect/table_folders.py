@@ -178,10 +178,10 @@ def _part(
 
 def _url_of(url: str, inner: str, opened: OpenedSource) -> str | None:
     """The URL of what is inside a source's folder or archive; None if it is a glob."""
-    if opened.pattern or opened.single or "?" in url:
+    if opened.pattern or opened.single or "?" in url or "::" in url:
         return None
-    if "::" in url:
-        return None
+    if url in (".", "./"):
+        return inner
     scheme = archive_scheme(url)
     return f"{scheme}://{inner}::{url}" if scheme else f"{url.rstrip('/')}/{inner}"
 

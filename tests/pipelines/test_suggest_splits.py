@@ -1,17 +1,23 @@
 """Splits and columns in the names of tables and their folders."""
 
+import io
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image as Pillow
 
 import snapshard as ss
 from snapshard.pipelines.build import build
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError
+from snapshard.transforms.storage.opened_source import open_source
 
 ROWS = "n,label\n" + "1,a\n2,b\n" * 9
 BY_FOLDER = ss.Splits.by_folder()
@@ -79,6 +85,43 @@ def test_other_kinds(ending: str) -> None:
     assert suggest_recipe("d").source == ss.Sources(
         train=kind(f"d/x_train.{ending}"), test=kind(f"d/x_test.{ending}")
     )
+
+
+def test_parquet_files_of_the_hugging_face_hub() -> None:
+    stored = io.BytesIO()
+    Pillow.new("RGB", (4, 2)).save(stored, "PNG")
+    picture = {"bytes": stored.getvalue(), "path": "a.png"}
+    specs = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["z", "b"]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": specs}})}
+    table = pa.table({"image": [picture] * 12, "label": [0, 1] * 6, "n": range(12)})
+    Path("d/data").mkdir(parents=True)
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        pq.write_table(table.replace_schema_metadata(metadata), f"d/data/{name}.parquet")
+    recipe = suggest_recipe("d")
+    assert recipe.source == ss.Sources(
+        train=ss.Parquet("d/data/train-0000*-of-00002.parquet"),
+        test=ss.Parquet("d/data/test-00000-of-00001.parquet"),
+    )
+    assert recipe.splits == BY_FOLDER
+    snapshot = build(ss.Recipe(name="t", source=ss.Parquet(str(Path("d").absolute()))), "out")
+    reader = snapshot.reader()
+    assert sum(reader.NUM_EXAMPLES.values()) == 36
+    assert reader.CLASS_NAMES is None
+    assert reader.FEATURES["label"]["names"] == ["z", "b"]
+    assert reader.FEATURES["image"]["kind"] == "image"
+
+
+def test_the_metadata_of_the_hub_may_be_declared_otherwise() -> None:
+    specs = {"label": {"_type": "ClassLabel", "names": ["z", "b"]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": specs}})}
+    pq.write_table(pa.table({"label": [0, 1]}).replace_schema_metadata(metadata), "t.parquet")
+    opened = open_source("t.parquet", ".")
+    for types, feature in (
+        (None, ss.ClassLabel(("z", "b"))),
+        ({"label": "int32"}, ss.Scalar("int32")),
+    ):
+        source = ss.Parquet("t.parquet", types=types)
+        assert source.infer(opened.list(), opened) == {"label": feature}
 
 
 def test_a_build_of_an_archive() -> None:
