@@ -352,11 +352,13 @@ def _source_seen_from(source: Any, folder: str) -> Any:
     if isinstance(source, Sources):
         parts = {name: _source_seen_from(part, folder) for name, part in source.sources}
         return Sources(**parts)
-    changes = {
+    changes: dict[str, Any] = {
         field.name: _relative(getattr(source, field.name), folder)
         for field in dataclasses.fields(source)
         if field.name in ("url", "shards", "table") and getattr(source, field.name) is not None
     }
+    if isinstance(source, Numpy):
+        changes["beside"] = {n: _relative(url, folder) for n, url in source.beside.items()}
     return dataclasses.replace(source, **changes)
 
 

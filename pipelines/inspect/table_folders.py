@@ -23,6 +23,7 @@ from ...schemas.features import call, flatten
 from ...schemas.splits import FOLDERS, Splits
 from ...transforms.sources.arrow.hive import folder_values, keys_of
 from ...transforms.sources.combined import Sources
+from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.numpy import Numpy
 from ...transforms.sources.table_files import other_columns
 from ...transforms.storage.opened_source import OpenedSource
@@ -30,7 +31,8 @@ from ...transforms.storage.tar import archive_scheme
 
 _SPLIT_OF = {word: split for split, words in FOLDERS.items() for word in words}
 _SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
-_MAX_SHOWN = 3
+_NUM_PROBED = 64
+_LABELS = ("y", "label", "labels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,23 +115,18 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
         return Arranged(source)
     shown = ", ".join(repr(group[0].path) for group in splits.values())
     what = f"{opened.shown} holds files that are named like splits ({shown})"
-    if isinstance(source, Numpy):
-        arrays = ", ".join(f"{_stem(f.path)}=numpy.load({f.path!r})" for f in files[:_MAX_SHOWN])
-        raise DataError(
-            f"{what}: arrays of several files are not joined. Store them in one, which "
-            f"ss.Numpy(…, split_arrays=True) reads: numpy.savez('arrays.npz', {arrays}, …)"
-        )
-    parts = {
-        split: part
-        for split, group in splits.items()
-        if (part := _part(source, group, files, opened)) is not None
-    }
+    if isinstance(source, Numpy) and all(file.path.endswith(".npy") for file in files):
+        found = {split: _arrays(source, group, opened) for split, group in splits.items()}
+        differing = _differing_names({a.url: {a.name, *a.beside} for a in found.values() if a})
+    else:
+        found = {split: _part(source, group, files, opened) for split, group in splits.items()}
+        differing = _differing_columns(source, splits, opened)
+    parts = {split: part for split, part in found.items() if part is not None}
     joined = Sources(**parts) if len(parts) == len(splits) else None
-    differing = _differing_columns(source, splits, opened)
     if None in groups:
         why = f"and others that are not ({groups[None][0].path!r})"
     elif joined is None:
-        why = "in several folders"
+        why = "but no pattern of names tells the files of a split"
     elif "train" not in splits:
         why = "and none like train"
     elif differing:
@@ -176,6 +173,30 @@ def _part(
     return None if url is None else dataclasses.replace(source, url=url)
 
 
+def _arrays(source: Numpy, group: Sequence[SourceFile], opened: OpenedSource) -> Numpy | None:
+    """The arrays of a split as features: ``x_train.npy`` is ``x``. None if two have one name."""
+    found = {_feature_in(_stem(f.path)): _url_of(source.url, f.path, opened) for f in group}
+    urls = {name: url for name, url in found.items() if url is not None}
+    if len(urls) < len(group):
+        return None
+    first = "x" if "x" in urls else min(urls)
+    beside = {name: url for name, url in sorted(urls.items()) if name != first}
+    label = next((name for name in _LABELS if name in beside), None)
+    return dataclasses.replace(
+        source, url=urls[first], name=first, beside=beside, label=source.label or label
+    )
+
+
+def _feature_in(stem: str) -> str:
+    """The name of a feature without the word of its split.
+
+    >>> _feature_in("x_train"), _feature_in("train-images"), _feature_in("test")
+    ('x', 'images', 'data')
+    """
+    words = re.split(r"[-_. ]+", stem)
+    return "_".join(word for word in words if word.lower() not in _SPLIT_OF) or "data"
+
+
 def _url_of(url: str, inner: str, opened: OpenedSource) -> str | None:
     """The URL of what is inside a source's folder or archive; None if it is a glob."""
     if opened.pattern or opened.single or "?" in url or "::" in url:
@@ -190,13 +211,22 @@ def _differing_columns(
     source: Any, splits: Mapping[str, Sequence[SourceFile]], opened: OpenedSource
 ) -> str:
     """How the columns of the files of splits differ; empty if they do not, or are unknown."""
+    # An object may lack a key that the next one has.
+    num = _NUM_PROBED if isinstance(source, JsonLines) else 1
     try:
         columns = {
-            group[0].path: set(flatten(_unlabelled(source).infer(group[:1], opened))[0])
+            group[0].path: set(flatten(_unlabelled(source).infer(group[:num], opened))[0])
             for group in splits.values()
         }
     except SnapshardError:
         return ""  # a build will report the error
+    return _differing_names(columns)
+
+
+def _differing_names(columns: Mapping[str, set[str]]) -> str:
+    """How the columns of some files, by path, differ from those of the first."""
+    if not columns:
+        return ""
     (first, names), *others = columns.items()
     return next(
         (

@@ -158,7 +158,7 @@ def test_a_build_has_the_splits(tmp_path: Path) -> None:
         ),
         (
             {"a/train_1.csv": ROWS, "b/train_2.csv": ROWS, "b/test.csv": ROWS},
-            "in several folders",
+            "no pattern of names",
             ['ss.Csv("d")'],
         ),
         ({"test.csv": ROWS, "val.csv": ROWS}, "none like train", ['ss.Csv("d")']),
@@ -182,9 +182,28 @@ def test_unclear_names_are_refused(texts: dict[str, str], words: str, lines: lis
         assert eval(f"ss.Recipe(name='t', {line})", {"ss": ss})
 
 
-def test_arrays_of_splits_are_refused() -> None:
+@pytest.mark.parametrize("names", ["{}_{}", "{1}-{0}"])
+def test_arrays_of_splits(names: str) -> None:
     Path("d").mkdir()
-    for name in ("x_train", "x_test"):
+    for split, num in (("train", 8), ("test", 4)):
+        np.save(f"d/{names.format('x', split)}.npy", np.zeros((num, 3)))
+        np.save(f"d/{names.format('y', split)}.npy", np.arange(num) % 2)
+
+    def part(split: str) -> ss.Numpy:
+        beside = {"y": f"d/{names.format('y', split)}.npy"}
+        return ss.Numpy(f"d/{names.format('x', split)}.npy", name="x", beside=beside, label="y")
+
+    recipe = suggest_recipe("d")
+    assert recipe.source == ss.Sources(train=part("train"), test=part("test"))
+    Path("recipes").mkdir()
+    Path("recipes/made.py").write_text(describe_suggestion("d", folder="recipes"))
+    made = load_recipe_file("recipes/made.py")
+    assert build(made, "out").reader().NUM_EXAMPLES == {"train": 8, "validation": 0, "test": 4}
+
+
+def test_arrays_of_splits_that_are_incomplete_are_refused() -> None:
+    Path("d").mkdir()
+    for name in ("x_train", "y_train", "x_test"):
         np.save(f"d/{name}.npy", np.zeros(3))
-    with pytest.raises(DataError, match=r"numpy.savez.*x_test=numpy.load"):
+    with pytest.raises(DataError, match=r"x_test.npy .*lacks 'y'"):
         suggest_recipe("d")
