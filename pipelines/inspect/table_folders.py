@@ -52,10 +52,11 @@ def arrange_tables(source: Any, files: Sequence[SourceFile], opened: OpenedSourc
         opened: Its root.
 
     Raises:
-        DataError: with a line to copy for each reading, if it is unclear which files are a split.
+        DataError: with a line to copy for each reading, if it is unclear which files are a split,
+            or if not all files have the columns in the names of folders.
     """
     paths = [file.path for file in files]
-    keys = keys_of(paths) if hasattr(source, "hive") else ()
+    keys = _keys(source, files, opened) if hasattr(source, "hive") else ()
     if keys:
         source = dataclasses.replace(source, hive=True)
         for key in keys:
@@ -63,6 +64,28 @@ def arrange_tables(source: Any, files: Sequence[SourceFile], opened: OpenedSourc
             if key.lower() in _SPLIT_KEYS and _are_splits({_SPLIT_OF.get(v) for v in values}):
                 return Arranged(source, Splits.by_column(key))
     return _by_folders(source, paths, opened) or _by_names(source, files, opened)
+
+
+def _keys(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> tuple[str, ...]:
+    """The keys in the folders of all files; () if there are none, or the files have them, too."""
+    paths = [file.path for file in files]
+    keys = keys_of(paths)
+    if not keys and not any(map(folder_values, paths)):
+        return ()
+    both = _columns(source, files[:1], opened) & set(keys)
+    if keys and not both:
+        return keys
+    if keys and both == set(keys):
+        return ()
+    if both:
+        found = f"of which {', '.join(sorted(both))} is a column of the files, too"
+    else:
+        other = next(p for p in paths if [*folder_values(p)] != [*folder_values(paths[0])])
+        found = f"but not with the same keys for all files ({paths[0]!r}, {other!r})"
+    raise DataError(
+        f"{opened.shown} holds folders that are named key=value, {found}. Move the files, or, to "
+        f"read only the columns in them, write:\n\n    source={source_text(source)},"
+    )
 
 
 def split_in(name: str) -> str | None:
@@ -213,14 +236,8 @@ def _differing_columns(
     """How the columns of the files of splits differ; empty if they do not, or are unknown."""
     # An object may lack a key that the next one has.
     num = _NUM_PROBED if isinstance(source, JsonLines) else 1
-    try:
-        columns = {
-            group[0].path: set(flatten(_unlabelled(source).infer(group[:num], opened))[0])
-            for group in splits.values()
-        }
-    except SnapshardError:
-        return ""  # a build will report the error
-    return _differing_names(columns)
+    columns = {g[0].path: _columns(source, g[:num], opened) for g in splits.values()}
+    return _differing_names(columns) if all(columns.values()) else ""
 
 
 def _differing_names(columns: Mapping[str, set[str]]) -> str:
@@ -238,8 +255,14 @@ def _differing_names(columns: Mapping[str, set[str]]) -> str:
     )
 
 
-def _unlabelled(source: Any) -> Any:
-    return dataclasses.replace(source, label=None) if hasattr(source, "label") else source
+def _columns(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> set[str]:
+    """The columns in files; empty if they are unknown: a build will report why."""
+    if any(field.name == "label" for field in dataclasses.fields(source)):
+        source = dataclasses.replace(source, label=None)
+    try:
+        return set(flatten(source.infer(files, opened))[0])
+    except SnapshardError:
+        return set()
 
 
 def _num_shared(sequences: Sequence[Sequence[str]]) -> int:

@@ -60,6 +60,7 @@ def parts(**urls: str) -> ss.Sources:
             ss.Splits.by_column("split"),
         ),
         (["y=1/a.csv", "y=2/a.csv"], ss.Csv("d", hive=True), None),
+        (["n=1/a.csv", "n=2/a.csv"], ss.Csv("d"), None),
         (["y=1/train.csv", "y=2/trains.csv"], ss.Csv("d", hive=True), None),
         (["train.csv", "more.csv"], ss.Csv("d"), None),
     ],
@@ -180,6 +181,21 @@ def test_unclear_names_are_refused(texts: dict[str, str], words: str, lines: lis
         assert line.startswith("source=")
         assert expected in line
         assert eval(f"ss.Recipe(name='t', {line})", {"ss": ss})
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (["y=1/a.csv", "b.csv"], "not with the same keys for all files"),
+        (["y=1/a.csv", "y=1/z=2/b.csv"], "not with the same keys for all files"),
+        (["y=1/n=2/a.csv", "y=1/n=3/a.csv"], "of which n is a column"),
+    ],
+)
+def test_keys_that_not_all_files_have_are_refused(paths: list[str], words: str) -> None:
+    write(*(f"d/{path}" for path in paths))
+    with pytest.raises(DataError, match=words) as refused:
+        suggest_recipe("d")
+    assert str(refused.value).endswith('\n    source=ss.Csv("d"),')
 
 
 @pytest.mark.parametrize("names", ["{}_{}", "{1}-{0}"])
