@@ -13,6 +13,7 @@ from ...transforms.sources.json.rows import TOO_LONG
 from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.json.values import UnfitError, parse_line
 from ...transforms.sources.text_stream import Rows, Text, open_text, undamaged
+from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource
 
 _NUM_CHECKED = 5
@@ -42,7 +43,10 @@ def check_readings(source: JsonLines, files: Sequence[SourceFile], opened: Opene
     texts = [_text(file, opened) for file in readable[::step]]
     if not texts or not all(map(_is_one_object, texts)):
         return
-    of_first, *of_others = map(lists_of_objects, texts)
+    try:
+        of_first, *of_others = map(lists_of_objects, texts)
+    except DamagedError:
+        return  # a build will report the damage
     lists = [keys for keys in of_first if all(keys in others for others in of_others)]
     readings = [JsonLines(source.url, records=keys) for keys in lists[:_MAX_LINES]]
     if len(readable) == 1:

@@ -391,7 +391,8 @@ def _source_seen_from(source: Any, folder: str) -> Any:
         parts = {name: _source_seen_from(part, folder) for name, part in source.sources}
         return Sources(**parts)
     changes: dict[str, Any] = {}
-    for name in {"url", "shards", "table", "names"} & {f.name for f in dataclasses.fields(source)}:
+    places = {"url", "shards", "table", "names", "beside"}
+    for name in places & {field.name for field in dataclasses.fields(source)}:
         place = getattr(source, name)
         if isinstance(place, str):
             changes[name] = _relative(place, folder)

@@ -18,11 +18,12 @@ from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.config import is_unicode
-from ...schemas.errors import DataError, SnapshardError
+from ...schemas.errors import SnapshardError
 from ...schemas.features import flatten
 from ...schemas.splits import FOLDERS, Splits
 from ...transforms.sources.arrow.hive import folder_values, keys_of
 from ...transforms.sources.combined import Sources
+from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.numpy import Numpy
 from ...transforms.sources.table_files import other_columns
 from ...transforms.storage.opened_source import OpenedSource
@@ -31,7 +32,8 @@ from .readings import Reading, UnclearError
 
 _SPLIT_OF = {word: split for split, words in FOLDERS.items() for word in words}
 _SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
-_MAX_SHOWN = 3
+_NUM_PROBED = 64
+_LABELS = ("y", "label", "labels")
 
 
 def arrange_tables(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:
@@ -43,10 +45,11 @@ def arrange_tables(source: Any, files: Sequence[SourceFile], opened: OpenedSourc
         opened: Its root.
 
     Raises:
-        DataError: with a line to copy for each reading, if it is unclear which files are a split.
+        DataError: with a line to copy for each reading, if it is unclear which files are a split,
+            or if not all files have the columns in the names of folders.
     """
     paths = [file.path for file in files]
-    keys = keys_of(paths) if hasattr(source, "hive") else ()
+    keys = _keys(source, files, opened) if hasattr(source, "hive") else ()
     if keys:
         source = dataclasses.replace(source, hive=True)
         for key in keys:
@@ -54,6 +57,29 @@ def arrange_tables(source: Any, files: Sequence[SourceFile], opened: OpenedSourc
             if key.lower() in _SPLIT_KEYS and _are_splits({_SPLIT_OF.get(v) for v in values}):
                 return Reading(source, Splits.by_column(key))
     return _by_folders(source, paths, opened) or _by_names(source, files, opened)
+
+
+def _keys(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> tuple[str, ...]:
+    """The keys in the folders of all files; () if there are none, or the files have them, too."""
+    paths = [file.path for file in files]
+    keys = keys_of(paths)
+    if not keys and not any(map(folder_values, paths)):
+        return ()
+    both = _columns(source, files[:1], opened) & set(keys)
+    if keys and not both:
+        return keys
+    if keys and both == set(keys):
+        return ()
+    if both:
+        found = f"of which {', '.join(sorted(both))} is a column of the files, too"
+    else:
+        other = next(p for p in paths if [*folder_values(p)] != [*folder_values(paths[0])])
+        found = f"but not with the same keys for all files ({paths[0]!r}, {other!r})"
+    raise UnclearError(
+        f"{opened.shown} holds folders that are named key=value, {found}. Move the files, or read "
+        "only the columns in them.",
+        [Reading(source)],
+    )
 
 
 def split_in(name: str) -> str | None:
@@ -106,23 +132,18 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
         return Reading(source)
     shown = ", ".join(repr(group[0].path) for group in splits.values())
     what = f"{opened.shown} holds files that are named like splits ({shown})"
-    if isinstance(source, Numpy):
-        arrays = ", ".join(f"{_stem(f.path)}=numpy.load({f.path!r})" for f in files[:_MAX_SHOWN])
-        raise DataError(
-            f"{what}: arrays of several files are not joined. Store them in one, which "
-            f"ss.Numpy(…, split_arrays=True) reads: numpy.savez('arrays.npz', {arrays}, …)"
-        )
-    parts = {
-        split: part
-        for split, group in splits.items()
-        if (part := _part(source, group, files, opened)) is not None
-    }
+    if isinstance(source, Numpy) and all(file.path.endswith(".npy") for file in files):
+        found = {split: _arrays(source, group, opened) for split, group in splits.items()}
+        differing = _differing_names({a.url: {a.name, *a.beside} for a in found.values() if a})
+    else:
+        found = {split: _part(source, group, files, opened) for split, group in splits.items()}
+        differing = _differing_columns(source, splits, opened)
+    parts = {split: part for split, part in found.items() if part is not None}
     joined = Sources(**parts) if len(parts) == len(splits) else None
-    differing = _differing_columns(source, splits, opened)
     if None in groups:
         why = f"and others that are not ({groups[None][0].path!r})"
     elif joined is None:
-        why = "in several folders"
+        why = "but no pattern of names tells the files of a split"
     elif "train" not in splits:
         why = "and none like train"
     elif differing:
@@ -161,12 +182,36 @@ def _part(
     return None if url is None else dataclasses.replace(source, url=url)
 
 
+def _arrays(source: Numpy, group: Sequence[SourceFile], opened: OpenedSource) -> Numpy | None:
+    """The arrays of a split as features: ``x_train.npy`` is ``x``. None if two have one name."""
+    found = {_feature_in(_stem(f.path)): _url_of(source.url, f.path, opened) for f in group}
+    urls = {name: url for name, url in found.items() if url is not None}
+    if len(urls) < len(group):
+        return None
+    first = "x" if "x" in urls else min(urls)
+    beside = {name: url for name, url in sorted(urls.items()) if name != first}
+    label = next((name for name in _LABELS if name in beside), None)
+    return dataclasses.replace(
+        source, url=urls[first], name=first, beside=beside, label=source.label or label
+    )
+
+
+def _feature_in(stem: str) -> str:
+    """The name of a feature without the word of its split.
+
+    >>> _feature_in("x_train"), _feature_in("train-images"), _feature_in("test")
+    ('x', 'images', 'data')
+    """
+    words = re.split(r"[-_. ]+", stem)
+    return "_".join(word for word in words if word.lower() not in _SPLIT_OF) or "data"
+
+
 def _url_of(url: str, inner: str, opened: OpenedSource) -> str | None:
     """The URL of what is inside a source's folder or archive; None if it is a glob."""
-    if opened.pattern or opened.single or "?" in url:
+    if opened.pattern or opened.single or "?" in url or "::" in url:
         return None
-    if "::" in url:
-        return None
+    if url in (".", "./"):
+        return inner
     scheme = archive_scheme(url)
     return f"{scheme}://{inner}::{url}" if scheme else f"{url.rstrip('/')}/{inner}"
 
@@ -175,13 +220,16 @@ def _differing_columns(
     source: Any, splits: Mapping[str, Sequence[SourceFile]], opened: OpenedSource
 ) -> str:
     """How the columns of the files of splits differ; empty if they do not, or are unknown."""
-    try:
-        columns = {
-            group[0].path: set(flatten(_unlabelled(source).infer(group[:1], opened))[0])
-            for group in splits.values()
-        }
-    except SnapshardError:
-        return ""  # a build will report the error
+    # An object may lack a key that the next one has.
+    num = _NUM_PROBED if isinstance(source, JsonLines) else 1
+    columns = {g[0].path: _columns(source, g[:num], opened) for g in splits.values()}
+    return _differing_names(columns) if all(columns.values()) else ""
+
+
+def _differing_names(columns: Mapping[str, set[str]]) -> str:
+    """How the columns of some files, by path, differ from those of the first."""
+    if not columns:
+        return ""
     (first, names), *others = columns.items()
     return next(
         (
@@ -193,8 +241,14 @@ def _differing_columns(
     )
 
 
-def _unlabelled(source: Any) -> Any:
-    return dataclasses.replace(source, label=None) if hasattr(source, "label") else source
+def _columns(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> set[str]:
+    """The columns in files; empty if they are unknown: a build will report why."""
+    if any(field.name == "label" for field in dataclasses.fields(source)):
+        source = dataclasses.replace(source, label=None)
+    try:
+        return set(flatten(source.infer(files, opened))[0])
+    except SnapshardError:
+        return set()
 
 
 def _num_shared(sequences: Sequence[Sequence[str]]) -> int:

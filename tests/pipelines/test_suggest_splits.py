@@ -1,17 +1,23 @@
 """Splits and columns in the names of tables and their folders."""
 
+import io
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image as Pillow
 
 import snapshard as ss
 from snapshard.pipelines.build import build
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError
+from snapshard.transforms.storage.opened_source import open_source
 
 ROWS = "n,label\n" + "1,a\n2,b\n" * 9
 BY_FOLDER = ss.Splits.by_folder()
@@ -54,6 +60,7 @@ def parts(**urls: str) -> ss.Sources:
             ss.Splits.by_column("split"),
         ),
         (["y=1/a.csv", "y=2/a.csv"], ss.Csv("d", hive=True), None),
+        (["n=1/a.csv", "n=2/a.csv"], ss.Csv("d"), None),
         (["y=1/train.csv", "y=2/trains.csv"], ss.Csv("d", hive=True), None),
         (["train.csv", "more.csv"], ss.Csv("d"), None),
     ],
@@ -79,6 +86,43 @@ def test_other_kinds(ending: str) -> None:
     assert suggest_recipe("d").source == ss.Sources(
         train=kind(f"d/x_train.{ending}"), test=kind(f"d/x_test.{ending}")
     )
+
+
+def test_parquet_files_of_the_hugging_face_hub() -> None:
+    stored = io.BytesIO()
+    Pillow.new("RGB", (4, 2)).save(stored, "PNG")
+    picture = {"bytes": stored.getvalue(), "path": "a.png"}
+    specs = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["z", "b"]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": specs}})}
+    table = pa.table({"image": [picture] * 12, "label": [0, 1] * 6, "n": range(12)})
+    Path("d/data").mkdir(parents=True)
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        pq.write_table(table.replace_schema_metadata(metadata), f"d/data/{name}.parquet")
+    recipe = suggest_recipe("d")
+    assert recipe.source == ss.Sources(
+        train=ss.Parquet("d/data/train-0000*-of-00002.parquet"),
+        test=ss.Parquet("d/data/test-00000-of-00001.parquet"),
+    )
+    assert recipe.splits == BY_FOLDER
+    snapshot = build(ss.Recipe(name="t", source=ss.Parquet(str(Path("d").absolute()))), "out")
+    reader = snapshot.reader()
+    assert sum(reader.NUM_EXAMPLES.values()) == 36
+    assert reader.CLASS_NAMES is None
+    assert reader.FEATURES["label"]["names"] == ["z", "b"]
+    assert reader.FEATURES["image"]["kind"] == "image"
+
+
+def test_the_metadata_of_the_hub_may_be_declared_otherwise() -> None:
+    specs = {"label": {"_type": "ClassLabel", "names": ["z", "b"]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": specs}})}
+    pq.write_table(pa.table({"label": [0, 1]}).replace_schema_metadata(metadata), "t.parquet")
+    opened = open_source("t.parquet", ".")
+    for types, feature in (
+        (None, ss.ClassLabel(("z", "b"))),
+        ({"label": "int32"}, ss.Scalar("int32")),
+    ):
+        source = ss.Parquet("t.parquet", types=types)
+        assert source.infer(opened.list(), opened) == {"label": feature}
 
 
 def test_a_build_of_an_archive() -> None:
@@ -115,7 +159,7 @@ def test_a_build_has_the_splits(tmp_path: Path) -> None:
         ),
         (
             {"a/train_1.csv": ROWS, "b/train_2.csv": ROWS, "b/test.csv": ROWS},
-            "in several folders",
+            "no pattern of names",
             ['ss.Csv("d")'],
         ),
         ({"test.csv": ROWS, "val.csv": ROWS}, "none like train", ['ss.Csv("d")']),
@@ -139,9 +183,43 @@ def test_unclear_names_are_refused(texts: dict[str, str], words: str, lines: lis
         assert eval(f"ss.Recipe(name='t', {line})", {"ss": ss})
 
 
-def test_arrays_of_splits_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (["y=1/a.csv", "b.csv"], "not with the same keys for all files"),
+        (["y=1/a.csv", "y=1/z=2/b.csv"], "not with the same keys for all files"),
+        (["y=1/n=2/a.csv", "y=1/n=3/a.csv"], "of which n is a column"),
+    ],
+)
+def test_keys_that_not_all_files_have_are_refused(paths: list[str], words: str) -> None:
+    write(*(f"d/{path}" for path in paths))
+    with pytest.raises(DataError, match=words) as refused:
+        suggest_recipe("d")
+    assert str(refused.value).endswith('\n    source=ss.Csv("d"),')
+
+
+@pytest.mark.parametrize("names", ["{}_{}", "{1}-{0}"])
+def test_arrays_of_splits(names: str) -> None:
     Path("d").mkdir()
-    for name in ("x_train", "x_test"):
+    for split, num in (("train", 8), ("test", 4)):
+        np.save(f"d/{names.format('x', split)}.npy", np.zeros((num, 3)))
+        np.save(f"d/{names.format('y', split)}.npy", np.arange(num) % 2)
+
+    def part(split: str) -> ss.Numpy:
+        beside = {"y": f"d/{names.format('y', split)}.npy"}
+        return ss.Numpy(f"d/{names.format('x', split)}.npy", name="x", beside=beside, label="y")
+
+    recipe = suggest_recipe("d")
+    assert recipe.source == ss.Sources(train=part("train"), test=part("test"))
+    Path("recipes").mkdir()
+    Path("recipes/made.py").write_text(describe_suggestion("d", folder="recipes"))
+    made = load_recipe_file("recipes/made.py")
+    assert build(made, "out").reader().NUM_EXAMPLES == {"train": 8, "validation": 0, "test": 4}
+
+
+def test_arrays_of_splits_that_are_incomplete_are_refused() -> None:
+    Path("d").mkdir()
+    for name in ("x_train", "y_train", "x_test"):
         np.save(f"d/{name}.npy", np.zeros(3))
-    with pytest.raises(DataError, match=r"numpy.savez.*x_test=numpy.load"):
+    with pytest.raises(DataError, match=r"x_test.npy .*lacks 'y'"):
         suggest_recipe("d")

@@ -96,6 +96,7 @@ def test_an_object_per_file(reading: Any) -> None:
         (b'[3]\n{"n": 1}\n', None, [1], ["not an object"]),
         (b'{"n": 0,\n{"n": 1}\n{"n": 2}\n', None, [1, 2], ["not JSON"]),
         (b'{\n{"n": 1}\n{"n": 2}\n', None, [1, 2], ["not JSON"]),
+        (b'{"n":\n' + b"9" * 5000 + b'}\n{"n": 1}', None, [1], ["not JSON"] * 2),
     ],
 )
 def test_what_cannot_be_read_is_a_reject(
@@ -113,6 +114,7 @@ def test_what_cannot_be_read_is_a_reject(
         (b'{"a": {"b": 1}}', "a.c", "nothing under records='a.c'"),
         (b'{"a": {"b": 1}}', "a.b", "something other than a list under records='a.b'"),
         (b'[{"a": 1}]', "data", "is a list itself: leave out records='data'"),
+        (b'{"\\x": 1, "data": [{"n": 1}]}', "data", "nothing under records='data'"),
         (b"[1, 2]", None, "holds no JSON object .*the value '1'"),
         (b"[]", None, "holds no JSON object"),
     ],

@@ -194,13 +194,16 @@ class ArrowSource(abc.ABC):
         """
         if self.hive:
             return infer_with_folders(self, files, opened)
-        return self._infer(files, opened, label=self.label)
+        return self._infer(self._schemas(files, opened), opened, label=self.label)
 
     def _infer(
-        self, files: Sequence[SourceFile], opened: OpenSource, *, label: str | None
+        self,
+        with_schema: Sequence[tuple[SourceFile, pa.Schema]],
+        opened: OpenSource,
+        *,
+        label: str | None,
     ) -> dict[str, Feature | Struct]:
-        """The same for another label, or none."""
-        with_schema = self._schemas(files, opened)
+        """The same from the schemas of files, for another label, or none."""
         first = with_schema[0][0]
         paths: dict[pa.Schema, str] = {}
         for file, other in with_schema:
@@ -292,7 +295,8 @@ class ArrowSource(abc.ABC):
                 f"{path} has no column {', '.join(map(repr, missing))}, which columns= names; it "
                 f"has {', '.join(map(repr, schema.names))}. Fix columns= in the recipe."
             )
-        return pa.schema([field for field in schema if field.name in self.columns])
+        chosen = [field for field in schema if field.name in self.columns]
+        return pa.schema(chosen, metadata=schema.metadata)
 
     def _schemas(
         self, files: Sequence[SourceFile], opened: OpenSource

@@ -24,18 +24,21 @@ from ....schemas.features import (
     ClassLabel,
     Dtype,
     Feature,
+    Features,
     Image,
     Sequence,
     Struct,
     Tensor,
+    is_encoded,
     is_optional,
 )
 from ....schemas.recipe import OpenSource
 from ...storage.opened_source import is_hidden
 from ..table_files import select_where, types_to_json
-from .files import DAMAGE, ArrowSource
+from .files import ArrowSource
+from .hive import infer_with_folders
 from .ipc import FORMAT
-from .rows import MediaRowReader
+from .rows import MediaRowReader, RowReader
 
 METADATA = b"huggingface"
 _DTYPES = frozenset(get_args(Dtype))
@@ -132,8 +135,58 @@ def media_feature(spec: Mapping[str, Any]) -> Image | Audio:
     return Image(storage="encoded") if spec["_type"] == "Image" else Audio(storage="encoded")
 
 
+class DescribedColumns(ArrowSource):
+    """A source whose files may have the metadata: classes, shapes, images and sounds."""
+
+    @staticmethod
+    def _reader(schema: pa.Schema, features: Features, *, path: str) -> RowReader | MediaRowReader:
+        in_structs = any(
+            is_encoded(feature)
+            and name in schema.names
+            and pa.types.is_struct(schema.field(name).type)
+            for name, feature in features.items()
+        )
+        return (MediaRowReader if in_structs else RowReader)(schema, features, path=path)
+
+    def infer(self, files: Many[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the columns, from the types in the metadata and the Arrow types.
+
+        Raises:
+            SchemaError: if no file can be read, their columns differ, or one cannot be stored.
+            RecipeError: if ``label`` or ``types`` name a column that does not exist.
+        """
+        if self.hive:
+            return infer_with_folders(self, files, opened)
+        with_schema = self._schemas(files, opened)
+        specs = _specs({file.path: schema for file, schema in with_schema})
+        # If the metadata names the classes of the label, the rows need not be read for them.
+        is_class = class_names(specs.get(self.label or "")) is not None
+        inferred = self._infer(with_schema, opened, label=None if is_class else self.label)
+        return with_column_types(inferred, specs, declared=self.types or {})
+
+
+def _specs(schemas: Mapping[str, pa.Schema]) -> dict[str, Any]:
+    """The column types in the metadata of files, by path. Classes must be the same in all.
+
+    Raises:
+        SchemaError: naming two files with different classes, whose numbers would conflict.
+    """
+    (first, specs), *others = ((path, column_types(schema)) for path, schema in schemas.items())
+    mine = classes_of(specs)
+    for path, found in others:
+        named = classes_of(found)
+        differ = sorted(n for n in mine.keys() & named.keys() if mine[n] != named[n])
+        if differ:
+            name = differ[0]
+            raise SchemaError(
+                f"Column {name!r} has the classes {_shown(mine[name])} in {first} and "
+                f"{_shown(named[name])} in {path}. Cast one dataset to the features of the other."
+            )
+    return specs
+
+
 @config_class
-class HuggingFace(ArrowSource):
+class HuggingFace(DescribedColumns):
     """A ``datasets.Dataset`` or ``DatasetDict`` written by ``save_to_disk``.
 
     Classes keep their names and numbers, arrays their shapes. Images and sounds are the files
@@ -163,47 +216,6 @@ class HuggingFace(ArrowSource):
     def select(self, files: Many[SourceFile]) -> Selection:
         """Selects Arrow files, except the cache files of ``datasets``."""
         return select_where(files, _why_skipped)
-
-    def infer(self, files: Many[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the columns, from the dataset's types and the Arrow types.
-
-        Raises:
-            SchemaError: if no file can be read, their columns differ, or one cannot be stored.
-            RecipeError: if ``label`` or ``types`` name a column that does not exist.
-        """
-        specs = self._specs(files, opened)
-        # If the dataset names the classes of the label, the rows need not be read for them.
-        is_class = class_names(specs.get(self.label or "")) is not None
-        inferred = self._infer(files, opened, label=None if is_class else self.label)
-        return with_column_types(inferred, specs, declared=self.types or {})
-
-    def _specs(self, files: Many[SourceFile], opened: OpenSource) -> dict[str, Any]:
-        """The column types in the files' metadata. Classes must be the same in all files.
-
-        Raises:
-            SchemaError: naming two files with different classes, whose numbers would conflict.
-        """
-        specs: dict[str, Any] = {}
-        first = ""
-        for file in files:
-            if file.problem or not file.num_bytes:
-                continue
-            try:
-                found = column_types(FORMAT.open(opened, file.path).schema)
-            except DAMAGE:
-                continue
-            if not first:
-                specs, first = found, file.path
-            mine, others = classes_of(specs), classes_of(found)
-            differ = sorted(n for n in mine.keys() & others.keys() if mine[n] != others[n])
-            if differ:
-                name = differ[0]
-                raise SchemaError(
-                    f"Column {name!r} has the classes {_shown(mine[name])} in {first} and "
-                    f"{_shown(others[name])} in {file.path}. Cast one dataset to the features of "
-                    "the other."
-                )
-        return specs
 
 
 def _why_skipped(path: str) -> str:

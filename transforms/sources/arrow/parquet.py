@@ -32,7 +32,8 @@ from ....schemas.recipe import OpenSource
 from ...storage.decompress import grows_beyond
 from ...storage.read_files import is_at_hand, open_for_arrow
 from ..table_files import select_files
-from .files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowSource, Unit, offset_between
+from .files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, Unit, offset_between
+from .hugging_face import DescribedColumns
 from .types import leaves_of, plain_type
 
 _MAGIC = b"PAR1"
@@ -298,8 +299,11 @@ def _longest_of(array: Any) -> int:
 
 
 @config_class
-class Parquet(ArrowSource):
+class Parquet(DescribedColumns):
     """Rows of Parquet files.
+
+    Files that ``datasets`` has written, as on the Hugging Face hub, say which columns are images,
+    sounds and classes.
 
     Attributes:
         url: A file, a folder (its ``.parquet`` files at any depth), a glob, or any fsspec URL.

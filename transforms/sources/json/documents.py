@@ -164,10 +164,10 @@ def find_cuts(text: Text, form: Form, *, every: int) -> tuple[int, ...]:
     wanted, last = every, text.stop - every // 2
     while wanted < last and (piece := text.read(offset, min(offset + WINDOW_BYTES, text.stop))):
         found = _find_ends(structure.add(piece), form)
-        for end in (found.ends + offset).tolist():
-            if wanted <= end < last:
-                cuts.append(end)
-                wanted = end - end % every + every
+        ends = found.ends + offset
+        while (at := int(np.searchsorted(ends, wanted))) < len(ends) and ends[at] < last:
+            cuts.append(int(ends[at]))
+            wanted = cuts[-1] - cuts[-1] % every + every
         if found.closing is not None:
             break
         offset += len(piece)
@@ -336,7 +336,7 @@ def _spans_lines(value: bytes) -> bool:
         json.JSONDecoder().raw_decode(text)
     except json.JSONDecodeError as error:
         return error.pos >= len(text) - 1
-    except RecursionError:
+    except (RecursionError, ValueError):
         return False
     return True
 
@@ -385,7 +385,11 @@ def _members(text: Text, place: int) -> Iterator[tuple[str, int]]:
         if member is None:
             return
         value = offset + member.end()
-        yield json.loads(member[1].decode("utf-8", "replace"), strict=False), value
+        try:
+            key = json.loads(member[1].decode("utf-8", "replace"), strict=False)
+        except ValueError:  # an invalid escape
+            return
+        yield key, value
         offset = _after_member(text, value)
 
 
