@@ -8,6 +8,7 @@ two tables, or a table with other labels for files in folders that may be classe
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 from collections import Counter
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SnapshardError
-from ...schemas.features import ClassLabel, Feature, Features, Scalar, call
+from ...schemas.features import ClassLabel, Features, Scalar, call
 from ...schemas.splits import FOLDERS, Splits
 from ...transforms import storage
 from ...transforms.media.audio_header import SUFFIXES as SOUNDS
@@ -62,8 +63,11 @@ class _Media:
 
     make: type[ImageFolder | AudioFolder]
     root: str
+    folder: str
+    """The folder that they have in common, within the root; empty for the root itself."""
     paths: Sequence[str]
     split_folders: bool
+    """Whether the folders in it are those of splits."""
 
     @property
     def what(self) -> str:
@@ -79,7 +83,7 @@ class _Media:
 
     def class_of(self, path: str) -> str:
         """The folder that may be the class of a file; empty if there is none."""
-        folders = path.split("/")[self.split_folders : -1]
+        folders = _below(self.folder, path).split("/")[self.split_folders : -1]
         return folders[0] if folders else ""
 
 
@@ -131,7 +135,7 @@ def find_labelled_files(
     ]
     if len(media.paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
         return None
-    near = [file.path for file in tables if _is_moderate(file)][:_MAX_TABLES]
+    near = sorted((file.path for file in tables if _is_moderate(file)), key=_is_text)[:_MAX_TABLES]
     urls = [
         *((f"{media.root}/{path}", path) for path in near),
         *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
@@ -141,6 +145,10 @@ def find_labelled_files(
         for table, path in urls
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
+    lists = [named for named in found if not named.columns and named.is_evident]
+    if media.in_classes and any(map(_split_of, lists)):
+        raise DataError(_say_lists(lists, media, opened.shown))
+    found = [named for named in found if named.columns]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
     labelled = [named for named in complete if named.has_named_label]
     if media.in_classes and label is None and complete:
@@ -158,7 +166,7 @@ def find_labelled_files(
         return _checked(complete[0], media)
     partial = sorted((named for named in found if named.is_evident), key=_rank)
     if partial and not media.in_classes:
-        raise DataError(_say_partial(partial, media, opened.shown))
+        raise DataError(_say_partial(partial, lists, media, opened.shown))
     return None
 
 
@@ -168,7 +176,9 @@ def _find_media(url: str, listed: Sequence[SourceFile]) -> _Media:
         AudioFolder: [file.path for file in listed if _is_file_of(SOUNDS, file)],
     }
     make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
-    return _Media(make, url.rstrip("/") or url, paths, looks_like_splits(paths))
+    folder = _common_folder(paths)
+    split_folders = looks_like_splits(_below(folder, path) for path in paths)
+    return _Media(make, url.rstrip("/") or url, folder, paths, split_folders)
 
 
 def _named_files(
@@ -191,13 +201,15 @@ def _named_files(
         rows = read.read(columns)
     except SnapshardError:
         return None
-    folders = dict.fromkeys((_common_folder(media.paths), "", os.path.dirname(table_path)))
+    if _is_text(table) and not any(map(str.isalpha, "".join(itertools.islice(rows.keys, 99)))):
+        return None  # numbers, such as classes of boxes, name files only by chance
+    folders = dict.fromkeys((media.folder, "", os.path.dirname(table_path)))
     places = [_Place(folder, media, rows) for folder in folders]
     place = max(places, key=lambda place: len(place.keys))
     if not place.keys:
         return None
     inner = _Place(_common_folder(list(place.keys)), media, rows)
-    if len(inner.keys) == len(place.keys):
+    if len(inner.keys) == len(place.keys) and (columns or not media.in_classes):
         place = inner
     split_column = None if place.split_folders else _find_split_column(columns, rows)
     found = _find_label(columns, rows)
@@ -207,9 +219,9 @@ def _named_files(
         splits = Splits.by_column(split_column, **_values_of_splits(split_column, rows))
     return _NamedFiles(
         source=media.make(
-            f"{media.root}/{place.folder}" if place.folder else media.root,
+            _joined(media.root, place.folder),
             table=table,
-            label=label or found or (LABEL if one_hot else None),
+            label=label or found or (LABEL if one_hot or not columns else None),
             one_hot=one_hot,
             split_folders=True if place.split_folders else None,
             unlisted="reject" if len(place.keys) >= _MIN_NAMED * len(place.paths) else "skip",
@@ -227,10 +239,9 @@ class _Place:
     """The files in a folder, and their names in a table."""
 
     def __init__(self, folder: str, media: _Media, rows: TableRows) -> None:
-        start = len(folder) + 1 if folder else 0
         self.folder = folder
         self.paths = [path for path in media.paths if path.startswith(f"{folder}/" * bool(folder))]
-        below = [path[start:] for path in self.paths]
+        below = [_below(folder, path) for path in self.paths]
         self.split_folders = looks_like_splits(below)
         names = [
             (path, path.partition("/")[2]) if self.split_folders else (path,) for path in below
@@ -245,6 +256,14 @@ def _rank(named: _NamedFiles) -> tuple[bool, int]:
     return not named.has_label, -len(named.named)
 
 
+def _joined(root: str, folder: str) -> str:
+    return f"{root}/{folder}" if folder else root
+
+
+def _below(folder: str, path: str) -> str:
+    return path.removeprefix(f"{folder}/") if folder else path
+
+
 def _common_folder(paths: Sequence[str]) -> str:
     return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
 
@@ -256,10 +275,17 @@ def _find_label(columns: Features, rows: TableRows) -> str | None:
     name = next(called, others[0] if len(others) == 1 else None)
     if name is None or not isinstance(columns[name], Scalar | ClassLabel):
         return None
-    num_different = _num_different(columns[name], rows, name)
-    if num_different <= _MAX_DIFFERENT * rows.columns.num_rows:
+    is_named = name.casefold() in _LABELS
+    num_rows, num_different = (
+        rows.columns.num_rows,
+        pc.count_distinct(rows.columns.column(name)).as_py(),
+    )
+    if columns[name] == Scalar("int64") and num_different == num_rows and not is_named:
+        return None  # ids
+    is_text = columns[name] in (Scalar("string"), Scalar("string", optional=True))
+    if not is_text or num_different <= _MAX_DIFFERENT * num_rows:
         return name
-    return name if name.casefold() in _LABELS and num_different <= _MAX_CLASSES else None
+    return name if is_named and num_different <= _MAX_CLASSES else None
 
 
 def _find_one_hot(columns: Features, rows: TableRows) -> tuple[str, ...]:
@@ -272,12 +298,6 @@ def _find_one_hot(columns: Features, rows: TableRows) -> tuple[str, ...]:
     binary = {name: column for name, column in values.items() if np.isin(column, (0, 1)).all()}
     is_one_hot = len(binary) > 1 and (np.sum(list(binary.values()), axis=0) == 1).all()
     return tuple(binary) if is_one_hot else ()
-
-
-def _num_different(feature: Feature, rows: TableRows, name: str) -> int:
-    """The number of different texts of a column; 0 if it has none."""
-    is_text = isinstance(feature, Scalar) and feature.dtype == "string"
-    return pc.count_distinct(rows.columns.column(name)).as_py() if is_text else 0
 
 
 def _find_split_column(columns: Features, rows: TableRows) -> str | None:
@@ -343,9 +363,7 @@ def _say_folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown
     tables = " and ".join(
         f"{named.rows.name} (columns {_some(list(named.columns))})" for named in complete
     )
-    folders = media.make(media.root, split_folders=True if media.split_folders else None)
-    by_folder = Splits.by_folder() if media.split_folders else None
-    lines = [_written(folders, by_folder), *map(_line, complete)]
+    lines = [_line_of_folders(media), *map(_line, complete)]
     return (
         f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes "
         f"({_some(sorted(set(map(media.class_of, media.paths))))}), and other labels may be in "
@@ -358,11 +376,37 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
-def _say_partial(partial: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
+def _say_lists(lists: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
+    """Lists of the files of splits, beside class folders."""
+    num_named = len({path for named in lists for path in named.named})
+    names = " and ".join(named.rows.name for named in lists)
+    lines = [_line_of_folders(media)]
+    advice = (
+        f"To use the lists, write a table with a row for each of the {media.what}, and the columns "
+        "file, label and split"
+    )
+    if num_named >= _MIN_NAMED * len(media.paths) and (joined := _by_split(lists)):
+        lines, advice = [*joined, *lines], "The first line below uses the lists"
+    return (
+        f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes, and "
+        f"{names} {'list' if len(lists) > 1 else 'lists'} {num_named:,} of them, called like "
+        f"splits. {advice}; the {'last' if len(lines) > 1 else 'following'} line ignores them. "
+        f"{_to_copy(lines)}"
+    )
+
+
+def _say_partial(
+    partial: Sequence[_NamedFiles], lists: Sequence[_NamedFiles], media: _Media, shown: str
+) -> str:
     tables = "; ".join(
-        f"{named.rows.name} names {len(named.named):,} of them"
-        + (f", and not {named.missing!r}" if named.missing else "")
-        for named in partial
+        [
+            *(
+                f"{named.rows.name} names {len(named.named):,} of them"
+                + (f", and not {named.missing!r}" if named.missing else "")
+                for named in partial
+            ),
+            *(f"{named.rows.name} lists {len(named.named):,} without a label" for named in lists),
+        ]
     )
     return (
         f"{shown} holds {len(media.paths):,} {media.what}, and no table has a row for each: "
@@ -398,6 +442,12 @@ def _split_of(named: _NamedFiles) -> str | None:
     return None
 
 
+def _line_of_folders(media: _Media) -> str:
+    url = _joined(media.root, media.folder)
+    folders = media.make(url, split_folders=True if media.split_folders else None)
+    return _written(folders, Splits.by_folder() if media.split_folders else None)
+
+
 def _line(named: _NamedFiles) -> str:
     return _written(named.source, named.splits)
 
@@ -419,6 +469,10 @@ def _to_copy(lines: Sequence[str]) -> str:
         f"Write a recipe with {'one of these lines' if len(lines) > 1 else 'this line'}"
         f"{', and the column to predict instead of label=None' if label else ''}:{listed}"
     )
+
+
+def _is_text(path: str) -> bool:
+    return path.lower().endswith(".txt")
 
 
 def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
@@ -444,6 +498,6 @@ def _tables_beside(root: str, *, of_images: bool) -> list[str]:
     found = [
         os.path.normpath(os.path.join(outer, name))
         for name in names
-        if is_table(name, of_images=of_images) and not is_hidden(name)
+        if is_table(name, of_images=of_images) and not is_hidden(name) and not _is_text(name)
     ]
     return [path for path in found if os.path.getsize(path) <= _MAX_TABLE_BYTES][:_MAX_TABLES]
