@@ -91,6 +91,8 @@ class _Media:
 class _NamedFiles:
     """A table, and the files in a folder that it names."""
 
+    name: str
+    """The table's path below the root, or its name beside it, for messages."""
     source: ImageFolder | AudioFolder
     splits: Splits | None
     rows: TableRows
@@ -156,15 +158,18 @@ def find_labelled_files(
         if not labelled:
             raise DataError(_say_folders_or_tables(complete, media, opened.shown))
     complete = labelled if media.in_classes else labelled or complete
-    if len(complete) > 1:
-        tables_there = " and ".join(named.rows.name for named in complete)
+    partial = sorted((named for named in found if named.is_evident), key=_rank)
+    by_split = _by_split([named for named in partial if named not in complete])
+    if len(complete) > 1 or (complete and by_split):
+        names = " and ".join(named.name for named in complete)
         raise DataError(
-            f"{opened.shown} holds {len(media.paths):,} {media.what}, and {tables_there} each have "
-            f"a row for them. {_to_copy([_line(named) for named in complete])}"
+            f"{opened.shown} holds {len(media.paths):,} {media.what}, and {names} "
+            f"{'each have' if len(complete) > 1 else 'has'} a row for them"
+            f"{', as have tables of splits together' if by_split else ''}. "
+            f"{_to_copy([*by_split, *map(_line, complete)])}"
         )
     if complete:
         return _checked(complete[0], media)
-    partial = sorted((named for named in found if named.is_evident), key=_rank)
     if partial and not media.in_classes:
         raise DataError(_say_partial(partial, lists, media, opened.shown))
     return None
@@ -218,6 +223,7 @@ def _named_files(
     if split_column is not None:
         splits = Splits.by_column(split_column, **_values_of_splits(split_column, rows))
     return _NamedFiles(
+        name=table_path or rows.name,
         source=media.make(
             _joined(media.root, place.folder),
             table=table,
@@ -340,7 +346,7 @@ def _checked(named: _NamedFiles, media: _Media) -> LabelledFiles:
         return LabelledFiles(lists, named.splits)
     one = media.what.removesuffix("s")
     raise DataError(
-        f"{named.rows.name} has several rows for {len(several):,} of {len(media.paths):,} "
+        f"{named.name} has several rows for {len(several):,} of {len(media.paths):,} "
         f"{media.what} (first: {several[0]!r}), expected one for each {one}, which is one record. "
         f"Keep one row for each {one}, or read lists of their values. "
         f"{_to_copy([_written(lists, None)])}"
@@ -361,7 +367,7 @@ def _has_labels_of_folders(named: _NamedFiles, media: _Media) -> bool:
 
 def _say_folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
     tables = " and ".join(
-        f"{named.rows.name} (columns {_some(list(named.columns))})" for named in complete
+        f"{named.name} (columns {_some(list(named.columns))})" for named in complete
     )
     lines = [_line_of_folders(media), *map(_line, complete)]
     return (
@@ -379,7 +385,7 @@ def _some(names: Sequence[str]) -> str:
 def _say_lists(lists: Sequence[_NamedFiles], media: _Media, shown: str) -> str:
     """Lists of the files of splits, beside class folders."""
     num_named = len({path for named in lists for path in named.named})
-    names = " and ".join(named.rows.name for named in lists)
+    names = " and ".join(named.name for named in lists)
     lines = [_line_of_folders(media)]
     advice = (
         f"To use the lists, write a table with a row for each of the {media.what}, and the columns "
@@ -401,11 +407,11 @@ def _say_partial(
     tables = "; ".join(
         [
             *(
-                f"{named.rows.name} names {len(named.named):,} of them"
+                f"{named.name} names {len(named.named):,} of them"
                 + (f", and not {named.missing!r}" if named.missing else "")
                 for named in partial
             ),
-            *(f"{named.rows.name} lists {len(named.named):,} without a label" for named in lists),
+            *(f"{named.name} lists {len(named.named):,} without a label" for named in lists),
         ]
     )
     return (

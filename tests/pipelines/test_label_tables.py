@@ -220,8 +220,19 @@ def test_a_table_for_each_split_is_refused(
         "splits": ss.Splits.by_folder(),
     }
     assert [line["source"] for line in (one, two)] == sources
-    assert "names 40 of them" in message
-    assert "names 20 of them" in message
+    assert f"{table.replace('__', '/')}.csv names 40 of them" in message
+    assert f"{other.replace('__', '/')}.csv names 20 of them" in message
+
+
+def test_tables_of_splits_beside_one_of_all() -> None:
+    names = [f"cv_{n}.wav" for n in range(40)]
+    parts = {"train": names[:30], "dev": names[30:35], "test": names[35:]}
+    tables = {split: rows("path,sentence", part, s="yes no") for split, part in parts.items()}
+    write(*(f"clips/{n}" for n in names), validated=rows("path,sentence", names, s="no"), **tables)
+    message, (both, single) = refusal()
+    assert "validated.csv has a row for them, as have tables of splits together" in message
+    assert [name for name, _ in both["source"].sources] == ["train", "validation", "test"]
+    assert single["source"].table == "data/validated.csv"
 
 
 def test_several_captions_of_a_file_are_a_list(tmp_path: Path) -> None:
@@ -331,7 +342,7 @@ def test_lists_of_the_files_of_splits_in_class_folders(folder: str) -> None:
     }
     assert both == {"source": ss.Sources(**parts), "splits": ss.Splits.by_folder()}
     assert folders == {"source": ss.ImageFolder(f"data{folder}")}
-    assert "test.txt and train.txt list 40 of them" in message
+    assert "meta/test.txt and meta/train.txt list 40 of them" in message
 
 
 def test_lists_of_some_files_in_class_folders() -> None:
