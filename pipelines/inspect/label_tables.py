@@ -128,23 +128,12 @@ def find_labelled_files(
         DataError: if a table names only some of the files, several rows name one, or several tables
             or folders may have the labels. The message has the sources to choose from.
     """
-    media = _find_media(url, listed)
-    of_images = media.make is ImageFolder
-    tables = [
-        file
-        for file in listed
-        if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
-    ]
-    if len(media.paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
+    if opened.pattern or opened.single or opened.archived:
         return None
-    near = sorted((file.path for file in tables if _is_moderate(file)), key=_is_text)[:_MAX_TABLES]
-    urls = [
-        *((f"{media.root}/{path}", path) for path in near),
-        *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
-    ]
+    media = _find_media(url, listed)
     found = [
         named
-        for table, path in urls
+        for table, path in _find_tables(media, listed)
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
     lists = [named for named in found if not named.columns and named.is_evident]
@@ -184,6 +173,23 @@ def _find_media(url: str, listed: Sequence[SourceFile]) -> _Media:
     folder = _common_folder(paths)
     split_folders = looks_like_splits(_below(folder, path) for path in paths)
     return _Media(make, url.rstrip("/") or url, folder, paths, split_folders)
+
+
+def _find_tables(media: _Media, listed: Sequence[SourceFile]) -> list[tuple[str, str]]:
+    """The URL of each table in or beside the root, and its path below; none if most files are."""
+    of_images = media.make is ImageFolder
+    tables = [
+        file
+        for file in listed
+        if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
+    ]
+    if len(media.paths) <= len(tables):
+        return []
+    near = sorted((file.path for file in tables if _is_moderate(file)), key=_is_text)
+    return [
+        *((f"{media.root}/{path}", path) for path in near[:_MAX_TABLES]),
+        *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
+    ]
 
 
 def _named_files(
@@ -279,19 +285,18 @@ def _find_label(columns: Features, rows: TableRows) -> str | None:
     others = [name for name in columns if name.strip().casefold() not in _SPLIT_COLUMNS]
     called = (name for label in _LABELS for name in others if name.strip().casefold() == label)
     name = next(called, others[0] if len(others) == 1 else None)
-    if name is None or not isinstance(columns[name], Scalar | ClassLabel):
+    if name is None:
         return None
-    is_named = name.casefold() in _LABELS
-    num_rows, num_different = (
-        rows.columns.num_rows,
-        pc.count_distinct(rows.columns.column(name)).as_py(),
-    )
-    if columns[name] == Scalar("int64") and num_different == num_rows and not is_named:
-        return None  # ids
-    is_text = columns[name] in (Scalar("string"), Scalar("string", optional=True))
-    if not is_text or num_different <= _MAX_DIFFERENT * num_rows:
-        return name
-    return name if is_named and num_different <= _MAX_CLASSES else None
+    feature, is_named = columns[name], name.casefold() in _LABELS
+    if not isinstance(feature, Scalar | ClassLabel):
+        return name if is_named else None
+    num_rows = rows.columns.num_rows
+    num_different = pc.count_distinct(rows.columns.column(name)).as_py()
+    is_text = feature in (Scalar("string"), Scalar("string", optional=True))
+    if is_text and num_different > _MAX_DIFFERENT * num_rows:
+        return name if is_named and num_different <= _MAX_CLASSES else None
+    is_id = feature == Scalar("int64") and num_different == num_rows
+    return name if is_named or not is_id else None
 
 
 def _find_one_hot(columns: Features, rows: TableRows) -> tuple[str, ...]:

@@ -287,6 +287,14 @@ def test_a_table_whose_label_is_unknown_and_folders_that_may_be_classes() -> Non
     assert "dx" in describe_suggestion("data", label="dx")
 
 
+def test_lists_of_labels_are_the_label() -> None:
+    write(*(f"{n}.png" for n in range(20)))
+    lines = [json.dumps({"file": f"{n}.png", "label": ["a", "bc"[n % 2]]}) for n in range(20)]
+    Path("data/labels.jsonl").write_text("\n".join(lines))
+    source = suggest_recipe("data").source
+    assert source == ss.ImageFolder("data", table="data/labels.jsonl")
+
+
 def test_ids_are_no_label() -> None:
     names = [f"{n}.png" for n in range(20)]
     write(*names, ids=rows("file,id", [f"{name},{n * 7}" for n, name in enumerate(names)]))
