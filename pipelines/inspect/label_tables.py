@@ -8,11 +8,12 @@ two tables, or a table with other labels for files in folders that may be classe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,13 @@ from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
-from ...transforms.sources.folders.side_tables import SEVERAL, LabelTable, TableRows, is_table
+from ...transforms.sources.folders.side_tables import (
+    SEVERAL,
+    LabelTable,
+    TableRows,
+    folded_parts,
+    is_table,
+)
 from ...transforms.storage.opened_source import OpenedSource, is_hidden
 
 _MIN_NAMED = 0.99
@@ -68,6 +75,11 @@ class _Media:
     paths: Sequence[str]
     split_folders: bool
     """Whether the folders in it are those of splits."""
+
+    @functools.cached_property
+    def stems(self) -> Set[str]:
+        """The files' names, as tables may write them."""
+        return {folded_parts(path)[-1] for path in self.paths}
 
     @property
     def what(self) -> str:
@@ -211,6 +223,8 @@ def _named_files(
         columns = read.features()
         rows = read.read(columns)
     except SnapshardError:
+        return None
+    if not any(folded_parts(name)[-1] in media.stems for name in rows.names):
         return None
     if _is_text(table) and not any(map(str.isalpha, "".join(itertools.islice(rows.keys, 99)))):
         return None  # numbers, such as classes of boxes, name files only by chance

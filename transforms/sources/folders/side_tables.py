@@ -318,7 +318,7 @@ class TableRows:
         for name in (*names, bare, *stems):
             if name in self.keys or name in self.unfit:
                 return [name]
-        folded = [_folded(name) for name in names]
+        folded = [folded_parts(name) for name in names]
         for end in folded:
             if keys := self._keys_by_end(len(end)).get(end):
                 return keys
@@ -344,7 +344,9 @@ class TableRows:
     @functools.cached_property
     def _whole_keys(self) -> Mapping[tuple[str, ...], list[str]]:
         """The names in the table by all their parts."""
-        return _grouped((_folded(key), key) for key in dict.fromkeys((*self.keys, *self.unfit)))
+        return _grouped(
+            (folded_parts(key), key) for key in dict.fromkeys((*self.keys, *self.unfit))
+        )
 
     def find(self, names: Many[str]) -> int:
         """The row of a file.
@@ -658,8 +660,12 @@ def _normal(name: str) -> str:
     return name.strip().replace("\\", "/").removeprefix("./").lstrip("/")
 
 
-def _folded(name: str) -> tuple[str, ...]:
-    """The parts of a name, without what people write in several ways."""
+def folded_parts(name: str) -> tuple[str, ...]:
+    """The parts of a name, without what people write in several ways.
+
+    >>> folded_parts("Images/CAT 1.JPG")
+    ('images', 'cat 1')
+    """
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
     *folders, bare = [part for part in text.split("/") if part not in ("", ".", "..")] or [text]
     stem, dot, end = bare.rpartition(".")
