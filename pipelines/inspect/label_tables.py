@@ -228,14 +228,9 @@ def _named_files(
         return None
     if _is_text(table) and not any(map(str.isalpha, "".join(itertools.islice(rows.keys, 99)))):
         return None  # numbers, such as classes of boxes, name files only by chance
-    folders = dict.fromkeys((media.folder, "", os.path.dirname(table_path)))
-    places = [_Place(folder, media, rows) for folder in folders]
-    place = max(places, key=lambda place: len(place.keys))
+    place = _find_place(media, rows, os.path.dirname(table_path), narrow=bool(columns))
     if not place.keys:
         return None
-    inner = _Place(_common_folder(list(place.keys)), media, rows)
-    if len(inner.keys) == len(place.keys) and (columns or not media.in_classes):
-        place = inner
     split_column = None if place.split_folders else _find_split_column(columns, rows)
     found = _find_label(columns, rows)
     one_hot = () if label or found else _find_one_hot(columns, rows)
@@ -278,6 +273,27 @@ class _Place:
         self.keys = {path: key for path, key in keys.items() if key is not None and num[key] == 1}
 
 
+def _find_place(media: _Media, rows: TableRows, beside: str, *, narrow: bool) -> _Place:
+    """The folder in which a table names most files: that of all, the root, or the table's own.
+
+    Args:
+        media: All files.
+        rows: The table's.
+        beside: The folder of the table.
+        narrow: Whether to choose the innermost folder that has the named files, also if it may be
+            that of a class.
+    """
+    place = _Place(media.folder, media, rows)
+    for folder in sorted({"", beside} - {media.folder}):
+        if len(place.keys) < len(media.paths):
+            place = max(place, _Place(folder, media, rows), key=lambda place: len(place.keys))
+    inner = _common_folder(list(place.keys))
+    if inner == place.folder or (media.in_classes and not narrow):
+        return place
+    narrowed = _Place(inner, media, rows)
+    return narrowed if len(narrowed.keys) == len(place.keys) else place
+
+
 def _rank(named: _NamedFiles) -> tuple[bool, int]:
     return not named.has_label, -len(named.named)
 
@@ -291,7 +307,8 @@ def _below(folder: str, path: str) -> str:
 
 
 def _common_folder(paths: Sequence[str]) -> str:
-    return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    folders = {path.rpartition("/")[0] for path in paths}
+    return os.path.commonpath(folders) if folders else ""
 
 
 def _find_label(columns: Features, rows: TableRows) -> str | None:
