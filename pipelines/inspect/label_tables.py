@@ -8,10 +8,12 @@ two tables, or a table with other labels for files in folders that may be classe
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ import pyarrow.compute as pc
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import SnapshardError
-from ...schemas.features import ClassLabel, Feature, Features, Scalar
+from ...schemas.features import ClassLabel, Features, Scalar
 from ...schemas.splits import FOLDERS, Splits
 from ...transforms import storage
 from ...transforms.media.audio_header import SUFFIXES as SOUNDS
@@ -28,7 +30,13 @@ from ...transforms.sources.combined import Sources
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.sources.folders.labels import LABEL, looks_like_splits
-from ...transforms.sources.folders.side_tables import SEVERAL, LabelTable, TableRows, is_table
+from ...transforms.sources.folders.side_tables import (
+    SEVERAL,
+    LabelTable,
+    TableRows,
+    folded_parts,
+    is_table,
+)
 from ...transforms.storage.opened_source import OpenedSource, is_hidden
 from .readings import Reading, UnclearError
 
@@ -55,8 +63,16 @@ class _Media:
 
     make: type[ImageFolder | AudioFolder]
     root: str
+    folder: str
+    """The folder that they have in common, within the root; empty for the root itself."""
     paths: Sequence[str]
     split_folders: bool
+    """Whether the folders in it are those of splits."""
+
+    @functools.cached_property
+    def stems(self) -> Set[str]:
+        """The files' names, as tables may write them."""
+        return {folded_parts(path)[-1] for path in self.paths}
 
     @property
     def what(self) -> str:
@@ -72,7 +88,7 @@ class _Media:
 
     def class_of(self, path: str) -> str:
         """The folder that may be the class of a file; empty if there is none."""
-        folders = path.split("/")[self.split_folders : -1]
+        folders = _below(self.folder, path).split("/")[self.split_folders : -1]
         return folders[0] if folders else ""
 
 
@@ -80,6 +96,8 @@ class _Media:
 class _NamedFiles:
     """A table, and the files in a folder that it names."""
 
+    name: str
+    """The table's path below the root, or its name beside it, for messages."""
     source: ImageFolder | AudioFolder
     splits: Splits | None
     rows: TableRows
@@ -112,28 +130,21 @@ def find_labelled_files(
     build. Its label is ``label``, or a column called like one, or else the only column.
 
     Raises:
-        DataError: if a table names only some of the files, several rows name one, or several tables
-            or folders may have the labels. The message has the sources to choose from.
+        UnclearError: if a table names only some of the files, several rows name one, or several
+            tables or folders may have the labels. It has the sources to choose from.
     """
-    media = _find_media(url, listed)
-    of_images = media.make is ImageFolder
-    tables = [
-        file
-        for file in listed
-        if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
-    ]
-    if len(media.paths) <= len(tables) or opened.pattern or opened.single or opened.archived:
+    if opened.pattern or opened.single or opened.archived:
         return None
-    near = [file.path for file in tables if _is_moderate(file)][:_MAX_TABLES]
-    urls = [
-        *((f"{media.root}/{path}", path) for path in near),
-        *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
-    ]
+    media = _find_media(url, listed)
     found = [
         named
-        for table, path in urls
+        for table, path in _find_tables(media, listed)
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
+    lists = [named for named in found if not named.columns and named.is_evident]
+    if media.in_classes and any(map(_split_of, lists)):
+        raise _beside_lists(lists, media, opened.shown)
+    found = [named for named in found if named.columns]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
     labelled = [named for named in complete if named.has_named_label]
     if media.in_classes and label is None and complete:
@@ -141,18 +152,20 @@ def find_labelled_files(
         if not labelled:
             raise _folders_or_tables(complete, media, opened.shown)
     complete = labelled if media.in_classes else labelled or complete
-    if len(complete) > 1:
-        tables_there = " and ".join(named.rows.name for named in complete)
+    partial = sorted((named for named in found if named.is_evident), key=_rank)
+    by_split = _by_split([named for named in partial if named not in complete])
+    if len(complete) > 1 or (complete and by_split):
+        names = " and ".join(named.name for named in complete)
         raise UnclearError(
-            f"{opened.shown} holds {len(media.paths):,} {media.what}, and {tables_there} each have "
-            "a row for them.",
-            list(map(_reading, complete)),
+            f"{opened.shown} holds {len(media.paths):,} {media.what}, and {names} "
+            f"{'each have' if len(complete) > 1 else 'has'} a row for them"
+            f"{', as have tables of splits together' if by_split else ''}.",
+            [*by_split, *map(_reading, complete)],
         )
     if complete:
         return _checked(complete[0], media)
-    partial = sorted((named for named in found if named.is_evident), key=_rank)
     if partial and not media.in_classes:
-        raise _partial(partial, media, opened.shown)
+        raise _partial(partial, lists, media, opened.shown)
     return None
 
 
@@ -162,7 +175,26 @@ def _find_media(url: str, listed: Sequence[SourceFile]) -> _Media:
         AudioFolder: [file.path for file in listed if _is_file_of(SOUNDS, file)],
     }
     make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
-    return _Media(make, url.rstrip("/") or url, paths, looks_like_splits(paths))
+    folder = _common_folder(paths)
+    split_folders = looks_like_splits(_below(folder, path) for path in paths)
+    return _Media(make, url.rstrip("/") or url, folder, paths, split_folders)
+
+
+def _find_tables(media: _Media, listed: Sequence[SourceFile]) -> list[tuple[str, str]]:
+    """The URL of each table in or beside the root, and its path below; none if most files are."""
+    of_images = media.make is ImageFolder
+    tables = [
+        file
+        for file in listed
+        if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
+    ]
+    if len(media.paths) <= len(tables):
+        return []
+    near = sorted((file.path for file in tables if _is_moderate(file)), key=_is_text)
+    return [
+        *((f"{media.root}/{path}", path) for path in near[:_MAX_TABLES]),
+        *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
+    ]
 
 
 def _named_files(
@@ -185,14 +217,13 @@ def _named_files(
         rows = read.read(columns)
     except SnapshardError:
         return None
-    folders = dict.fromkeys((_common_folder(media.paths), "", os.path.dirname(table_path)))
-    places = [_Place(folder, media, rows) for folder in folders]
-    place = max(places, key=lambda place: len(place.keys))
+    if not any(folded_parts(name)[-1] in media.stems for name in rows.names):
+        return None
+    if _is_text(table) and not any(map(str.isalpha, "".join(itertools.islice(rows.keys, 99)))):
+        return None  # numbers, such as classes of boxes, name files only by chance
+    place = _find_place(media, rows, os.path.dirname(table_path), narrow=bool(columns))
     if not place.keys:
         return None
-    inner = _Place(_common_folder(list(place.keys)), media, rows)
-    if len(inner.keys) == len(place.keys):
-        place = inner
     split_column = None if place.split_folders else _find_split_column(columns, rows)
     found = _find_label(columns, rows)
     one_hot = () if label or found else _find_one_hot(columns, rows)
@@ -200,10 +231,11 @@ def _named_files(
     if split_column is not None:
         splits = Splits.by_column(split_column, **_values_of_splits(split_column, rows))
     return _NamedFiles(
+        name=table_path or rows.name,
         source=media.make(
-            f"{media.root}/{place.folder}" if place.folder else media.root,
+            _joined(media.root, place.folder),
             table=table,
-            label=label or found or (LABEL if one_hot else None),
+            label=label or found or (LABEL if one_hot or not columns else None),
             one_hot=one_hot,
             split_folders=True if place.split_folders else None,
             unlisted="reject" if len(place.keys) >= _MIN_NAMED * len(place.paths) else "skip",
@@ -221,10 +253,9 @@ class _Place:
     """The files in a folder, and their names in a table."""
 
     def __init__(self, folder: str, media: _Media, rows: TableRows) -> None:
-        start = len(folder) + 1 if folder else 0
         self.folder = folder
         self.paths = [path for path in media.paths if path.startswith(f"{folder}/" * bool(folder))]
-        below = [path[start:] for path in self.paths]
+        below = [_below(folder, path) for path in self.paths]
         self.split_folders = looks_like_splits(below)
         names = [
             (path, path.partition("/")[2]) if self.split_folders else (path,) for path in below
@@ -235,12 +266,42 @@ class _Place:
         self.keys = {path: key for path, key in keys.items() if key is not None and num[key] == 1}
 
 
+def _find_place(media: _Media, rows: TableRows, beside: str, *, narrow: bool) -> _Place:
+    """The folder in which a table names most files: that of all, the root, or the table's own.
+
+    Args:
+        media: All files.
+        rows: The table's.
+        beside: The folder of the table.
+        narrow: Whether to choose the innermost folder that has the named files, also if it may be
+            that of a class.
+    """
+    place = _Place(media.folder, media, rows)
+    for folder in sorted({"", beside} - {media.folder}):
+        if len(place.keys) < len(media.paths):
+            place = max(place, _Place(folder, media, rows), key=lambda place: len(place.keys))
+    inner = _common_folder(list(place.keys))
+    if inner == place.folder or (media.in_classes and not narrow):
+        return place
+    narrowed = _Place(inner, media, rows)
+    return narrowed if len(narrowed.keys) == len(place.keys) else place
+
+
 def _rank(named: _NamedFiles) -> tuple[bool, int]:
     return not named.has_label, -len(named.named)
 
 
+def _joined(root: str, folder: str) -> str:
+    return f"{root}/{folder}" if folder else root
+
+
+def _below(folder: str, path: str) -> str:
+    return path.removeprefix(f"{folder}/") if folder else path
+
+
 def _common_folder(paths: Sequence[str]) -> str:
-    return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    folders = {path.rpartition("/")[0] for path in paths}
+    return os.path.commonpath(folders) if folders else ""
 
 
 def _find_label(columns: Features, rows: TableRows) -> str | None:
@@ -248,12 +309,18 @@ def _find_label(columns: Features, rows: TableRows) -> str | None:
     others = [name for name in columns if name.strip().casefold() not in _SPLIT_COLUMNS]
     called = (name for label in _LABELS for name in others if name.strip().casefold() == label)
     name = next(called, others[0] if len(others) == 1 else None)
-    if name is None or not isinstance(columns[name], Scalar | ClassLabel):
+    if name is None:
         return None
-    num_different = _num_different(columns[name], rows, name)
-    if num_different <= _MAX_DIFFERENT * rows.columns.num_rows:
-        return name
-    return name if name.casefold() in _LABELS and num_different <= _MAX_CLASSES else None
+    feature, is_named = columns[name], name.casefold() in _LABELS
+    if not isinstance(feature, Scalar | ClassLabel):
+        return name if is_named else None
+    num_rows = rows.columns.num_rows
+    num_different = pc.count_distinct(rows.columns.column(name)).as_py()
+    is_text = feature in (Scalar("string"), Scalar("string", optional=True))
+    if is_text and num_different > _MAX_DIFFERENT * num_rows:
+        return name if is_named and num_different <= _MAX_CLASSES else None
+    is_id = feature == Scalar("int64") and num_different == num_rows
+    return name if is_named or not is_id else None
 
 
 def _find_one_hot(columns: Features, rows: TableRows) -> tuple[str, ...]:
@@ -266,12 +333,6 @@ def _find_one_hot(columns: Features, rows: TableRows) -> tuple[str, ...]:
     binary = {name: column for name, column in values.items() if np.isin(column, (0, 1)).all()}
     is_one_hot = len(binary) > 1 and (np.sum(list(binary.values()), axis=0) == 1).all()
     return tuple(binary) if is_one_hot else ()
-
-
-def _num_different(feature: Feature, rows: TableRows, name: str) -> int:
-    """The number of different texts of a column; 0 if it has none."""
-    is_text = isinstance(feature, Scalar) and feature.dtype == "string"
-    return pc.count_distinct(rows.columns.column(name)).as_py() if is_text else 0
 
 
 def _find_split_column(columns: Features, rows: TableRows) -> str | None:
@@ -303,7 +364,7 @@ def _checked(named: _NamedFiles, media: _Media) -> Reading:
     """The files of a table that names all of them; several captions of a file are a list.
 
     Raises:
-        DataError: if it has several rows for more files than may be rejected, and they may mean
+        UnclearError: if it has several rows for more files than may be rejected, and they may mean
             something else.
     """
     several = [path for path, row in named.named.items() if row == SEVERAL]
@@ -315,7 +376,7 @@ def _checked(named: _NamedFiles, media: _Media) -> Reading:
         return Reading(lists, named.splits, means)
     one = media.what.removesuffix("s")
     raise UnclearError(
-        f"{named.rows.name} has several rows for {len(several):,} of {len(media.paths):,} "
+        f"{named.name} has several rows for {len(several):,} of {len(media.paths):,} "
         f"{media.what} (first: {several[0]!r}), expected one for each {one}, which is one record. "
         f"Keep one row for each {one}, or read lists of their values.",
         [Reading(lists, None, means)],
@@ -336,15 +397,13 @@ def _has_labels_of_folders(named: _NamedFiles, media: _Media) -> bool:
 
 def _folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: str) -> UnclearError:
     tables = " and ".join(
-        f"{named.rows.name} (columns {_some(list(named.columns))})" for named in complete
+        f"{named.name} (columns {_some(list(named.columns))})" for named in complete
     )
-    folders = media.make(media.root, split_folders=True if media.split_folders else None)
-    by_folder = Splits.by_folder() if media.split_folders else None
     return UnclearError(
         f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes "
         f"({_some(sorted(set(map(media.class_of, media.paths))))}), and other labels may be in "
         f"{tables}, which has a row for each.",
-        [Reading(folders, by_folder, "labelled by its folder"), *map(_reading, complete)],
+        [_by_folders(media), *map(_reading, complete)],
     )
 
 
@@ -353,11 +412,37 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
-def _partial(partial: Sequence[_NamedFiles], media: _Media, shown: str) -> UnclearError:
+def _beside_lists(lists: Sequence[_NamedFiles], media: _Media, shown: str) -> UnclearError:
+    """Lists of the files of splits, beside class folders."""
+    num_named = len({path for named in lists for path in named.named})
+    names = " and ".join(named.name for named in lists)
+    readings = [_by_folders(media)]
+    advice = (
+        f"To use the lists, write a table with a row for each of the {media.what}, and the columns "
+        "file, label and split"
+    )
+    if num_named >= _MIN_NAMED * len(media.paths) and (joined := _by_split(lists)):
+        readings, advice = [*joined, *readings], "The first line below uses the lists"
+    return UnclearError(
+        f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes, and "
+        f"{names} {'list' if len(lists) > 1 else 'lists'} {num_named:,} of them, called like "
+        f"splits. {advice}; the {'last' if len(readings) > 1 else 'following'} line ignores them.",
+        readings,
+    )
+
+
+def _partial(
+    partial: Sequence[_NamedFiles], lists: Sequence[_NamedFiles], media: _Media, shown: str
+) -> UnclearError:
     tables = "; ".join(
-        f"{named.rows.name} names {len(named.named):,} of them"
-        + (f", and not {named.missing!r}" if named.missing else "")
-        for named in partial
+        [
+            *(
+                f"{named.name} names {len(named.named):,} of them"
+                + (f", and not {named.missing!r}" if named.missing else "")
+                for named in partial
+            ),
+            *(f"{named.name} lists {len(named.named):,} without a label" for named in lists),
+        ]
     )
     return UnclearError(
         f"{shown} holds {len(media.paths):,} {media.what}, and no table has a row for each: "
@@ -393,14 +478,25 @@ def _split_of(named: _NamedFiles) -> str | None:
     return None
 
 
+def _by_folders(media: _Media) -> Reading:
+    url = _joined(media.root, media.folder)
+    source = media.make(url, split_folders=True if media.split_folders else None)
+    splits = Splits.by_folder() if media.split_folders else None
+    return Reading(source, splits, "labelled by its folder")
+
+
 def _reading(named: _NamedFiles) -> Reading:
-    no_label = named.source.label is None and len(named.columns) > 0
+    no_label = named.source.label is None and bool(named.columns)
     against = ("With the column to predict instead of label=None:",) if no_label else ()
     return Reading(named.source, named.splits, _means(named), against)
 
 
 def _means(named: _NamedFiles) -> str:
-    return f"labelled by the table {named.rows.name}"
+    return f"labelled by the table {named.name}"
+
+
+def _is_text(path: str) -> bool:
+    return path.lower().endswith(".txt")
 
 
 def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
@@ -426,6 +522,6 @@ def _tables_beside(root: str, *, of_images: bool) -> list[str]:
     found = [
         os.path.normpath(os.path.join(outer, name))
         for name in names
-        if is_table(name, of_images=of_images) and not is_hidden(name)
+        if is_table(name, of_images=of_images) and not is_hidden(name) and not _is_text(name)
     ]
     return [path for path in found if os.path.getsize(path) <= _MAX_TABLE_BYTES][:_MAX_TABLES]

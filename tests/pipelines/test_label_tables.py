@@ -37,7 +37,8 @@ def write(*paths: str, **texts: str) -> None:
             Pillow.new("RGB", (4, 3), (number % 256, number // 256, 9)).save(sink, "PNG")
         path.write_bytes(sink.getvalue())
     for name, text in texts.items():
-        table = Path("data", *name.removesuffix("_csv").split("__")).with_suffix(".csv")
+        end = ".txt" if name.endswith("_txt") else ".csv"
+        table = Path("data", *name.removesuffix("_txt").split("__")).with_suffix(end)
         table.parent.mkdir(parents=True, exist_ok=True)
         table.write_text(text)
 
@@ -219,8 +220,19 @@ def test_a_table_for_each_split_is_refused(
         "splits": ss.Splits.by_folder(),
     }
     assert [line["source"] for line in (one, two)] == sources
-    assert "names 40 of them" in message
-    assert "names 20 of them" in message
+    assert f"{table.replace('__', '/')}.csv names 40 of them" in message
+    assert f"{other.replace('__', '/')}.csv names 20 of them" in message
+
+
+def test_tables_of_splits_beside_one_of_all() -> None:
+    names = [f"cv_{n}.wav" for n in range(40)]
+    parts = {"train": names[:30], "dev": names[30:35], "test": names[35:]}
+    tables = {split: rows("path,sentence", part, s="yes no") for split, part in parts.items()}
+    write(*(f"clips/{n}" for n in names), validated=rows("path,sentence", names, s="no"), **tables)
+    message, (both, single) = refusal()
+    assert "validated.csv has a row for them, as have tables of splits together" in message
+    assert [name for name, _ in both["source"].sources] == ["train", "validation", "test"]
+    assert single["source"].table == "data/validated.csv"
 
 
 def test_several_captions_of_a_file_are_a_list(tmp_path: Path) -> None:
@@ -275,6 +287,20 @@ def test_a_table_whose_label_is_unknown_and_folders_that_may_be_classes() -> Non
     assert "dx" in describe_suggestion("data", label="dx")
 
 
+def test_lists_of_labels_are_the_label() -> None:
+    write(*(f"{n}.png" for n in range(20)))
+    lines = [json.dumps({"file": f"{n}.png", "label": ["a", "bc"[n % 2]]}) for n in range(20)]
+    Path("data/labels.jsonl").write_text("\n".join(lines))
+    source = suggest_recipe("data").source
+    assert source == ss.ImageFolder("data", table="data/labels.jsonl")
+
+
+def test_ids_are_no_label() -> None:
+    names = [f"{n}.png" for n in range(20)]
+    write(*names, ids=rows("file,id", [f"{name},{n * 7}" for n, name in enumerate(names)]))
+    assert suggest_recipe("data").source.label is None
+
+
 def test_a_folder_of_test_files_without_labels() -> None:
     train, test = [f"a{n}" for n in range(30)], [f"b{n}" for n in range(20)]
     write(
@@ -307,6 +333,56 @@ def test_a_table_for_each_split_beside_class_folders() -> None:
         "test": ss.ImageFolder("data/Test", table="data/Test.csv", label="ClassId"),
     }
     assert both == {"source": ss.Sources(**parts), "splits": ss.Splits.by_folder()}
+
+
+@pytest.mark.parametrize("folder", ["", "/images"])
+def test_lists_of_the_files_of_splits_in_class_folders(folder: str) -> None:
+    names = [f"{'cat' if n % 2 else 'dog'}/{n:03}" for n in range(40)]
+    write(
+        *(f"{folder[1:]}/{name}.png".lstrip("/") for name in names),
+        meta__train_txt="\n".join(names[:30]),
+        meta__test_txt="\n".join(names[30:]),
+    )
+    message, (both, folders) = refusal()
+    parts = {
+        split: ss.ImageFolder(f"data{folder}", table=f"data/meta/{split}.txt", unlisted="skip")
+        for split in ("train", "test")
+    }
+    assert both == {"source": ss.Sources(**parts), "splits": ss.Splits.by_folder()}
+    assert folders == {"source": ss.ImageFolder(f"data{folder}")}
+    assert "meta/test.txt and meta/train.txt list 40 of them" in message
+
+
+def test_lists_of_some_files_in_class_folders() -> None:
+    names = [f"{'yes' if n % 2 else 'no'}/{n}_nohash_0.wav" for n in range(40)]
+    write(*names, validation_list_txt="\n".join(names[:4]), testing_list_txt="\n".join(names[4:9]))
+    message, (folders,) = refusal()
+    assert folders == {"source": ss.AudioFolder("data")}
+    assert "testing_list.txt and validation_list.txt list 9 of them" in message
+    assert "columns file, label and split" in message
+
+
+def test_texts_and_lists_that_are_not_about_files_are_not_in_the_way() -> None:
+    names = [f"{'cat' if n % 2 else 'dog'}/{n}.png" for n in range(40)]
+    about = "These images show cats and dogs.\nNo label is wrong.\n"
+    write(*names, README_txt=about, classes_txt="cat\ndog\n", test_txt="nothing here\n")
+    assert suggest_recipe("data").source == ss.ImageFolder("data")
+
+
+def test_texts_of_boxes_are_no_tables() -> None:
+    write(
+        *(f"{folder}/{n}.png" for folder in ("cat", "dog") for n in range(20)),
+        **{f"labels__{n}_txt": f"{n} 0.5 0.5 0.25 0.5\n" for n in range(15)},
+    )
+    assert suggest_recipe("data").source == ss.ImageFolder("data")
+
+
+def test_a_text_of_names_and_labels() -> None:
+    names = [f"{n}.png" for n in range(40)]
+    table = "".join(f"{name} {'cat' if n % 2 else 'dog'}\n" for n, name in enumerate(names))
+    write(*names, labels_txt=table)
+    source = ss.ImageFolder("data", table="data/labels.txt", label="column_1")
+    assert suggest_recipe("data").source == source
 
 
 def test_two_tables_without_a_label_are_refused() -> None:

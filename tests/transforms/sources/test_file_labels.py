@@ -349,10 +349,11 @@ def test_the_longest_end_of_a_name_counts_and_must_be_unique() -> None:
         ("label,image_id\ncat,a\ndog,b\n", "label"),
         ("a.jpg,cat\nb.jpg,dog\n", "column_1"),
         ("cat|a.jpg\ndog|b.jpg\n", "column_0"),
+        ("a.jpg cat\nb.jpg dog\n", "column_1"),
     ],
 )
 def test_the_form_of_a_table_is_found(table: str, column: str) -> None:
-    made = labels(table="labels.csv", label=column)
+    made = labels(table="labels.csv" if "a.jpg " not in table else "labels.txt", label=column)
     features = infer(made, "a.jpg", "b.jpg", table=table.encode())
     assert features == {column: ClassLabel(("cat", "dog"))}
     rows = read(made, features, "a.jpg", "b.jpg", table=table.encode())
@@ -364,6 +365,31 @@ def test_a_table_without_a_header_may_name_files_without_suffix() -> None:
     made = labels(table="metadata.csv", label=None)
     features = infer(made, "LJ01-01.wav", "LJ01-02.wav", table=table)
     assert read(made, features, "LJ01-01.wav", table=table) == [{"column_1": b"first"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train.txt", "cat/1.jpg\ndog/2.jpg\n"),
+        ("train.txt", "cat/1\r\ndog/2\r\n"),
+        ("train.csv", "file\ncat/1.jpg\n/far/dog/2.jpg\n"),
+        ("train.jsonl", '{"file": "cat/1.jpg"}\n{"file": "dog/2.jpg"}\n'),
+    ],
+)
+def test_a_list_of_files_in_class_folders(name: str, text: str) -> None:
+    made = labels(table=name)
+    paths = ["cat/1.jpg", "dog/2.jpg", "cow/3.jpg"]
+    features = infer(made, *paths, table=text.encode())
+    assert features == {"label": ClassLabel(("cat", "dog"))}
+    *listed, other = read(made, features, *paths, table=text.encode())
+    assert listed == [{"label": 0}, {"label": 1}]
+    assert other["reason"] == "no row in the table"
+    opened = _opened(made, table=text.encode())
+    assert made.listed(paths, opened) == set(paths[:2])
+    assert made.rows_digest(paths, features, opened) != made.rows_digest(
+        paths[:2], features, opened
+    )
+    assert infer(labels(table=name, label=None), *paths, table=text.encode()) == {}
 
 
 @pytest.mark.parametrize("end", ["csv", "jsonl"])

@@ -46,11 +46,10 @@ class AudioFolder(MediaFolder):
         pattern: Pattern of the file names, with fields in braces: ``"{label}_{speaker}_{n}.wav"``.
             Matched with the entire path if it has a '/'. ``*`` matches any characters. Each field
             is a feature: the label a ClassLabel, a field of digits only an int64, others strings.
-        table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each file, named in a column
-            ``file``, ``file_name``, ``filename`` or ``path``, else in the first column. Other
-            columns are features, the label a ClassLabel. A file without a row is rejected, or
-            see ``unlisted``.
-            Relative paths are resolved like ``url``.
+        table: A ``.csv``, ``.tsv``, ``.txt`` or ``.jsonl`` file with a row for each file, named in
+            a column ``file``, ``file_name``, ``filename`` or ``path``, else in the first column.
+            Other columns are features, the label a ClassLabel. A file without a row is rejected, or
+            see ``unlisted``. Relative paths are resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/yes/1.wav``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict. Its strings become a

@@ -63,11 +63,11 @@ class ClipFolder(LabelledFolder):
             the entire path of the clip's folder if it has a '/'. ``*`` matches any characters. Each
             field is a feature: the label a ClassLabel, a field of digits only an int64, others
             strings.
-        table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each clip, named by the path
-            or name of its folder in a column ``file``, ``file_name``, ``filename``, ``path`` or
-            ``image``, else in the first column. Other columns are features, the label a ClassLabel.
-            A clip without a row is rejected (see
-            ``unlisted``). Relative paths are resolved like ``url``.
+        table: A ``.csv``, ``.tsv``, ``.txt`` or ``.jsonl`` file with a row for each clip, named by
+            the path or name of its folder in a column ``file``, ``file_name``, ``filename``,
+            ``path`` or ``image``, else in the first column. Other columns are features, the label a
+            ClassLabel. A clip without a row is rejected (see ``unlisted``). Relative paths are
+            resolved like ``url``.
         split_folders: Whether the first folder is the split (``train/run/jogging_3``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict; its strings become a

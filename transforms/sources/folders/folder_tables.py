@@ -56,7 +56,11 @@ class FolderTables:
 
     def names(self) -> FolderRows:
         """The rows for the names of their files; see :meth:`LabelTable.names`."""
-        return self.read(_united({f: table.features() for f, table in self.tables.items()}))
+        return self.read(self.known_features())
+
+    def known_features(self) -> dict[str, Feature]:
+        """The features of all tables; see :meth:`LabelTable.known_features`."""
+        return _united({f: table.known_features() for f, table in self.tables.items()})
 
     def read(self, features: Features) -> FolderRows:
         """The rows of all tables; see :meth:`LabelTable.read`."""

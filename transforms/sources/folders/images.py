@@ -93,14 +93,14 @@ class ImageFolder(MediaFolder):
         pattern: Pattern of the file names, with fields in braces: ``"{label}_{camera}_{n}.jpg"``.
             Matched with the entire path if it has a '/'. ``*`` matches any characters. Each field
             is a feature: the label a ClassLabel, a field of digits only an int64, others strings.
-        table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each image, named in a column
-            ``file``, ``file_name``, ``filename``, ``path`` or ``image``, else in the first column.
-            Other columns are features: the label a ClassLabel, ``boxes`` of JSON Lines bounding
-            boxes. Or COCO's instances, ``.json``: ``image_id``, ``boxes``, ``box_labels``, and
-            ``box_crowd`` if any annotation has ``iscrowd``. An image without a row is rejected, and
-            one whose size is not the one in COCO's file. Relative paths are resolved like ``url``.
-            A dict has a table for each folder: ``{"val2017": "instances_val2017.json"}``; images in
-            other folders are skipped.
+        table: A ``.csv``, ``.tsv``, ``.txt`` or ``.jsonl`` file with a row for each image, named in
+            a column ``file``, ``file_name``, ``filename``, ``path`` or ``image``, else in the first
+            column. Other columns are features: the label a ClassLabel, ``boxes`` of JSON Lines
+            bounding boxes. Or COCO's instances, ``.json``: ``image_id``, ``boxes``, ``box_labels``,
+            and ``box_crowd`` if any annotation has ``iscrowd``. An image without a row is rejected,
+            and one whose size is not the one in COCO's file. Relative paths are resolved like
+            ``url``. A dict has a table for each folder:
+            ``{"val2017": "instances_val2017.json"}``; images in other folders are skipped.
         split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict. Its strings become a

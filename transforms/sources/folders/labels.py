@@ -6,7 +6,8 @@ Shared by all sources whose records are files. One of:
 class folders       the first folder of the path is the class: feature ``label``
 ``pattern=``        fields of the file's name (of its path if the pattern has a '/'):
                     ``"{label}_{speaker}_{n}.wav"`` gives ``label``, ``speaker`` and ``n``
-``table=``          the columns of a CSV, TSV or JSON Lines file: see ``side_tables``
+``table=``          the columns of a CSV, TSV or JSON Lines file: see ``side_tables``; of a list
+                    of files, class folders
 =================== ============================================================================
 
 With split folders, the first folder of the path is the split, and is ignored by the rules above.
@@ -146,7 +147,8 @@ class FileLabels:
             if not is_table(url, of_images=of_images):
                 coco = ", or COCO's .json" if of_images else ""
                 raise ValueError(
-                    f"table={url!r}, expected a file with the suffix .csv, .tsv or .jsonl{coco}"
+                    f"table={url!r}, expected a file with the suffix .csv, .tsv, .txt or "
+                    f".jsonl{coco}"
                 )
 
     def _check_label(self, name: str | None) -> None:
@@ -210,6 +212,9 @@ class FileLabels:
             )
         if self.table is not None:
             features = self._table(opened).infer(list(map(self._names, paths)))
+            if not features and self.label is not None:
+                listed = self.listed(paths, opened)
+                return {LABEL: self._infer_classes([path for path in paths if path in listed])}
             if self.content in features:
                 raise DataError(
                     f"{self.source}: the table {self._shown_table} has a column "
@@ -256,7 +261,8 @@ class FileLabels:
         if self.table is None:
             return ""
         wanted = {name: feature for name, feature in features.items() if name != self.content}
-        return self._table(opened).read(wanted).digest(list(map(self._names, paths)))
+        rows = self._rows(self._table(opened), wanted)
+        return rows.digest(list(map(self._names, paths)))
 
     def reader(self, features: Features, opened: OpenSource) -> LabelReader:
         """A reader of these features, except the content.
@@ -266,18 +272,29 @@ class FileLabels:
             StorageError: if the table cannot be read, or has changed.
         """
         wanted = {name: feature for name, feature in features.items() if name != self.content}
-        if self.table is not None:
-            return _TableReader(self._names, self._table(opened).read(wanted))
         if self.pattern is not None:
             return _PatternReader(self._below, self.pattern, wanted)
+        if self.table is not None:
+            table = self._table(opened)
+            rows = self._rows(table, wanted)
+            if table.known_features() or not wanted:
+                return _TableReader(self._names, rows)
+            return _ListReader(self._names, rows, self._folder_reader(wanted))
         if wanted and not self.by_folder:
             raise SchemaError(
                 f"features= declares {next(iter(wanted))!r}, and {self.source} has none: give "
                 "pattern= or table=."
             )
+        return self._folder_reader(wanted)
+
+    def _folder_reader(self, features: Features) -> _FolderReader:
         return _FolderReader(
-            self._below, wanted, split_folders=bool(self.split_folders), record=self.record
+            self._below, features, split_folders=bool(self.split_folders), record=self.record
         )
+
+    def _rows(self, table: LabelTable | FolderTables, features: Features) -> TableRows:
+        """The rows of a table as these features, or without, if it is a list of files."""
+        return table.read(features if table.known_features() else {})
 
     @property
     def _shown_table(self) -> str:
@@ -478,6 +495,22 @@ class _TableReader(LabelReader):
             return columns
         sizes = [one.size for one in found if one.size is not None]
         return {**columns, BOXES: as_fractions(columns[BOXES], sizes)}
+
+
+class _ListReader(LabelReader):
+    """Reads the classes of folders, of the files that a list names."""
+
+    def __init__(
+        self, names: Callable[[str], tuple[str, ...]], rows: TableRows, folders: _FolderReader
+    ) -> None:
+        self._names, self._rows, self._folders = names, rows, folders
+
+    def find(self, path: str) -> int:
+        self._rows.find(self._names(path))
+        return self._folders.find(path)
+
+    def columns(self, found: Sequence[int]) -> Mapping[str, pa.Array]:
+        return self._folders.columns(found)
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

@@ -7,9 +7,9 @@ name is the file's path below the source's root, its end, or a path that ends wi
 absolute one of another computer: as it is written, else without its suffix, in any case and in any
 Unicode form. If it is an end of several, the longest common end counts.
 
-Every other column is a feature. The delimiter, the encoding and the header of CSV and TSV are
-guessed, and an index without a name is left out. They are typed like ``ss.Csv``, JSON Lines as
-follows:
+Every other column is a feature; without one, the table is a list of files. The delimiter, the
+encoding and the header of CSV, TSV and TXT are guessed, and an index without a name is left out.
+They are typed like ``ss.Csv``, JSON Lines as follows:
 
 ================================ ===============================================================
 value                            feature
@@ -99,7 +99,8 @@ _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}")
 _INDEX = "column_0"
 """The name of a first column that has none."""
 _SNIFFED_BYTES = 1 << 20
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_TEXT = ".txt"
+_DELIMITERS = {".csv": ",", ".tsv": "\t", _TEXT: ","}
 _JSON_LINES = ".jsonl"
 _COCO = ".json"
 _SHOWN = 3
@@ -176,7 +177,7 @@ class LabelTable:
             DataError: if it names none of the files, or a name matches several files.
             SchemaError: if it is not a valid table.
         """
-        features = dict(_features_of(self))
+        features = dict(self.known_features())
         rows = self.read(features)
         named: collections.Counter[str] = collections.Counter()
         for names in paths:
@@ -213,7 +214,15 @@ class LabelTable:
         Raises:
             SchemaError: if it is not a valid table.
         """
-        return self.read(_features_of(self))
+        return self.read(self.known_features())
+
+    def known_features(self) -> Features:
+        """As :meth:`features`, which is called once.
+
+        Raises:
+            SchemaError: if it is not a valid table.
+        """
+        return _features_of(self)
 
     def num_unused(self, paths: Many[tuple[str, ...]]) -> int:
         """The number of names that match none of the files; ``paths`` as in :meth:`infer`.
@@ -227,6 +236,8 @@ class LabelTable:
 
     def features(self) -> dict[str, Feature]:
         """The features of its columns, of which those of ``one_hot`` are the label.
+
+        None if it is a list of names.
 
         Raises:
             SchemaError: if it is not a valid table.
@@ -272,14 +283,11 @@ class LabelTable:
             if label.optional and isinstance(named, ClassLabel):
                 inferred[name] = dataclasses.replace(named, optional=True)
         key = table.key_column(inferred)
-        features = {
+        return {
             name: feature
             for name, feature in inferred.items()
             if name != key and not table.is_index(name, feature)
         }
-        if not features:
-            raise SchemaError(f"The table {self.name} has no columns besides the file names.")
-        return features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -321,7 +329,7 @@ class TableRows:
         for name in (*names, bare, *stems):
             if name in self.keys or name in self.unfit:
                 return [name]
-        folded = [_folded(name) for name in names]
+        folded = [folded_parts(name) for name in names]
         for end in folded:
             if keys := self._keys_by_end(len(end)).get(end):
                 return keys
@@ -347,7 +355,9 @@ class TableRows:
     @functools.cached_property
     def _whole_keys(self) -> Mapping[tuple[str, ...], list[str]]:
         """The names in the table by all their parts."""
-        return _grouped((_folded(key), key) for key in dict.fromkeys((*self.keys, *self.unfit)))
+        return _grouped(
+            (folded_parts(key), key) for key in dict.fromkeys((*self.keys, *self.unfit))
+        )
 
     def find(self, names: Many[str]) -> int:
         """The row of a file.
@@ -588,6 +598,8 @@ def csv_source(url: str, head: bytes) -> Csv:
 
 def _parse_csv(name: str, data: bytes) -> _CsvTable:
     dialect = sniff(data[:_SNIFFED_BYTES], default=_DELIMITERS[_suffix(name)])
+    if _suffix(name) == _TEXT and dialect.delimiter.encode() not in data.partition(b"\n")[0]:
+        dialect = dataclasses.replace(dialect, delimiter=" ")
     data, has_index = _with_named_index(data, dialect.delimiter)
     text = data[:_SNIFFED_BYTES].decode(dialect.encoding, "replace").removeprefix("\ufeff")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=dialect.delimiter)
@@ -617,9 +629,11 @@ def _names_a_file(rows: Many[Many[str]]) -> bool:
     """Whether the first of two rows names a file, or an id like that of the second."""
     if rows and any(map(_is_file, rows[0])):
         return True
-    shapes = [re.sub(r"[0-9]+", "0", row[0].strip()) for row in rows]
-    first = shapes[0] if shapes else ""
-    return shapes == [first, first] and "0" in first and any(map(str.isalpha, first))
+    names = [row[0].strip() for row in rows]
+    shapes = [re.sub(r"[0-9]+", "0", name.rpartition("/")[2]) for name in names]
+    if len(shapes) < 2 or shapes[0] != shapes[1] or "0" not in shapes[0]:
+        return False
+    return "/" in names[0] or any(map(str.isalpha, shapes[0]))
 
 
 def _is_file(text: str) -> bool:
@@ -659,8 +673,12 @@ def _normal(name: str) -> str:
     return name.strip().replace("\\", "/").removeprefix("./").lstrip("/")
 
 
-def _folded(name: str) -> tuple[str, ...]:
-    """The parts of a name, without what people write in several ways."""
+def folded_parts(name: str) -> tuple[str, ...]:
+    """The parts of a name, without what people write in several ways.
+
+    >>> folded_parts("Images/CAT 1.JPG")
+    ('images', 'cat 1')
+    """
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
     *folders, bare = [part for part in text.split("/") if part not in ("", ".", "..")] or [text]
     stem, dot, end = bare.rpartition(".")
@@ -787,8 +805,6 @@ def infer_columns(
                 optional=len(present) < len(rows),
                 is_label=column == label,
             )
-    if not features:
-        raise SchemaError(f"The table {name} has no columns besides the file names.")
     try:
         wire_columns(flatten(features)[0])
     except (RecipeError, SchemaError) as error:
