@@ -323,4 +323,7 @@ def test_an_image_bomb_is_rejected_before_it_is_decoded(pictures: Any, tmp_path:
 def test_a_source_is_plain_data() -> None:
     source = ImageFolder("x", max_pixels=5)
     given = {name: value for name, value in dataclasses.asdict(source).items() if value}
-    assert given == {"url": "x", "max_pixels": 5, "label": "label", "images": "images"}
+    assert given == {
+        **{"url": "x", "max_pixels": 5, "label": "label", "images": "images"},
+        "bad_boxes": "reject",
+    }
