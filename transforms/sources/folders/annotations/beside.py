@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,7 @@ _FOLDERS = frozenset(
 )
 """Folders that are called after what is in them, in lower case."""
 _BATCH_FILES = 256
+_BATCH_BYTES = 32 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,7 +161,9 @@ def infer_boxes(
     Raises:
         DataError: if no file is valid.
     """
-    annotations = [file for file in files if file.of and not file.problem]
+    annotations = [
+        file for file in files if file.of and not file.problem and file.num_bytes <= MAX_BYTES
+    ]
     seen: set[str] = set()
     flags: set[str] = set()
     num_valid, why = 0, "there are none"
@@ -187,14 +190,27 @@ def read_all(
     files: Sequence[SourceFile], opened: OpenSource, *, of: Format
 ) -> Iterable[tuple[SourceFile, ImageBoxes | InvalidAnnotationError]]:
     """The boxes in each of these files, or why it is invalid."""
-    for start in range(0, len(files), _BATCH_FILES):
-        batch = files[start : start + _BATCH_FILES]
+    for batch in _batches(files):
         contents = read_files(opened, [file.path for file in batch])
         for file, data in zip(batch, contents, strict=True):
             try:
                 yield file, of.read(data if isinstance(data, bytes) else b"")
             except InvalidAnnotationError as error:
                 yield file, error
+
+
+def _batches(files: Iterable[SourceFile]) -> Iterator[list[SourceFile]]:
+    """Files to read together: as many as are small."""
+    batch: list[SourceFile] = []
+    num_bytes = 0
+    for file in files:
+        if batch and (len(batch) == _BATCH_FILES or num_bytes + file.num_bytes > _BATCH_BYTES):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(file)
+        num_bytes += file.num_bytes
+    if batch:
+        yield batch
 
 
 class BoxReader:
