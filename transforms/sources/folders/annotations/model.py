@@ -199,7 +199,9 @@ def mend(boxes: Any, faults: Any, bad_boxes: BadBoxes) -> tuple[Bools, Bools, An
         faults: The fault of each box, 0 for none.
         bad_boxes: What becomes of bad boxes.
     """
-    is_bad = np.isin(faults, (NO_AREA, OUTSIDE)) & (bad_boxes != "reject")
+    if bad_boxes == "reject" or not faults.any():
+        return np.ones(len(faults), np.bool_), np.zeros(len(faults), np.bool_), faults
+    is_bad = (faults == NO_AREA) | (faults == OUTSIDE)
     is_inside = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (bad_boxes == "clip")
     return ~is_bad | is_inside, is_bad, np.where(is_bad, 0, faults)
 
