@@ -201,7 +201,7 @@ def _yolo_folders(folder: _Folder, path: str) -> dict[str, str]:
 
 
 def _read_small(folder: _Folder, file: SourceFile) -> bytes:
-    return folder.opened.read(file.path, 0, min(file.num_bytes, (1 << 20) + 1))
+    return folder.opened.read(file.path, 0, min(file.num_bytes, yolo.MAX_NAMES_BYTES + 1))
 
 
 def _find_voc(folder: _Folder) -> list[AnnotatedImages]:

@@ -295,6 +295,7 @@ def test_annotations_of_labelme(tmp_path: Path) -> None:
         (labelme(("cat", "rectangle", [[1, "x"], [2, 2]])), "its points are not pairs"),
         (labelme(("cat", "rectangle", [[1, float("nan")], [2, 2]])), "its points are not pairs"),
         (labelme(("cat", "rectangle", 5)), "its points are not pairs"),
+        (labelme(("cat", "rectangle", [[10**400, 1], [2, 2]])), "its points are not pairs"),
         (labelme(RECTANGLE, imageHeight=99), "are for 99×16"),
         (labelme(("cat", "rectangle", [[1, 1], [1, 2]])), "shapes[0]: the box (1, 1, 2, 1)"),
     ],
