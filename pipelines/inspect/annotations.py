@@ -40,7 +40,7 @@ _NUM_LOOKED_AT = 64
 _MEANS = "with its boxes"
 _HEAD_BYTES = 1 << 16
 _COCO = re.compile(rb'"(images|annotations|categories|info|licenses)"\s*:\s*[\[{]')
-"""What is at the beginning of COCO's documents."""
+"""Members of COCO's documents."""
 _ANY_CLASS = {number: str(number) for number in range(10_000)}
 _SPLIT_WORDS = {word: split for split, words in FOLDERS.items() for word in words}
 _SPLIT_FOLDER = re.compile(
@@ -174,7 +174,7 @@ def _yolo_folders(folder: _Folder, path: str) -> dict[str, str]:
 
 
 def _read_small(folder: _Folder, file: SourceFile) -> bytes:
-    return folder.opened.read(file.path, 0, min(file.num_bytes, (1 << 20) + 1))
+    return folder.opened.read(file.path, 0, min(file.num_bytes, yolo.MAX_NAMES_BYTES + 1))
 
 
 def _find_voc(folder: _Folder) -> list[Reading]:
@@ -326,7 +326,8 @@ def _documents(folder: _Folder, *, of_boxes: bool) -> Iterator[_Document]:
         head = folder.opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES))
         if of_boxes and not columns_of_boxes(read_header(file.path, head)[0]):
             continue
-        if not of_boxes and not _COCO.search(head):
+        members = set(_COCO.findall(head))
+        if not of_boxes and not members:
             continue
         name = file.path.rpartition("/")[2]
         data = functools.partial(folder.opened.read, file.path)
@@ -337,6 +338,8 @@ def _documents(folder: _Folder, *, of_boxes: bool) -> Iterator[_Document]:
         except NoBoxesError:
             continue
         except SchemaError as error:
+            if not of_boxes and (len(members) < 2 or members <= {b"info", b"licenses"}):
+                continue  # another kind of JSON
             raise DataError(f"{folder.opened.shown} has images and {file.path}. {error}") from None
         if any(values for values in rows.columns[BOXES].to_pylist()):
             yield _Document(file.path, table, rows)

@@ -318,6 +318,21 @@ def test_a_damaged_document_is_named() -> None:
         suggest_recipe("d")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"info": {"year": 2020}, "licenses": []},
+        {"images": ["0.jpg", "1.jpg"]},
+        {"images": [{"id": 1, "file_name": "elsewhere.jpg"}], "annotations": []},
+        {"categories": ["cat", "dog"]},
+    ],
+)
+def test_other_documents_beside_class_folders(content: Any) -> None:
+    write("cat/{}.jpg", "dog/{}.jpg")
+    place("metadata.json", json.dumps(content))
+    assert suggest_recipe("d").source == ss.ImageFolder("d")
+
+
 ROWS = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
 
 

@@ -295,6 +295,7 @@ def test_annotations_of_labelme(tmp_path: Path) -> None:
         (labelme(("cat", "rectangle", [[1, "x"], [2, 2]])), "its points are not pairs"),
         (labelme(("cat", "rectangle", [[1, float("nan")], [2, 2]])), "its points are not pairs"),
         (labelme(("cat", "rectangle", 5)), "its points are not pairs"),
+        (labelme(("cat", "rectangle", [[10**400, 1], [2, 2]])), "its points are not pairs"),
         (labelme(RECTANGLE, imageHeight=99), "are for 99×16"),
         (labelme(("cat", "rectangle", [[1, 1], [1, 2]])), "shapes[0]: the box (1, 1, 2, 1)"),
     ],
@@ -395,11 +396,11 @@ def test_pixels_are_of_the_upright_image() -> None:
     boxes = ImageBoxes(
         corners=[(0, 0, 4, 4)], labels=["cat"], places=["object 1"], in_pixels=True, size=(8, 16)
     )
-    assert boxes.fitted(8, 16, is_rotated=True).tolist() == [[0, 0, 0.5, 0.25]]
+    assert boxes.fitted(8, 16, is_rotated=True).boxes.tolist() == [[0, 0, 0.5, 0.25]]
     with pytest.raises(InvalidAnnotationError, match=r"is 16×8 .* are for 8×16"):
         boxes.fitted(16, 8, is_rotated=False)
     unsized = dataclasses.replace(boxes, size=None)
-    assert unsized.fitted(8, 16, is_rotated=False).tolist() == [[0, 0, 0.5, 0.25]]
+    assert unsized.fitted(8, 16, is_rotated=False).boxes.tolist() == [[0, 0, 0.5, 0.25]]
     with pytest.raises(InvalidAnnotationError, match="save the image upright"):
         unsized.fitted(8, 16, is_rotated=True)
 
@@ -573,3 +574,69 @@ def test_tables_of_folders_must_fit_together(tmp_path: Path) -> None:
     for tables, message in [({}, "a table for each folder"), ({"a": "x.txt"}, "suffix .csv")]:
         with pytest.raises(RecipeError, match=message):
             ImageFolder("d", table=tables)
+
+
+BAD = [[0, 0, 4, 4], [-8, 0, 4, 4], [9, 99, 12, 104], [2, 2, 2, 2]]
+"""Boxes in pixels: a good one, one that begins beyond the image, one outside, one without area."""
+
+
+def in_every_format(root: Path) -> list[ImageFolder]:
+    """Sources of a.jpg with these boxes, and of b.jpg without boxes."""
+    objects = [" ".join(["cat", *map(str, box)]) for box in BAD]
+    lines = "".join(
+        f"0 {(x0 + x1) / 2 / WIDTH} {(y0 + y1) / 2 / HEIGHT} {(x1 - x0) / WIDTH} "
+        f"{(y1 - y0) / HEIGHT}\n"
+        for y0, x0, y1, x1 in BAD
+    )
+    table = "".join(f"a.jpg,16,8,cat,{x0},{y0},{x1},{y1}\n" for y0, x0, y1, x1 in BAD)
+    document = json.loads(coco({1: "cat"}, "a.jpg", "b.jpg"))
+    document["annotations"] = [
+        {"image_id": 0, "category_id": 1, "bbox": [x0, y0, x1 - x0, y1 - y0]}
+        for y0, x0, y1, x1 in BAD
+    ]
+    url = write(
+        root,
+        {
+            **{"a.jpg": None, "a.xml": voc(*objects), "a.txt": lines},
+            **{"b.jpg": None, "b.xml": voc(), "b.txt": ""},
+            "t.csv": HEADER + table + "b.jpg,16,8,,,,,\n",
+            "t.json": json.dumps(document),
+        },
+    )
+    return [
+        ImageFolder(url, boxes="yolo", names=("cat",)),
+        ImageFolder(url, boxes="voc"),
+        ImageFolder(url, boxes="rows", table=f"{url}/t.csv"),
+        ImageFolder(f"{url}/*.jpg", table=f"{url}/t.json"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad_boxes", "expected"),
+    [
+        ("reject", None),
+        ("drop", [[0, 0, 0.5, 0.25]]),
+        ("clip", [[0, 0, 0.5, 0.25], [0, 0, 0.5, 0.25]]),
+    ],
+)
+def test_a_bad_box_need_not_cost_an_image(tmp_path: Path, bad_boxes: Any, expected: Any) -> None:
+    for source in in_every_format(tmp_path):
+        mending = dataclasses.replace(source, bad_boxes=bad_boxes)
+        features, batch = read(mending)
+        assert ("num_bad_boxes" in features) == (bad_boxes != "reject")
+        if expected is None:
+            assert batch.ids == ["b.jpg"]
+            continue
+        assert boxes_of(batch) == {"a.jpg": (expected, [0] * len(expected)), "b.jpg": ([], [])}
+        assert batch.columns["num_bad_boxes"].to_pylist() == [3, 0]
+        assert batch.rejects == ()
+        assert mending.settings() != source.settings()
+
+
+def test_bad_boxes_need_a_format_and_sizes(tmp_path: Path) -> None:
+    for table in (None, "t.jsonl", "t.csv"):
+        with pytest.raises(RecipeError, match=r"bad_boxes= is for boxes= or for COCO's"):
+            ImageFolder("x", table=table, bad_boxes="drop")
+    url = write(tmp_path, {"a.jpg": None, "t.csv": "file,xmin,ymin,xmax,ymax\na.jpg,0,0,4,4\n"})
+    with pytest.raises(SchemaError, match="no columns width and height: add them"):
+        read(ImageFolder(url, boxes="rows", table=f"{url}/t.csv", bad_boxes="drop"))

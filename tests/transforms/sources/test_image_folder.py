@@ -342,6 +342,7 @@ def test_a_source_is_plain_data() -> None:
         "one_hot": (),
         "rows": "one",
         "polygons": False,
+        "bad_boxes": "reject",
     }
     assert given == {"url": "x", "max_pixels": 5, **defaults}
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ....schemas.errors import SchemaError
 from ....schemas.features import BoundingBoxes, ClassLabel, Feature, Features
 from ....schemas.features import Sequence as SequenceFeature
-from .annotations.model import BOX_LABELS, BOXES, FLAGS, box_features
+from .annotations.model import BOX_LABELS, BOXES, FLAGS, NUM_BAD_BOXES, box_features
 from .side_tables import LabelTable, TableRows, UnlabelledError
 
 
@@ -146,7 +146,8 @@ def _united(features: Mapping[str, Features]) -> dict[str, Feature]:
         labels = united.get(BOX_LABELS)
         of = labels.of if isinstance(labels, SequenceFeature) else None
         classes = of.names if isinstance(of, ClassLabel) else ()
-        united |= box_features(classes, set(per_box), boxes.image or "image")
+        mends = NUM_BAD_BOXES in united
+        united |= box_features(classes, set(per_box), boxes.image or "image", mends=mends)
     return united
 
 

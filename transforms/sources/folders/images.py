@@ -30,7 +30,7 @@ from ...storage.read_files import read_headers
 from . import bystanders
 from .annotations.beside import BoxReader, Format, infer_boxes, pair
 from .annotations.labelme import read_json
-from .annotations.model import BOX_DIFFICULT, BOX_FEATURES, InvalidAnnotationError
+from .annotations.model import BOX_DIFFICULT, BOX_FEATURES, BadBoxes, InvalidAnnotationError
 from .annotations.voc import read_xml
 from .annotations.yolo import TEXTS, read_labels, read_names
 from .files import MediaFolder, MediaKind, Partner, contents_array, may_be_image, why_skipped
@@ -136,6 +136,10 @@ class ImageFolder(MediaFolder):
             text with a name on each line. Relative paths are resolved like ``url``.
         polygons: With YOLO's and LabelMe's files: whether polygons are read, as the boxes around
             them.
+        bad_boxes: What becomes of an image with boxes that have no area or exceed the image by
+            more than a pixel, of any format but JSON Lines: ``"reject"``; ``"drop"`` leaves these
+            boxes out; ``"clip"`` clips them, and leaves out what has no area then. The feature
+            ``num_bad_boxes`` counts them.
     """
 
     url: str
@@ -153,6 +157,7 @@ class ImageFolder(MediaFolder):
     boxes: Literal["yolo", "voc", "labelme", "rows"] | None = None
     names: str | tuple[str, ...] | None = None
     polygons: bool = False
+    bad_boxes: BadBoxes = "reject"
 
     _suffixes = bystanders.IMAGES
 
@@ -193,6 +198,9 @@ class ImageFolder(MediaFolder):
         if self.boxes is not None and self.masks is not None:
             raise ValueError("boxes and masks are mutually exclusive: give one of them")
         tables = super().side_urls
+        are_boxes = tables and all(url.lower().endswith(".json") for url in tables)
+        if self.bad_boxes != "reject" and self.boxes is None and not are_boxes:
+            raise ValueError("bad_boxes= is for boxes= or for COCO's files as table=")
         if self.boxes == "rows" and not (tables and all(map(_is_csv, tables))):
             raise ValueError('boxes="rows" is for a table= with a box in each row, .csv or .tsv')
         if self.names is not None and self.boxes != "yolo":
@@ -203,6 +211,7 @@ class ImageFolder(MediaFolder):
     @property
     def _labels(self) -> FileLabels:
         labels = super()._labels
+        labels = dataclasses.replace(labels, bad_boxes=self.bad_boxes)
         if self.boxes is not None:
             return dataclasses.replace(labels, by_folder=False, of_boxes=self.boxes == "rows")
         if self._rules is None:
@@ -302,6 +311,8 @@ class ImageFolder(MediaFolder):
             boxes["names"] = list(self.names)
         if self.polygons:
             boxes["polygons"] = True
+        if self.bad_boxes != "reject":
+            boxes["bad_boxes"] = self.bad_boxes
         settings = {"source": "image_folder", "max_pixels": self.max_pixels}
         return {**settings, **labels, **parts, **boxes}
 
@@ -315,7 +326,14 @@ class ImageFolder(MediaFolder):
         labels = self.infer_labels(files, opened)
         if (of := self._format(opened)) is not None:
             names = tuple(self._class_names(opened).values()) if self.boxes == "yolo" else None
-            boxes = infer_boxes(files, opened, of=of, image=self._content, class_names=names)
+            boxes = infer_boxes(
+                files,
+                opened,
+                of=of,
+                image=self._content,
+                class_names=names,
+                mends=self.bad_boxes != "reject",
+            )
             return {"image": Image(storage="encoded"), **labels, **boxes}
         files_of: dict[str, Any] = {name: Image(storage="encoded") for name in self.parts}
         if self.masks is not None:
@@ -353,7 +371,7 @@ class ImageFolder(MediaFolder):
         if (of := self._format(opened)) is None:
             return None
         wanted = {n: f for n, f in features.items() if n in self._partner_features}
-        boxes = BoxReader(of, wanted, image=self._content)
+        boxes = BoxReader(of, wanted, image=self._content, bad_boxes=self.bad_boxes)
         return Partner(
             read=boxes.read,
             unreadable=InvalidAnnotationError,

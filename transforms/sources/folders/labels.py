@@ -35,6 +35,7 @@ from ..python_values import Lists, wire_arrays, wire_lists
 from .annotations.model import (
     BOXES,
     UNSTATED_SIZE,
+    BadBoxes,
     InvalidAnnotationError,
     as_fractions,
 )
@@ -97,6 +98,7 @@ class FileLabels:
         by_folder: Whether class folders have labels, without ``pattern`` and ``table``.
         record: What a record is, for messages: a file, or a clip.
         of_boxes: Whether each row of the table is a box of an image.
+        bad_boxes: What becomes of an image with boxes outside of it or without area.
     """
 
     source: str
@@ -111,6 +113,7 @@ class FileLabels:
     by_folder: bool = True
     record: str = "file"
     of_boxes: bool = False
+    bad_boxes: BadBoxes = "reject"
 
     def check(self) -> None:
         """Checks the arguments, without reading files.
@@ -318,6 +321,7 @@ class FileLabels:
             one_hot=self.one_hot,
             rows=self.rows,
             of_boxes=self.of_boxes,
+            bad_boxes=self.bad_boxes,
         )
 
     def _names(self, path: str) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ from ..csv.source import Csv
 from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
 from .annotations.coco import read_instances
-from .annotations.model import BOX_CROWD, BOX_LABELS, BOXES, Annotations, box_features
+from .annotations.model import BOX_CROWD, BOX_LABELS, BOXES, Annotations, BadBoxes, box_features
 from .annotations.rows import read_rows
 
 LABEL = "label"
@@ -142,6 +142,7 @@ class LabelTable:
         rows: Whether the features of a file are the values of its only row, or lists of those of
             all its rows.
         of_boxes: Whether each row of a CSV or TSV is a box of an image.
+        bad_boxes: What becomes of an image with boxes outside of it or without area.
     """
 
     name: str
@@ -152,6 +153,7 @@ class LabelTable:
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
     of_boxes: bool = False
+    bad_boxes: BadBoxes = "reject"
 
     def __post_init__(self) -> None:
         """Computes the digest."""
@@ -430,7 +432,7 @@ def _features_of(table: LabelTable) -> Mapping[str, Feature]:
 @functools.lru_cache(maxsize=2)
 def _annotations(table: LabelTable) -> Annotations:
     read = read_rows if table.of_boxes else read_instances
-    return read(table.name, table.load())
+    return read(table.name, table.load(), table.bad_boxes)
 
 
 @functools.lru_cache(maxsize=4)

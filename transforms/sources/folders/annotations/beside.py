@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,8 @@ from ....storage.read_files import read_files
 from .model import (
     BOX_LABELS,
     Annotations,
+    BadBoxes,
+    FittedBoxes,
     ImageBoxes,
     InvalidAnnotationError,
     box_features,
@@ -43,6 +44,7 @@ _FOLDERS = frozenset(
 )
 """Folders that are called after what is in them, in lower case."""
 _BATCH_FILES = 256
+_BATCH_BYTES = 32 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,7 @@ def infer_boxes(
     of: Format,
     image: str,
     class_names: tuple[str, ...] | None,
+    mends: bool,
 ) -> dict[str, Feature]:
     """The features of boxes, from all valid annotation files.
 
@@ -153,11 +156,14 @@ def infer_boxes(
         of: The format.
         image: The feature of the images.
         class_names: The classes, if they are known; else those that occur, sorted.
+        mends: Whether bad boxes are dropped or clipped.
 
     Raises:
         DataError: if no file is valid.
     """
-    annotations = [file for file in files if file.of and not file.problem]
+    annotations = [
+        file for file in files if file.of and not file.problem and file.num_bytes <= MAX_BYTES
+    ]
     seen: set[str] = set()
     flags: set[str] = set()
     num_valid, why = 0, "there are none"
@@ -176,15 +182,15 @@ def infer_boxes(
             f"valid for boxes={of.name!r}: {why}. Expected such a file of the name of each image, "
             "beside it or in a folder of its own: images/a.jpg and labels/a.txt."
         )
-    return box_features(tuple(sorted(seen)) if class_names is None else class_names, flags, image)
+    names = tuple(sorted(seen)) if class_names is None else class_names
+    return box_features(names, flags, image, mends=mends)
 
 
 def read_all(
     files: Sequence[SourceFile], opened: OpenSource, *, of: Format
 ) -> Iterable[tuple[SourceFile, ImageBoxes | InvalidAnnotationError]]:
     """The boxes in each of these files, or why it is invalid."""
-    for start in range(0, len(files), _BATCH_FILES):
-        batch = files[start : start + _BATCH_FILES]
+    for batch in _batches(files):
         contents = read_files(opened, [file.path for file in batch])
         for file, data in zip(batch, contents, strict=True):
             try:
@@ -193,24 +199,39 @@ def read_all(
                 yield file, error
 
 
+def _batches(files: Iterable[SourceFile]) -> Iterator[list[SourceFile]]:
+    """Files to read together: as many as are small."""
+    batch: list[SourceFile] = []
+    num_bytes = 0
+    for file in files:
+        if batch and (len(batch) == _BATCH_FILES or num_bytes + file.num_bytes > _BATCH_BYTES):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(file)
+        num_bytes += file.num_bytes
+    if batch:
+        yield batch
+
+
 class BoxReader:
     """Reads features of boxes from the annotation files of images."""
 
-    def __init__(self, of: Format, features: Features, *, image: str) -> None:
+    def __init__(self, of: Format, features: Features, *, image: str, bad_boxes: BadBoxes) -> None:
         """Prepares to read these features.
 
         Raises:
             SchemaError: if one is not a feature of boxes, or has another type.
         """
-        check_declared(features, box_features(("",), set(), image), of=f"boxes={of.name!r}")
-        self._format, self._features = of, features
+        known = box_features(("",), set(), image, mends=bad_boxes != "reject")
+        check_declared(features, known, of=f"boxes={of.name!r}")
+        self._format, self._features, self._bad_boxes = of, features, bad_boxes
         labels = features.get(BOX_LABELS)
         self._names: tuple[str, ...] | None = None
         if isinstance(labels, SequenceFeature) and isinstance(labels.of, ClassLabel):
             self._names = labels.of.names
 
-    def read(self, data: bytes | None, header: ImageHeader) -> tuple[ImageBoxes, Any]:
-        """The boxes of an image, as in its annotation file and as fractions.
+    def read(self, data: bytes | None, header: ImageHeader) -> FittedBoxes:
+        """The boxes of an image, from the content of its annotation file.
 
         Raises:
             InvalidAnnotationError: if the file is invalid, or not for this image.
@@ -220,25 +241,28 @@ class BoxReader:
             for label in boxes.labels:
                 if label not in self._names:
                     raise InvalidAnnotationError(not_declared(label))
-        return boxes, boxes.fitted(header.height, header.width, is_rotated=header.orientation != 1)
+        is_rotated = header.orientation != 1
+        return boxes.fitted(
+            header.height, header.width, is_rotated=is_rotated, bad_boxes=self._bad_boxes
+        )
 
-    def columns(self, values: Sequence[tuple[ImageBoxes, Any]]) -> Mapping[str, pa.Array]:
+    def columns(self, values: Sequence[FittedBoxes]) -> Mapping[str, pa.Array]:
         """The wire columns of images, from the results of :meth:`read`."""
-        names = self._names or tuple(sorted({n for boxes, _ in values for n in boxes.labels}))
+        labels = [label for value in values for label in value.labels]
+        names = self._names or tuple(sorted(set(labels)))
         codes = {name: code for code, name in enumerate(names)}
         columns, _ = Annotations(
             name="",
             file_names=[""] * len(values),
-            ends=np.cumsum([0, *(len(boxes.labels) for boxes, _ in values)], dtype=np.int64),
-            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(fitted for _, fitted in values)]),
-            labels=np.array([codes[label] for boxes, _ in values for label in boxes.labels], int),
+            ends=np.cumsum([0, *(len(value.labels) for value in values)], dtype=np.int64),
+            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(v.boxes for v in values)]),
+            labels=np.array([codes[label] for label in labels], np.int64),
             flags={
-                flag: np.array(
-                    [is_set for boxes, _ in values for is_set in boxes.flags[flag]], bool
-                )
+                flag: np.array([is_set for v in values for is_set in v.flags[flag]], np.bool_)
                 for flag in self._format.flags
             },
             class_names=names,
             unfit={},
+            num_bad=np.array([value.num_bad for value in values], np.int64),
         ).columns(self._features)
         return columns

@@ -26,8 +26,10 @@ from .model import (
     NOT_A_BOX,
     ROUNDING,
     Annotations,
+    BadBoxes,
     Ints,
     fit_boxes,
+    mend,
 )
 
 _MAX_BYTES = 2**31 - 1024
@@ -58,7 +60,7 @@ class NoBoxesError(SchemaError):
     """A file of COCO has annotations of images, but no boxes."""
 
 
-def read_instances(name: str, data: bytes) -> Annotations:
+def read_instances(name: str, data: bytes, bad_boxes: BadBoxes = "reject") -> Annotations:
     """Reads an instances file.
 
     Raises:
@@ -90,6 +92,10 @@ def read_instances(name: str, data: bytes) -> Annotations:
     boxes, faults = fit_boxes(corners, np.maximum(sizes, 1)[places], ROUNDING)
     faults = np.where(wrong, NOT_A_BOX, faults)
     faults = np.where((faults == 0) & (labels < 0), NO_CATEGORY, faults)
+    kept, is_bad, faults = mend(boxes, faults, bad_boxes)
+    num_bad = np.bincount(places[is_bad], minlength=len(image_ids))
+    boxes, faults, labels = boxes[kept], faults[kept], labels[kept]
+    places, order = places[kept], order[kept]
     for box in np.flatnonzero(faults).tolist():
         if int(places[box]) not in unfit:
             at, size = int(order[box]), sizes[places[box]].tolist()
@@ -106,6 +112,7 @@ def read_instances(name: str, data: bytes) -> Annotations:
         flags={BOX_CROWD: _filled(annotations.field("iscrowd"))[order] != 0},
         class_names=names,
         unfit=unfit,
+        num_bad=None if bad_boxes == "reject" else num_bad,
         num_unknown=len(unknown.unique()) if num_unknown else 0,
     )
 

@@ -59,7 +59,7 @@ def _around(
         )
     try:
         xs, ys = zip(*((float(x), float(y)) for x, y in points), strict=True)  # type: ignore[union-attr]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         xs, ys = (math.nan,), (math.nan,)
     if len(xs) < 2 or not all(map(math.isfinite, (*xs, *ys))):
         raise InvalidAnnotationError(f"{where}: its points are not pairs of numbers")

@@ -9,6 +9,8 @@ feature                   of each image
 ``box_crowd``             a Sequence of bools: whether a box encloses a group of objects
 ``box_difficult``         a Sequence of bools: whether an object is difficult to recognize
 ``image_id``              int64: its number in COCO's files
+``num_bad_boxes``         int64: how many of its boxes were dropped or clipped, where that is asked
+                          for
 ========================= ====================================================================
 
 The bools are features only if one of them is true.
@@ -17,8 +19,9 @@ The bools are features only if one of them is true.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +35,11 @@ BOX_LABELS = "box_labels"
 BOX_CROWD = "box_crowd"
 BOX_DIFFICULT = "box_difficult"
 IMAGE_ID = "image_id"
+NUM_BAD_BOXES = "num_bad_boxes"
+
+BadBoxes = Literal["reject", "drop", "clip"]
+"""What becomes of an image with boxes that have no area, or are outside of it: it is a reject, the
+boxes are dropped, or they are clipped to the image and those without an area in it are dropped."""
 
 ROUNDING = 1.0
 """Pixels by which a box may exceed its image, as roundings do; it is clipped."""
@@ -45,7 +53,7 @@ UNSTATED_SIZE = (
 
 FLAGS = (BOX_CROWD, BOX_DIFFICULT)
 """Features of one bool per box."""
-BOX_FEATURES = frozenset([BOXES, BOX_LABELS, *FLAGS])
+BOX_FEATURES = frozenset([BOXES, BOX_LABELS, NUM_BAD_BOXES, *FLAGS])
 """The features of images' boxes."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -72,6 +80,8 @@ class Annotations:
     class_names: tuple[str, ...]
     unfit: dict[int, str]
     """Image -> why it is invalid."""
+    num_bad: Ints | None = None
+    """How many boxes of each image were dropped or clipped, unless that rejects it."""
     in_pixels: bool = False
     """Whether the boxes are still pixels, since the sizes of the images are not given."""
     num_unknown: int = 0
@@ -81,7 +91,8 @@ class Annotations:
         """The features of each image, whose own feature is ``image``."""
         flags = {name for name, values in self.flags.items() if values.any()}
         ids: dict[str, Feature] = {} if self.image_ids is None else {IMAGE_ID: Scalar("int64")}
-        return ids | box_features(self.class_names, flags, image)
+        mends = self.num_bad is not None
+        return ids | box_features(self.class_names, flags, image, mends=mends)
 
     def columns(self, features: Features) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """The wire columns of all images, and why some are invalid.
@@ -96,6 +107,8 @@ class Annotations:
         }
         if self.image_ids is not None:
             columns[IMAGE_ID] = pa.array(self.image_ids)
+        if self.num_bad is not None:
+            columns[NUM_BAD_BOXES] = pa.array(self.num_bad)
         for flag in FLAGS:
             values = self.flags.get(flag, np.zeros(len(self.labels), np.bool_))
             columns[flag] = _lists(self.ends, pa.array(values.astype(np.int64)))
@@ -116,14 +129,24 @@ class Annotations:
         return labels
 
 
-def box_features(class_names: tuple[str, ...], flags: set[str], image: str) -> dict[str, Feature]:
-    """The features of an image's boxes, with those flags; ``image`` is its own feature."""
+def box_features(
+    class_names: tuple[str, ...], flags: set[str], image: str, *, mends: bool = False
+) -> dict[str, Feature]:
+    """The features of an image's boxes.
+
+    Args:
+        class_names: The classes, if there are any.
+        flags: The bools of each box that there are.
+        image: The feature of the image.
+        mends: Whether bad boxes are dropped or clipped.
+    """
     per_box: dict[str, Feature] = {}
     if class_names:
         per_box[BOX_LABELS] = Sequence(ClassLabel(class_names))
     per_box |= {flag: Sequence(Scalar("bool")) for flag in FLAGS if flag in flags}
     labels = next(iter(per_box), None) if len(per_box) < 2 else tuple(per_box)
-    return {BOXES: BoundingBoxes(image=image, labels=labels), **per_box}
+    counts: dict[str, Feature] = {NUM_BAD_BOXES: Scalar("int64")} if mends else {}
+    return {BOXES: BoundingBoxes(image=image, labels=labels), **per_box, **counts}
 
 
 def check_declared(features: Features, known: Features, *, of: str) -> None:
@@ -168,6 +191,21 @@ def fit_boxes(corners: Any, sizes: Any, rounding: Any) -> tuple[Any, Any]:
     return boxes.astype(np.float32), faults
 
 
+def mend(boxes: Any, faults: Any, bad_boxes: BadBoxes) -> tuple[Bools, Bools, Any]:
+    """Which boxes are kept, which are bad, and the faults that remain.
+
+    Args:
+        boxes: float32[boxes, 4], clipped to their images.
+        faults: The fault of each box, 0 for none.
+        bad_boxes: What becomes of bad boxes.
+    """
+    if bad_boxes == "reject" or not faults.any():
+        return np.ones(len(faults), np.bool_), np.zeros(len(faults), np.bool_), faults
+    is_bad = (faults == NO_AREA) | (faults == OUTSIDE)
+    is_inside = (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (bad_boxes == "clip")
+    return ~is_bad | is_inside, is_bad, np.where(is_bad, 0, faults)
+
+
 def _lists(ends: Ints, values: pa.Array) -> pa.LargeListArray:
     return pa.LargeListArray.from_arrays(pa.array(ends), values)
 
@@ -200,13 +238,16 @@ class ImageBoxes:
     """The image's height and width, if the file has them."""
     flags: Mapping[str, list[bool]] = dataclasses.field(default_factory=dict)
 
-    def fitted(self, height: int, width: int, *, is_rotated: bool) -> npt.NDArray[np.float32]:
+    def fitted(
+        self, height: int, width: int, *, is_rotated: bool, bad_boxes: BadBoxes = "reject"
+    ) -> FittedBoxes:
         """The boxes as fractions of an image of this size.
 
         Args:
             height: Of the image as displayed.
             width: Of the image as displayed.
             is_rotated: Whether it is displayed otherwise than it is stored.
+            bad_boxes: What becomes of boxes that have no area, or are outside.
 
         Raises:
             InvalidAnnotationError: if a box has no area or is outside, or the file is for an image
@@ -224,11 +265,28 @@ class ImageBoxes:
         pixels = np.array(size, np.float64)
         unit, rounding = (pixels, ROUNDING) if self.in_pixels else (1.0, ROUNDING / pixels)
         boxes, faults = fit_boxes(corners, unit, rounding)
+        kept, is_bad, faults = mend(boxes, faults, bad_boxes)
         for box in np.flatnonzero(faults).tolist():
             kind = "pixels" if self.in_pixels else "fractions"
             fault = _say_fault(corners[box], faults[box], kind, size)
             raise InvalidAnnotationError(f"{self.places[box]}: {fault}")
-        return boxes  # type: ignore[no-any-return]
+        return FittedBoxes(
+            boxes=boxes[kept],
+            labels=list(itertools.compress(self.labels, kept)),
+            flags={n: list(itertools.compress(flag, kept)) for n, flag in self.flags.items()},
+            num_bad=int(is_bad.sum()),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FittedBoxes:
+    """The valid boxes of one image, as fractions of it."""
+
+    boxes: npt.NDArray[np.float32]
+    labels: list[str]
+    flags: Mapping[str, list[bool]]
+    num_bad: int
+    """How many boxes were dropped or clipped."""
 
 
 def as_fractions(boxes: pa.LargeListArray, sizes: list[tuple[int, int]]) -> pa.LargeListArray:

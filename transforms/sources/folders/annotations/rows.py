@@ -30,9 +30,11 @@ from .model import (
     OUTSIDE,
     ROUNDING,
     Annotations,
+    BadBoxes,
     Bools,
     Ints,
     fit_boxes,
+    mend,
 )
 
 _FILE, _CLASS, _CROWD = "file", "class", "crowd"
@@ -86,7 +88,7 @@ def columns_of_boxes(header: Iterable[str]) -> dict[str, str]:
     return columns if columns.keys() >= {_FILE, *_SIDES} else {}
 
 
-def read_rows(name: str, data: bytes) -> Annotations:
+def read_rows(name: str, data: bytes, bad_boxes: BadBoxes = "reject") -> Annotations:
     """Reads a table of boxes.
 
     Raises:
@@ -105,6 +107,15 @@ def read_rows(name: str, data: bytes) -> Annotations:
     labels, class_names = _classes(rows.get(_CLASS), order)
     faults = np.where((faults == 0) & (labels < 0), NO_CATEGORY, faults)
     faults = np.where(is_number, faults, NOT_A_BOX)
+    if in_pixels and sizes is None and bad_boxes != "reject":
+        raise SchemaError(
+            f"The table {name} has boxes in pixels, and no columns width and height: add them, or "
+            f"leave out bad_boxes={bad_boxes!r}."
+        )
+    kept, is_bad, faults = mend(boxes, faults, bad_boxes)
+    num_bad = np.bincount(places[is_bad], minlength=len(file_names))
+    boxes, faults, labels = boxes[kept], faults[kept], labels[kept]
+    places, order = places[kept], order[kept]
     for box in np.flatnonzero(faults).tolist():
         row = int(order[box])
         shown = ", ".join(rows[side][row].as_py() for side in _SIDES)
@@ -125,6 +136,7 @@ def read_rows(name: str, data: bytes) -> Annotations:
         flags={} if crowd is None else {BOX_CROWD: _are_true(crowd)[order]},
         class_names=class_names,
         unfit=unfit,
+        num_bad=None if bad_boxes == "reject" else num_bad,
     )
 
 

@@ -23,7 +23,8 @@ TEXTS = frozenset(
 )
 """Names of texts that lie beside images and are no labels, without their suffix."""
 
-_MAX_NAMES_BYTES = 1 << 20
+MAX_NAMES_BYTES = 256 << 10
+"""Maximum size of a file that names classes; those of 1,203 classes have 30 kB."""
 _MAX_DEPTH = 20
 _YAML = (".yaml", ".yml")
 
@@ -92,7 +93,7 @@ def read_names(name: str, data: bytes) -> dict[int, str]:
     Raises:
         DataError: if there are none, or one occurs twice.
     """
-    if len(data) > _MAX_NAMES_BYTES:
+    if len(data) > MAX_NAMES_BYTES:
         raise DataError(f"{name} has {len(data):,} bytes, more than the names of classes need.")
     if name.lower().endswith(_YAML):
         names = _names_of(name, read_settings(name, data))
