@@ -99,6 +99,8 @@ _RECORDS: Mapping[type, str] = {
     ArrayFolder: "an array file",
     ClipFolder: "a folder of frames",
 }
+_MAX_SKIPPING = 1_000
+"""Of so many files at most, ``skip=`` is suggested: the head of each is read."""
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
 _MAX_CLASSES = 20
@@ -882,7 +884,7 @@ def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) 
         encoding=found.encoding,
         header=found.header,
         quote='"' if found.quoted else None,
-        skip=found.skip,
+        skip=found.skip if _all_skip(found.skip, tables, opened) else 0,
         comment=found.comment,
         decimal=found.decimal,
     )
@@ -898,6 +900,21 @@ def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) 
             ],
         )
     return source
+
+
+def _all_skip(num: int, tables: Sequence[SourceFile], opened: OpenedSource) -> bool:
+    """Whether files all begin with so many lines that are not rows; else rows would be lost."""
+    if num and len(tables) > _MAX_SKIPPING:
+        return False
+    for file in tables[1:] if num else ():
+        text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
+        try:
+            head = text.read(0, _HEAD_BYTES)
+        except DamagedError:
+            continue
+        if sniff(head, default=default_delimiter(file.path)).skip != num:
+            return False
+    return True
 
 
 def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:

@@ -240,3 +240,12 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     warnings.clear()
     ss.build(load_recipe_file("recipe.py"), "out", progress=Recorded())
     assert not warnings  # the recipe declares the columns
+
+
+def test_lines_are_skipped_only_if_all_files_have_them() -> None:
+    Path("data").mkdir()
+    for name, title in (("a", "Sales of 2020\n"), ("b", "Sales of 2021\n")):
+        Path(f"data/{name}.csv").write_text(f"{title}x,y,z\n{ROWS}")
+    assert suggest_recipe("data").source == ss.Csv("data", skip=1)
+    Path("data/c.csv").write_text(f"x,y,z\n{ROWS}")
+    assert suggest_recipe("data").source == ss.Csv("data", delimiter=None)

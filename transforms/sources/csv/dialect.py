@@ -308,16 +308,13 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     found = readings(head)
     encoding = found[0].encoding
     text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace")
-    body, comment = _without_comments(text)
-    delimiter = _delimiter(body, default)
-    if comment and any(
-        line.count(delimiter) == _first_lines(body)[0].count(delimiter) > 0
-        for line in _first_lines(text)
-        if line.startswith(comment)
-    ):
-        body, comment = text, None  # the header begins with the character
-    skip = 0 if comment else _num_titles(body, default)
-    text = (_LINE_END.split(body, maxsplit=skip)[-1] if skip else body).lstrip("\r\n")
+    skip, comment = _leading_comments(text, default)
+    if comment:
+        lines = [line for line in _LINE_END.split(text) if not line.startswith(comment)]
+        text = "\n".join(lines)
+    elif not skip:
+        skip = _num_titles(text, default)
+    text = (_LINE_END.split(text, maxsplit=skip)[-1] if skip else text).lstrip("\r\n")
     delimiter = _delimiter(text, default)
     quoted = not _has_plain_quotes(text, delimiter)
     rows = _sniffed_rows(text, delimiter, quoted=quoted)
@@ -374,10 +371,26 @@ def _delimiter(text: str, default: str) -> str:
     return delimiter
 
 
-def _without_comments(text: str) -> tuple[str, str | None]:
-    """Text after its first lines that begin with ``#`` or ``%``, and that character if any."""
+def _leading_comments(text: str, default: str) -> tuple[int, str | None]:
+    """The number of first lines that begin with ``#`` or ``%``; the character if others do, too.
+
+    No comment is a line with as many cells as the first one after them: a header ``#x,y``.
+    """
     found = re.match(r"[\r\n]*(?:([#%])[^\r\n]*(?:\r\n?|\n))(?:\1[^\r\n]*(?:\r\n?|\n))*", text)
-    return (text[found.end() :], found[1]) if found else (text, None)
+    if found is None:
+        return 0, None
+    body = text[found.end() :]
+    delimiter = _delimiter(body, default)
+    num = _first_lines(body)[0].count(delimiter)
+
+    def are_cells(line: str) -> bool:
+        return line.startswith(found[1]) and line.count(delimiter) == num > 0
+
+    if any(map(are_cells, _first_lines(text))):
+        return 0, None
+    if any(line.startswith(found[1]) for line in _first_lines(body)):
+        return 0, found[1]
+    return len(_LINE_END.findall(found[0])), None
 
 
 def _num_titles(text: str, default: str) -> int:
@@ -405,7 +418,8 @@ def _num_titles(text: str, default: str) -> int:
             first = titles.pop()
         if not titles or any('"' in bare[number] for number in titles):
             return 0
-        found.append(first)
+        rows = _sniffed_rows("\n".join(lines[first:]) + "\n", mark)
+        found += [first] if _is_table(rows, mark) else []
     return min(found, default=0)
 
 
