@@ -34,54 +34,34 @@ from ...schemas.features import (
 from ...schemas.naming import LATEST, MANIFEST, SCHEMA, join
 from ...schemas.progress import Silent
 from ...schemas.recipe import PrepareStep, Recipe, Source
-from ...schemas.splits import FOLDERS, Splits
+from ...schemas.splits import Splits
 from ...schemas.wire import FLOATS
 from ...transforms import storage
 from ...transforms.prepare import audio
 from ...transforms.prepare.tables import Stack
-from ...transforms.sources.arrow.hugging_face import HuggingFace
-from ...transforms.sources.arrow.ipc import Arrow
-from ...transforms.sources.arrow.parquet import Parquet
 from ...transforms.sources.combined import Sources, open_files, sources_of
-from ...transforms.sources.csv.dialect import SUFFIXES, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
-from ...transforms.sources.folders import bystanders
 from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
-from ...transforms.sources.folders.bystanders import IMAGES, SOUNDS
 from ...transforms.sources.folders.clips import ClipFolder
 from ...transforms.sources.folders.files import LabelledFolder
-from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
+from ...transforms.sources.folders.images import ImageFolder, infer_image_steps
 from ...transforms.sources.folders.labels import LABEL
 from ...transforms.sources.folders.side_tables import csv_source
 from ...transforms.sources.folders.texts import TextFolder
-from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.json.source import JsonLines
-from ...transforms.sources.numpy import Numpy, array_names, split_names
-from ...transforms.sources.text import SUFFIXES as TEXTS
-from ...transforms.sources.text import TextFiles
-from ...transforms.sources.text_stream import open_text
-from ...transforms.sources.tfrecord.source import TFRecords, holds_frame, is_named
-from ...transforms.storage.decompress import DamagedError
-from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
+from ...transforms.sources.tfrecord.source import TFRecords
+from ...transforms.storage.opened_source import OpenedSource, open_source
+from ..recognize.data import recognize
+from ..recognize.readings import Reading, UnclearError, source_text
+from ..recognize.record_bytes import pixel_sizes, square_image
+from ..recognize.unread_formats import check_formats
 from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
-from .annotations import find_annotations
 from .forecast import forecast
-from .json_files import check_readings, holds_objects
-from .label_tables import find_labelled_files
-from .media_folders import Media, recognize_folders
-from .readings import Reading, UnclearError, source_text
-from .record_bytes import pixel_sizes, square_image, with_images
-from .table_folders import arrange_tables
-from .unread_formats import check_formats
 
-_SQLITE = b"SQLite format 3\0"
 _SNIFFED_BYTES = 1 << 20
-_NUM_PROBED = 64
-_HEAD_BYTES = 1 << 16
-_MAX_TABLES = 20
 _MANY_COLUMNS = 50
 """From so many numbered columns of one dtype, ``init`` suggests to stack them."""
 _FALLBACK_RATE = 16_000
@@ -99,8 +79,6 @@ _RECORDS: Mapping[type, str] = {
     ArrayFolder: "an array file",
     ClipFolder: "a folder of frames",
 }
-_MAX_SKIPPING = 1_000
-"""Of so many files at most, ``skip=`` is suggested: the head of each is read."""
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
 _MAX_CLASSES = 20
@@ -605,7 +583,7 @@ def _chosen(
         UnclearError: if there are several, and no number is given.
     """
     try:
-        readings: Sequence[Reading] = [_recognize(url, listed, opened, label=label)]
+        readings: Sequence[Reading] = [recognize(url, listed, opened, label=label)]
     except UnclearError as error:
         readings = [_that_fill(reading) for reading in error.readings]
         if number is None:
@@ -616,72 +594,6 @@ def _chosen(
             f"{'; '.join(reading.line() for reading in readings) or 'none'}."
         )
     return readings[0 if number is None else number - 1]
-
-
-def _recognize(
-    url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
-) -> Reading:
-    """What the files are, by positive evidence.
-
-    Raises:
-        UnclearError: if they may be several things.
-        DataError: if they are none that is known.
-    """
-    annotated = find_annotations(url, listed, opened)
-    if annotated is not None:
-        return annotated
-    if holds_samples(url, listed):
-        return Reading(WebDataset(url))
-    labelled = find_labelled_files(url, listed, opened, label=label)
-    if labelled is not None:
-        return labelled
-    media = _find_media(url, listed, opened)
-    tables = [f for f in listed if f.path.lower().endswith(SUFFIXES) and not is_hidden(f.path)]
-    typed = _find_typed_tables(url, listed, opened)
-    num_tables = max(len(tables), typed.num_files if typed is not None else 0)
-    if media is not None and len(media.files) > num_tables:
-        return media.read(url, listed, opened)
-    if (whole := _find_whole_files(url, listed)) is not None:
-        return whole.read(url, listed, opened)
-    if typed is not None and typed.num_files >= len(tables):
-        return _read_typed(typed.source, listed, opened)
-    if tables:
-        return _arranged(_table_source(url, tables, opened), listed, opened)
-    if (named_otherwise := _find_other_tables(url, listed, opened)) is not None:
-        return Reading(named_otherwise)
-    if 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
-        return _read_texts(url, listed, opened)
-    raise DataError(_say_unknown(opened, listed))
-
-
-def _read_typed(source: Source, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
-    """What typed tables are, by their content."""
-    files = source.select(listed).files
-    if isinstance(source, Numpy) and (arrays := _split_arrays(source, listed, opened)) is not None:
-        return arrays
-    if isinstance(source, JsonLines):
-        check_readings(source, files, opened)
-    elif isinstance(source, TFRecords):
-        source = with_images(source, files, opened)
-    return _arranged(source, listed, opened)
-
-
-def _arranged(source: Source, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
-    """Tables, with the columns and splits that their names say."""
-    return arrange_tables(source, source.select(listed).files, opened)
-
-
-def _read_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
-    """The lines of a text. Of several texts, a file may be the record, too."""
-    files = TextFiles(url).select(listed).files
-    lines = _arranged(TextFiles(url), listed, opened)
-    if len(files) <= 1 or lines.splits is not None:
-        return lines
-    raise UnclearError(
-        f"{opened.shown} holds {len(files):,} texts (first: {files[0].path!r}), of which each line "
-        "may be a record, or each file.",
-        [lines, Reading(TextFolder(url, label=None))],
-    )
 
 
 def _notes_on(reading: Reading, num_skipped: Mapping[str, int]) -> tuple[str, ...]:
@@ -706,52 +618,6 @@ def _refuse_snapshots(url: str, paths: Set[str]) -> None:
         f"{url} is {what}, not raw data. Read it: snapshard.load({url!r}). To prepare its examples "
         f"again, name its shards: {join(url, shards)}"
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Media:
-    """The files of a folder that are records of one kind."""
-
-    make: type[Media]
-    files: Sequence[SourceFile]
-
-    def read(self, url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
-        """What their folders mean."""
-        paths = [file.path for file in self.files]
-        skipped = {file.path for file in listed if not is_hidden(file.path)} - set(paths)
-        joins = not (opened.pattern or opened.single or opened.archived)
-        return recognize_folders(self.make, url, paths, skipped, joins=joins)
-
-
-def _find_media(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Media | None:
-    """The images of a folder or its sounds, whichever are more; None if there are none."""
-    kinds: dict[type[ImageFolder | AudioFolder], tuple[str, ...]] = {
-        ImageFolder: IMAGES,
-        AudioFolder: SOUNDS,
-    }
-    found = [
-        _Media(make, [f for f in make(url).select(listed).files if f.path.lower().endswith(ends)])
-        for make, ends in kinds.items()
-    ]
-    media = max(found, key=lambda one: len(one.files))
-    if media.files:
-        return media
-    # Images are known by their content, too.
-    files = [file for file in ImageFolder(url).select(listed).files if "/" in file.path]
-    return _Media(ImageFolder, files) if _show_images(files, opened) else None
-
-
-def _find_whole_files(url: str, listed: Sequence[SourceFile]) -> _Media | None:
-    """Texts or arrays in several folders, each file a record; None if most files are others."""
-    for make, ends in ((TextFolder, bystanders.TEXTS), (ArrayFolder, (".npy",))):
-        files = [f for f in make(url).select(listed).files if f.path.lower().endswith(ends)]
-        if 2 * len(files) > len(listed) and len({os.path.dirname(f.path) for f in files}) > 1:
-            return _Media(make, files)
-    return None
-
-
-def _show_images(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
-    return bool(read_sizes(files[:: 1 + len(files) // _NUM_PROBED], opened))
 
 
 def _that_fill(reading: Reading) -> Reading:
@@ -799,148 +665,6 @@ def _is_tiny(feature: ClassLabel, files: Sequence[SourceFile], *, media: bool) -
     return feature.optional or too_few
 
 
-def _find_other_tables(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Csv | None:
-    """A CSV source of files with other suffixes whose content shows that they are tables.
-
-    In a folder, these are files directly in it.
-
-    Raises:
-        UnclearError: if there are several, or several files of a suffix without the same header.
-    """
-    files = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
-    groups: dict[str, list[SourceFile]] = {}
-    if opened.single or opened.pattern:
-        groups[url] = files
-    else:
-        for file in files:
-            suffix = os.path.splitext(file.path)[1] or file.path
-            if "/" not in file.path:
-                groups.setdefault(join(url, f"*{suffix}"), []).append(file)
-    tables = [table for place in groups for table in _tables_of(place, url, groups[place], opened)]
-    if len(tables) > 1:
-        raise UnclearError(f"{opened.shown} holds several tables.", list(map(Reading, tables)))
-    return tables[0] if tables else None
-
-
-def _tables_of(
-    place: str, root: str, files: Sequence[SourceFile], opened: OpenedSource
-) -> list[Csv]:
-    """The tables that the files of a glob are: one if they have one header, or one for each file.
-
-    None if any of those looked at is not clearly a table.
-    """
-    looked = files[:: 1 + len(files) // _MAX_TABLES]
-    found = [_sniff_table(place, file, opened) for file in looked]
-    tables = [table for table in found if table is not None]
-    if not tables or len(tables) < len(found):
-        return []
-    if place == root or (len(files) > 1 and _have_one_header(tables)):
-        return tables[:1]
-    return [
-        dataclasses.replace(table, url=join(root, file.path))
-        for table, file in zip(tables, looked, strict=True)
-    ]
-
-
-def _have_one_header(tables: Sequence[Csv]) -> bool:
-    """Whether tables of one glob are formatted alike, and their files have the same columns."""
-    source = tables[0]
-    if not source.header or any(table != source for table in tables):
-        return False
-    opened = open_source(source.url, ".")
-    try:
-        source.infer(source.select(opened.list()).files, opened)
-    except SnapshardError:
-        return False
-    return True
-
-
-def _sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None:
-    """A CSV source for a file whose content shows that it is a table."""
-    text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
-    try:
-        head = text.read(0, _SNIFFED_BYTES)
-    except DamagedError:
-        return None
-    if b"\0" in head[:_HEAD_BYTES] or not sniff(head).is_table:
-        return None
-    return _table_source(url, [file], opened)
-
-
-def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
-    """A CSV source with the first file's delimiter and encoding, with or without a header."""
-    first = next((file for file in tables if not file.problem and file.num_bytes), None)
-    if first is None:
-        return Csv(url)
-    default = default_delimiter(first.path)
-    text = open_text(opened, first.path, num_bytes=first.num_bytes, encoding="utf-8")
-    try:
-        found = sniff(text.read(0, _SNIFFED_BYTES), default=default)
-    except DamagedError:
-        return Csv(url)
-    source = Csv(
-        url,
-        delimiter=None if found.delimiter == default else found.delimiter,
-        encoding=found.encoding,
-        header=found.header,
-        quote='"' if found.quoted else None,
-        skip=found.skip if _all_skip(found.skip, tables, opened) else 0,
-        comment=found.comment,
-        decimal=found.decimal,
-    )
-    if len(found.readings) > 1:
-        raise UnclearError(
-            f"{first.path} is not UTF-8, and its encoding is not clear.",
-            [
-                Reading(
-                    dataclasses.replace(source, encoding=reading.encoding),
-                    against=(f"with {reading.sample!r} in it:",),
-                )
-                for reading in found.readings
-            ],
-        )
-    return source
-
-
-def _all_skip(num: int, tables: Sequence[SourceFile], opened: OpenedSource) -> bool:
-    """Whether files all begin with so many lines that are not rows; else rows would be lost."""
-    if num and len(tables) > _MAX_SKIPPING:
-        return False
-    for file in tables[1:] if num else ():
-        text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
-        try:
-            head = text.read(0, _HEAD_BYTES)
-        except DamagedError:
-            continue
-        if sniff(head, default=default_delimiter(file.path)).skip != num:
-            return False
-    return True
-
-
-def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
-    flat = [file for file in listed if file.path.lower().endswith(IMAGES)]
-    if flat:
-        return (
-            f"{opened.shown} holds {len(flat):,} images in one folder (first: "
-            f"{flat[0].path!r}), expected class folders: <root>/<class>/<image>. Put the images "
-            "into one folder per class, give the parent folder, or put a table beside them with a "
-            "row for each image: labels.csv with the columns file and label."
-        )
-    first = next((file.path for file in listed if not file.problem and file.num_bytes), None)
-    if first is not None and opened.read(first, 0, len(_SQLITE)) == _SQLITE:
-        return (
-            f"{opened.shown} holds an SQLite database ({first!r}): only a query can say "
-            'what a record is. Write a recipe file with source=ss.Sql("path of the database", '
-            '"SELECT …", key="id").'
-        )
-    return (
-        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON, NumPy, TFRecord), "
-        "nor texts, nor class folders of images or sounds (first of "
-        f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
-        "that describes it."
-    )
-
-
 def _name_of(url: str) -> str:
     """A recipe's name: the last part of the URL that is not a wildcard."""
     parts = [part for part in re.split(r"[/\\]|::", url.partition("?")[0]) if part]
@@ -961,84 +685,3 @@ def _infer_sound_steps(
         most, count = max(rates.items(), key=lambda item: (item[1], item[0]))
         rate = most if 2 * count > rates.total() else _FALLBACK_RATE
     return (audio.decode("audio", rate, mono),)
-
-
-@dataclasses.dataclass(frozen=True)
-class _TypedTables:
-    """A source of tables, and the number of files it would read."""
-
-    source: Source
-    num_files: int
-
-
-def _find_typed_tables(
-    url: str, listed: Sequence[SourceFile], opened: OpenedSource
-) -> _TypedTables | None:
-    """The kind of typed table that most files are, by name and content; None if there is none.
-
-    For a single file, only the content decides.
-
-    Args:
-        url: The source's URL.
-        listed: All files of it.
-        opened: Its root.
-    """
-    dataset = _find_dataset(url, listed)
-    if dataset is not None:
-        return dataset
-    found = []
-    for make in (Parquet, Arrow, JsonLines, Numpy, TFRecords):
-        source = make(url)
-        files = [file for file in source.select(listed).files if not file.problem]
-        # The first file decides: another file with such a name but other content is rejected.
-        first = next((file for file in files if file.num_bytes), None)
-        if first is not None and _table_kind(first, opened) is make:
-            found.append(_TypedTables(source, len(files)))
-    return max(found, key=lambda tables: tables.num_files, default=None)
-
-
-def _split_arrays(
-    source: Numpy, listed: Sequence[SourceFile], opened: OpenedSource
-) -> Reading | None:
-    """The source of arrays such as ``x_train`` and ``x_test``, and its splits; None for others.
-
-    Of ``x`` and ``y``, the label is ``y``.
-    """
-    every: set[str] = set()
-    there: set[str] = set()
-    for file in source.select(listed).files:
-        names = array_names(opened, file.path)
-        found = split_names(names)
-        if len(found) < 2:
-            return None
-        every.update(name for arrays in found.values() for name in arrays)
-        there.update(found)
-    label = "y" if every == {"x", "y"} else None
-    named: dict[str, Any] = {
-        split: tuple(text for text in texts if text in there) for split, texts in FOLDERS.items()
-    }
-    splits = Splits.by_folder(**{split: texts for split, texts in named.items() if texts})
-    return Reading(dataclasses.replace(source, split_arrays=True, label=label), splits)
-
-
-def _find_dataset(url: str, listed: Sequence[SourceFile]) -> _TypedTables | None:
-    """A Hugging Face dataset: Arrow files next to a ``state.json``."""
-    source = HuggingFace(url)
-    paths = [file.path.rpartition("/") for file in listed]
-    folders = {folder for folder, _, name in paths if name == "state.json"}
-    files = [f for f in source.select(listed).files if f.path.rpartition("/")[0] in folders]
-    return _TypedTables(source, len(files)) if files else None
-
-
-def _table_kind(file: SourceFile, opened: OpenedSource) -> type[Source] | None:
-    head = opened.read(file.path, 0, 8)
-    if head.startswith((b"PAR1", b"PARE")):
-        return Parquet
-    # A stream begins with the marker of a message.
-    if head.startswith((b"ARROW1", b"FEA1", b"\xff\xff\xff\xff")):
-        return Arrow
-    if head.startswith(b"\x93NUMPY") or (head.startswith(b"PK") and file.path.endswith(".npz")):
-        return Numpy
-    if TFRecords(".").select([file]).files and (is_named(file.path) or holds_frame(file, opened)):
-        return TFRecords
-    return JsonLines if holds_objects(file, opened) else None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inspect.media_folders import (
+from snapshard.pipelines.recognize.media_folders import (
     Reading,
     UnclearError,
     name_pattern,

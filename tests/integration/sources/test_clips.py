@@ -15,9 +15,9 @@ import pytest
 from PIL import Image as Pillow
 
 import snapshard as ss
-from snapshard.pipelines.inspect.media_folders import UnclearError
 from snapshard.pipelines.inspect.suggest import describe_suggestion
 from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.recognize.media_folders import UnclearError
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.transforms.sources.folders.clips import holds_clips
 

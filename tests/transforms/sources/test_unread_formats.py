@@ -14,7 +14,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import suggest_recipe
-from snapshard.pipelines.inspect.unread_formats import FORMATS
+from snapshard.pipelines.recognize.unread_formats import FORMATS
 from snapshard.schemas.errors import DataError
 
 DOCS = Path(__file__).parents[3] / "docs" / "sources.md"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inspect.media_folders import UnclearError
 from snapshard.pipelines.inspect.suggest import suggest_recipe
+from snapshard.pipelines.recognize.media_folders import UnclearError
 from snapshard.schemas.features import ClassLabel, Tensor, Text
 from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.storage.opened_source import open_source

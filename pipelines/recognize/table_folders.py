@@ -36,18 +36,19 @@ _NUM_PROBED = 64
 _LABELS = ("y", "label", "labels")
 
 
-def arrange_tables(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+def arrange_tables(source: Any, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
     """Finds the columns and splits in the names of tables.
 
     Args:
         source: A source of tables.
-        files: Those it selects.
+        listed: The files there.
         opened: Its root.
 
     Raises:
         DataError: with a line to copy for each reading, if it is unclear which files are a split,
             or if not all files have the columns in the names of folders.
     """
+    files = source.select(listed).files
     paths = [file.path for file in files]
     keys = _keys(source, files, opened) if hasattr(source, "hive") else ()
     if keys:

@@ -1,0 +1,141 @@
+"""Recognizes tables of text by their content, whatever their names: delimiter, header, encoding."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from ...schemas.blocks import SourceFile
+from ...schemas.errors import SnapshardError
+from ...schemas.naming import join
+from ...transforms.sources.csv.dialect import default_delimiter, sniff
+from ...transforms.sources.csv.source import Csv
+from ...transforms.sources.text_stream import open_text
+from ...transforms.storage.decompress import DamagedError
+from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
+from .readings import Reading, UnclearError
+
+_SNIFFED_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 16
+_MAX_TABLES = 20
+_MAX_SKIPPING = 1_000
+"""Of so many files at most, ``skip=`` is suggested: the head of each is read."""
+
+
+def csv_tables(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
+    """A CSV source with the first file's delimiter and encoding, with or without a header."""
+    first = next((file for file in tables if not file.problem and file.num_bytes), None)
+    if first is None:
+        return Csv(url)
+    default = default_delimiter(first.path)
+    text = open_text(opened, first.path, num_bytes=first.num_bytes, encoding="utf-8")
+    try:
+        found = sniff(text.read(0, _SNIFFED_BYTES), default=default)
+    except DamagedError:
+        return Csv(url)
+    source = Csv(
+        url,
+        delimiter=None if found.delimiter == default else found.delimiter,
+        encoding=found.encoding,
+        header=found.header,
+        quote='"' if found.quoted else None,
+        skip=found.skip if _all_skip(found.skip, tables, opened) else 0,
+        comment=found.comment,
+        decimal=found.decimal,
+    )
+    if len(found.readings) > 1:
+        raise UnclearError(
+            f"{first.path} is not UTF-8, and its encoding is not clear.",
+            [
+                Reading(
+                    dataclasses.replace(source, encoding=reading.encoding),
+                    against=(f"with {reading.sample!r} in it:",),
+                )
+                for reading in found.readings
+            ],
+        )
+    return source
+
+
+def _all_skip(num: int, tables: Sequence[SourceFile], opened: OpenedSource) -> bool:
+    """Whether files all begin with so many lines that are not rows; else rows would be lost."""
+    if num and len(tables) > _MAX_SKIPPING:
+        return False
+    for file in tables[1:] if num else ():
+        text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
+        try:
+            head = text.read(0, _HEAD_BYTES)
+        except DamagedError:
+            continue
+        if sniff(head, default=default_delimiter(file.path)).skip != num:
+            return False
+    return True
+
+
+def find_other_tables(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Csv | None:
+    """A CSV source of files with other suffixes whose content shows that they are tables.
+
+    In a folder, these are files directly in it.
+
+    Raises:
+        UnclearError: if there are several, or several files of a suffix without the same header.
+    """
+    files = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
+    groups: dict[str, list[SourceFile]] = {}
+    if opened.single or opened.pattern:
+        groups[url] = files
+    else:
+        for file in files:
+            suffix = os.path.splitext(file.path)[1] or file.path
+            if "/" not in file.path:
+                groups.setdefault(join(url, f"*{suffix}"), []).append(file)
+    tables = [table for place in groups for table in _tables_of(place, url, groups[place], opened)]
+    if len(tables) > 1:
+        raise UnclearError(f"{opened.shown} holds several tables.", list(map(Reading, tables)))
+    return tables[0] if tables else None
+
+
+def _tables_of(
+    place: str, root: str, files: Sequence[SourceFile], opened: OpenedSource
+) -> list[Csv]:
+    """The tables that the files of a glob are: one if they have one header, or one for each file.
+
+    None if any of those looked at is not clearly a table.
+    """
+    looked = files[:: 1 + len(files) // _MAX_TABLES]
+    found = [_sniff_table(place, file, opened) for file in looked]
+    tables = [table for table in found if table is not None]
+    if not tables or len(tables) < len(found):
+        return []
+    if place == root or (len(files) > 1 and _have_one_header(tables)):
+        return tables[:1]
+    return [
+        dataclasses.replace(table, url=join(root, file.path))
+        for table, file in zip(tables, looked, strict=True)
+    ]
+
+
+def _have_one_header(tables: Sequence[Csv]) -> bool:
+    """Whether tables of one glob are formatted alike, and their files have the same columns."""
+    source = tables[0]
+    if not source.header or any(table != source for table in tables):
+        return False
+    opened = open_source(source.url, ".")
+    try:
+        source.infer(source.select(opened.list()).files, opened)
+    except SnapshardError:
+        return False
+    return True
+
+
+def _sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None:
+    """A CSV source for a file whose content shows that it is a table."""
+    text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
+    try:
+        head = text.read(0, _SNIFFED_BYTES)
+    except DamagedError:
+        return None
+    if b"\0" in head[:_HEAD_BYTES] or not sniff(head).is_table:
+        return None
+    return csv_tables(url, [file], opened)

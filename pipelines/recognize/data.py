@@ -1,0 +1,155 @@
+"""Recognizes what raw data is, by positive evidence: the reading of a folder, file or archive.
+
+The more a reading says of the records, the earlier it is asked for: annotations, samples in tars,
+tables of labels, folders, then tables and texts. What fits nothing is refused, and so is what has
+several readings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from ...schemas.blocks import SourceFile
+from ...schemas.errors import DataError
+from ...transforms.sources.csv.dialect import SUFFIXES
+from ...transforms.sources.folders import bystanders
+from ...transforms.sources.folders.arrays import ArrayFolder
+from ...transforms.sources.folders.audio import AudioFolder
+from ...transforms.sources.folders.bystanders import IMAGES, SOUNDS
+from ...transforms.sources.folders.images import ImageFolder, read_sizes
+from ...transforms.sources.folders.texts import TextFolder
+from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
+from ...transforms.sources.text import SUFFIXES as TEXTS
+from ...transforms.sources.text import TextFiles
+from ...transforms.storage.opened_source import OpenedSource, is_hidden
+from .annotations import find_annotations
+from .csv_tables import csv_tables, find_other_tables
+from .label_tables import find_labelled_files
+from .media_folders import Media, recognize_folders
+from .readings import Reading, UnclearError
+from .table_folders import arrange_tables
+from .typed_tables import find_typed_tables, read_typed
+
+_SQLITE = b"SQLite format 3\0"
+_NUM_PROBED = 64
+
+
+def recognize(
+    url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
+) -> Reading:
+    """What the files are, by positive evidence.
+
+    Raises:
+        UnclearError: if they may be several things.
+        DataError: if they are none that is known.
+    """
+    annotated = find_annotations(url, listed, opened)
+    if annotated is not None:
+        return annotated
+    if holds_samples(url, listed):
+        return Reading(WebDataset(url))
+    labelled = find_labelled_files(url, listed, opened, label=label)
+    if labelled is not None:
+        return labelled
+    media = _find_media(url, listed, opened)
+    tables = [f for f in listed if f.path.lower().endswith(SUFFIXES) and not is_hidden(f.path)]
+    typed = find_typed_tables(url, listed, opened)
+    num_tables = max(len(tables), typed.num_files if typed is not None else 0)
+    if media is not None and len(media.files) > num_tables:
+        return media.read(url, listed, opened)
+    if (whole := _find_whole_files(url, listed)) is not None:
+        return whole.read(url, listed, opened)
+    if typed is not None and typed.num_files >= len(tables):
+        return read_typed(typed.source, listed, opened)
+    if tables:
+        return arrange_tables(csv_tables(url, tables, opened), listed, opened)
+    if (named_otherwise := find_other_tables(url, listed, opened)) is not None:
+        return Reading(named_otherwise)
+    if 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
+        return _read_texts(url, listed, opened)
+    raise DataError(_say_unknown(opened, listed))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Media:
+    """The files of a folder that are records of one kind."""
+
+    make: type[Media]
+    files: Sequence[SourceFile]
+
+    def read(self, url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+        """What their folders mean."""
+        paths = [file.path for file in self.files]
+        skipped = {file.path for file in listed if not is_hidden(file.path)} - set(paths)
+        joins = not (opened.pattern or opened.single or opened.archived)
+        return recognize_folders(self.make, url, paths, skipped, joins=joins)
+
+
+def _find_media(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Media | None:
+    """The images of a folder or its sounds, whichever are more; None if there are none."""
+    kinds: dict[type[ImageFolder | AudioFolder], tuple[str, ...]] = {
+        ImageFolder: IMAGES,
+        AudioFolder: SOUNDS,
+    }
+    found = [
+        _Media(make, [f for f in make(url).select(listed).files if f.path.lower().endswith(ends)])
+        for make, ends in kinds.items()
+    ]
+    media = max(found, key=lambda one: len(one.files))
+    if media.files:
+        return media
+    # Images are known by their content, too.
+    files = [file for file in ImageFolder(url).select(listed).files if "/" in file.path]
+    return _Media(ImageFolder, files) if _show_images(files, opened) else None
+
+
+def _show_images(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
+    return bool(read_sizes(files[:: 1 + len(files) // _NUM_PROBED], opened))
+
+
+def _find_whole_files(url: str, listed: Sequence[SourceFile]) -> _Media | None:
+    """Texts or arrays in several folders, each file a record; None if most files are others."""
+    for make, ends in ((TextFolder, bystanders.TEXTS), (ArrayFolder, (".npy",))):
+        files = [f for f in make(url).select(listed).files if f.path.lower().endswith(ends)]
+        if 2 * len(files) > len(listed) and len({os.path.dirname(f.path) for f in files}) > 1:
+            return _Media(make, files)
+    return None
+
+
+def _read_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+    """The lines of a text. Of several texts, a file may be the record, too."""
+    files = TextFiles(url).select(listed).files
+    lines = arrange_tables(TextFiles(url), listed, opened)
+    if len(files) <= 1 or lines.splits is not None:
+        return lines
+    raise UnclearError(
+        f"{opened.shown} holds {len(files):,} texts (first: {files[0].path!r}), of which each line "
+        "may be a record, or each file.",
+        [lines, Reading(TextFolder(url, label=None))],
+    )
+
+
+def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
+    flat = [file for file in listed if file.path.lower().endswith(IMAGES)]
+    if flat:
+        return (
+            f"{opened.shown} holds {len(flat):,} images in one folder (first: "
+            f"{flat[0].path!r}), expected class folders: <root>/<class>/<image>. Put the images "
+            "into one folder per class, give the parent folder, or put a table beside them with a "
+            "row for each image: labels.csv with the columns file and label."
+        )
+    first = next((file.path for file in listed if not file.problem and file.num_bytes), None)
+    if first is not None and opened.read(first, 0, len(_SQLITE)) == _SQLITE:
+        return (
+            f"{opened.shown} holds an SQLite database ({first!r}): only a query can say "
+            'what a record is. Write a recipe file with source=ss.Sql("path of the database", '
+            '"SELECT …", key="id").'
+        )
+    return (
+        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON, NumPy, TFRecord), "
+        "nor texts, nor class folders of images or sounds (first of "
+        f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
+        "that describes it."
+    )
