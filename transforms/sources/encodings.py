@@ -30,6 +30,8 @@ _OTHERS = (
     *("cp1251", "cp932", "gb18030", "euc_jp", "euc_kr", "big5", "cp1250", "cp1253", "cp1254"),
     *("cp1255", "cp1256", "koi8_r", "cp1252"),
 )
+_NOT_TEXT = bytes([*range(9), *range(14, 32), *range(127, 256)])
+_MIN_BYTES = 8
 _MAX_SHOWN = 5
 _MAX_CHARS = 20_000
 _WORD = re.compile(r"\S*[^\x00-\x7f]\S*")
@@ -72,7 +74,8 @@ def unmarked_utf16(head: bytes) -> str:
     head = head[: len(head) // 2 * 2]
     low, high = head[::2], head[1::2]
     for zeros, others, name in ((high, low, "utf-16-le"), (low, high, "utf-16-be")):
-        if 2 * zeros.count(0) > len(zeros) and not others.count(0):
+        num_ascii = len(others.translate(None, _NOT_TEXT))
+        if len(head) >= _MIN_BYTES and min(zeros.count(0), num_ascii) > len(zeros) / 2:
             return name
     return ""
 

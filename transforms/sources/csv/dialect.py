@@ -133,7 +133,7 @@ class Dialect:
                 f"{path} begins with zero bytes, as an incompletely written file does; expected "
                 f"{what}. Copy or create it again."
             )
-        if wide := unmarked_utf16(line):
+        if wide := unmarked_utf16(rows.data[:_HEADER_WINDOW_BYTES]):
             raise SchemaError(not_marked(path, wide))
         try:
             decoded = line.decode(errors="strict" if self.header else "replace")

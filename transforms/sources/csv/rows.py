@@ -185,8 +185,8 @@ def marks(delimiter: str) -> bytes:
 def with_single_blanks(data: bytes, *, quoted: bool = True) -> bytes:
     r"""Rows of blank-separated cells with one blank between cells, and none around rows.
 
-    >>> with_single_blanks(b'  1   "a  b"\\t2 \\n3 4 5\\n')
-    b'1 "a  b" 2\\n3 4 5\\n'
+    >>> with_single_blanks(b'  1   "a  b"\t2 \n3 4 5\n')
+    b'1 "a  b" 2\n3 4 5\n'
     """
     parts = _QUOTED.split(data) if quoted and b'"' in data else [data]
     for index in range(0, len(parts), 2):
