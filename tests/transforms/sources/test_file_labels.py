@@ -290,7 +290,7 @@ def test_names_in_a_table_may_lack_folder_and_suffix() -> None:
     ("path", "name"),
     [
         ("3.png", "/mnt/disk/data/images/3.png"),
-        ("deep/3.png", "/home/me/deep/3.png"),
+        ("deep/3.png", "/mnt/disk/deep/3.png"),
         ("3.png", r"C:\Users\me\images\3.png"),
         ("3.png", "gs://bucket/images/3.png"),
         ("3.png", "3.jpg"),
