@@ -84,7 +84,11 @@ class _Media:
         paths = [file.path for file in self.files]
         skipped = {file.path for file in listed if not is_hidden(file.path)} - set(paths)
         joins = not (opened.pattern or opened.single or opened.archived)
-        return recognize_folders(self.make, url, paths, skipped, joins=joins)
+        try:
+            return recognize_folders(self.make, url, paths, skipped, joins=joins)
+        except UnclearError as error:
+            lines = [Reading(TextFiles(url))] if self.make is TextFolder else []
+            raise error.with_readings([*error.readings, *lines]) from None
 
 
 def _find_media(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Media | None:

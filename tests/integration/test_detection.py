@@ -213,5 +213,5 @@ def test_only_images_have_coco_tables(kind: Any) -> None:
     if kind is ss.ImageFolder:
         assert kind("x", table="a.json").side_urls == ("a.json",)
         return
-    with pytest.raises(ss.SnapshardError, match=r"suffix \.csv, \.tsv or \.jsonl"):
+    with pytest.raises(ss.SnapshardError, match=r"suffix \.csv, \.tsv, \.txt or \.jsonl"):
         kind("x", table="a.json")

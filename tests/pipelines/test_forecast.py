@@ -28,7 +28,7 @@ def _forecast(recipe: ss.Recipe) -> Forecast:
 
 
 def _table(path: Path, num_rows: int, *, first: int = 0) -> None:
-    lines = [f"{first + i:08},word {(first + i) % 7}" for i in range(num_rows)]
+    lines = [f"{first + i:8},word {(first + i) % 7}" for i in range(num_rows)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(["number,word", *lines]) + "\n")
 

@@ -195,7 +195,7 @@ def test_keys_that_not_all_files_have_are_refused(paths: list[str], words: str) 
     write(*(f"d/{path}" for path in paths))
     with pytest.raises(DataError, match=words) as refused:
         suggest_recipe("d")
-    assert str(refused.value).endswith('\n    source=ss.Csv("d"),')
+    assert '\n    source=ss.Csv("d")' in str(refused.value)
 
 
 @pytest.mark.parametrize("names", ["{}_{}", "{1}-{0}"])

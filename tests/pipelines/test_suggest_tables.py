@@ -144,7 +144,7 @@ def test_an_encoding_that_is_not_clear_is_for_a_person_to_choose() -> None:
     lines = [line.strip() for line in str(refusal.value).splitlines()]
     (line,) = [line for line in lines if line.startswith("source=") and "cp1251" in line]
     assert lines[lines.index(line) - 1] == "with 'имя,n' in it:"
-    recipe = f"ss.Recipe(name='t', {line}, splits=ss.Splits(train=1.0))"
+    recipe = f"ss.Recipe(name='t', {line})"
     Path("recipe.py").write_text(f"import snapshard as ss\nrecipe = {recipe}", encoding="utf-8")
     snapshot = ss.build(load_recipe_file("recipe.py"), "out")
     assert "имя" in snapshot.reader().FEATURES
@@ -235,7 +235,7 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     said = "t.csv, column 1: a column without a name is left out: it counts the rows."
     assert [warning.startswith(said) for warning in warnings] == [True, True]
     text = describe_suggestion("t.csv")
-    assert "# t.csv, column 1: a column without a name is left out: it counts the\n" in text
+    assert "# t.csv, column 1: a column without a name is left out: it counts the rows.\n" in text
     Path("recipe.py").write_text(text)
     warnings.clear()
     ss.build(load_recipe_file("recipe.py"), "out", progress=Recorded())

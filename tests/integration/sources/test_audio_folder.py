@@ -158,7 +158,7 @@ def test_what_is_damaged_is_rejected_and_the_rest_is_built(lab: Any, tmp_path: P
         "yes/cut.flac": (flac[:-40], "damaged sound"),
         "yes/empty.wav": (b"", "empty file"),
         "no/stereo.wav": (encode(noise(0, 60, 2), 8000), "other channels"),
-        "no/notes.txt": (b"recorded in May", "text, not a sound"),
+        "no/notes.wav": (b"recorded in May", "text, not a sound"),
         "stray.wav": (good["no/0.wav"], "not in a class folder"),
     }
     url = write(tmp_path, good | {name: content for name, (content, _) in bad.items()})

@@ -153,7 +153,9 @@ def test_a_missing_driver_is_told(
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     package = missing.partition(".")[0].replace("_", "-")
-    with pytest.raises(RecipeError, match=rf"needs {package}, .*pip install .snapshard\[sql\]"):
+    with pytest.raises(
+        RecipeError, match=rf"needs the package {package}, .*pip install .snapshard\[sql\]"
+    ):
         build(tmp_path, ss.Sql(f"sqlite:///{sqlite}", "SELECT * FROM t", key="id"))
 
 

@@ -11,6 +11,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import suggest_recipe
 from snapshard.pipelines.inspect.verify import verify
+from snapshard.pipelines.recognize.readings import UnclearError
 from snapshard.schemas.progress import Silent
 
 LINES = [f"Zeile {i}: é 中 {'x' * i}" for i in range(30)]
@@ -89,5 +90,8 @@ def test_bytes_that_are_not_text_are_rejects_of_the_build(lab: Any, tmp_path: Pa
 
 
 def test_texts_are_recognised(folder: Path) -> None:
-    for url in (folder, folder / "a.txt"):
-        assert suggest_recipe(str(url)).source == ss.TextFiles(str(url))
+    path = str(folder / "a.txt")
+    assert suggest_recipe(path).source == ss.TextFiles(path)
+    with pytest.raises(UnclearError, match="texts beside the folders") as caught:
+        suggest_recipe(str(folder))
+    assert ss.TextFiles(str(folder)) in [reading.source for reading in caught.value.readings]

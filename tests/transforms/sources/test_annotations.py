@@ -571,7 +571,7 @@ def test_tables_of_folders_must_fit_together(tmp_path: Path) -> None:
         read(source_of("x", "z"))
     with pytest.raises(SchemaError, match=r"w.csv of b lacks the column 'size' of x.csv of a"):
         read(source_of("x", "w"))
-    for tables, message in [({}, "a table for each folder"), ({"a": "x.txt"}, "suffix .csv")]:
+    for tables, message in [({}, "a table for each folder"), ({"a": "x.xml"}, "suffix .csv")]:
         with pytest.raises(RecipeError, match=message):
             ImageFolder("d", table=tables)
 

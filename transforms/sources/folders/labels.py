@@ -216,8 +216,14 @@ class FileLabels:
         if self.table is not None:
             features = self._table(opened).infer(list(map(self._names, paths)))
             if not features and self.label is not None:
-                listed = self.listed(paths, opened)
-                return {LABEL: self._infer_classes([path for path in paths if path in listed])}
+                listed = sorted(self.listed(paths, opened))
+                if not any("/" in self._below(path) for path in listed):
+                    raise DataError(
+                        f"{self.source}: the table {self._shown_table} has no columns besides the "
+                        "file names, and the files are in no class folders. Add a column, or "
+                        "write label=None."
+                    )
+                return {LABEL: self._infer_classes(listed)}
             if self.content in features:
                 raise DataError(
                     f"{self.source}: the table {self._shown_table} has a column "
