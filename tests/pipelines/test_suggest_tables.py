@@ -196,6 +196,22 @@ def test_tables_by_their_content(files: dict[str, str], source: str) -> None:
         assert alone == found
 
 
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_tables_of_different_columns_are_several(separator: str) -> None:
+    Path("data").mkdir()
+    for name, header in (("films.csv", "id,title"), ("ratings.csv", "user,id,stars")):
+        row = ",".join("7" * len(header.split(",")))
+        text = f"{header}\n" + f"{row}\n" * 3
+        Path("data", name).write_text(text.replace(",", separator))
+    with pytest.raises(DataError, match="2 tables with different columns") as refusal:
+        suggest_recipe("data")
+    lines = [line.strip() for line in str(refusal.value).splitlines()[1:]]
+    assert [line.split('"')[1] for line in lines] == ["data/films.csv", "data/ratings.csv", "data"]
+    assert 'columns="union"' in lines[-1]
+    Path("data", "ratings.csv").write_text(f"title{separator}id\na{separator}1\n")
+    assert suggest_recipe("data").source.url == "data"  # in another order
+
+
 @pytest.mark.parametrize(
     "files",
     [
