@@ -74,7 +74,14 @@ def recognize(
     if typed is not None and typed.num_files >= len(tables):
         return read_typed(typed.source, listed, opened)
     if tables:
-        return arrange_tables(csv_tables(url, tables, opened), listed, opened)
+        arranged = arrange_tables(csv_tables(url, tables, opened), listed, opened)
+        if len(unread := _unread(listed)) > 2 * len(tables):
+            raise UnclearError(
+                f"{opened.shown} holds {len(unread):,} files of kinds that no source reads (first: "
+                f"{unread[0]!r}), and {len(tables):,} tables, which may only describe them.",
+                [arranged],
+            )
+        return arranged
     if (named_otherwise := find_other_tables(url, listed, opened)) is not None:
         return Reading(named_otherwise)
     if 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
@@ -82,6 +89,16 @@ def recognize(
     if (texts := _find_bare_texts(url, listed, opened)) is not None:
         return texts.read(url, listed, opened)
     raise DataError(_say_unknown(opened, listed))
+
+
+def _unread(listed: Sequence[SourceFile]) -> list[str]:
+    """Files that are neither tables, texts and documents, nor media."""
+    paths = [file.path for file in listed if file.num_bytes and not is_hidden(file.path)]
+    return [
+        path
+        for path in paths
+        if not path.lower().endswith(SUFFIXES) and not bystanders.why_beside(path, media=())
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
