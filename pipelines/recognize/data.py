@@ -7,9 +7,11 @@ several readings.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
@@ -34,6 +36,12 @@ from .typed_tables import find_typed_tables, read_typed
 
 _SQLITE = b"SQLite format 3\0"
 _NUM_PROBED = 64
+_HEAD_BYTES = 1 << 16
+_MEDIA: Mapping[type[ImageFolder | AudioFolder], tuple[str, ...]] = {
+    ImageFolder: IMAGES,
+    AudioFolder: SOUNDS,
+}
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x7f]")
 
 
 def recognize(
@@ -54,6 +62,8 @@ def recognize(
     if labelled is not None:
         return labelled
     media = _find_media(url, listed, opened)
+    if media is not None and (other := _as_many(media, url, listed)) is not None:
+        raise _two_kinds(media, other, url, listed, opened)
     tables = [f for f in listed if f.path.lower().endswith(SUFFIXES) and not is_hidden(f.path)]
     typed = find_typed_tables(url, listed, opened)
     num_tables = max(len(tables), typed.num_files if typed is not None else 0)
@@ -64,12 +74,31 @@ def recognize(
     if typed is not None and typed.num_files >= len(tables):
         return read_typed(typed.source, listed, opened)
     if tables:
-        return arrange_tables(csv_tables(url, tables, opened), listed, opened)
+        arranged = arrange_tables(csv_tables(url, tables, opened), listed, opened)
+        if len(unread := _unread(listed)) > 2 * len(tables):
+            raise UnclearError(
+                f"{opened.shown} holds {len(unread):,} files of kinds that no source reads (first: "
+                f"{unread[0]!r}), and {len(tables):,} tables, which may only describe them.",
+                [arranged],
+            )
+        return arranged
     if (named_otherwise := find_other_tables(url, listed, opened)) is not None:
         return Reading(named_otherwise)
     if 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
         return _read_texts(url, listed, opened)
+    if (texts := _find_bare_texts(url, listed, opened)) is not None:
+        return texts.read(url, listed, opened)
     raise DataError(_say_unknown(opened, listed))
+
+
+def _unread(listed: Sequence[SourceFile]) -> list[str]:
+    """Files that are neither tables, texts and documents, nor media."""
+    paths = [file.path for file in listed if file.num_bytes and not is_hidden(file.path)]
+    return [
+        path
+        for path in paths
+        if not path.lower().endswith(SUFFIXES) and not bystanders.why_beside(path, media=())
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,28 +114,69 @@ class _Media:
         skipped = {file.path for file in listed if not is_hidden(file.path)} - set(paths)
         joins = not (opened.pattern or opened.single or opened.archived)
         try:
-            return recognize_folders(self.make, url, paths, skipped, joins=joins)
+            reading = recognize_folders(self.make, url, paths, skipped, joins=joins)
         except UnclearError as error:
             lines = [Reading(TextFiles(url))] if self.make is TextFolder else []
             raise error.with_readings([*error.readings, *lines]) from None
+        texts = [f for f in listed if f.path in skipped and f.path.lower().endswith(".txt")]
+        if reading.source.label is None and (text := self._naming(texts, opened)) is not None:
+            raise UnclearError(
+                f"{opened.shown} holds {len(paths):,} files in no class folder, and {text.path!r} "
+                "names them, but not as a table or with labels that are known.",
+                [reading],
+            )
+        return reading
+
+    def _naming(self, texts: Sequence[SourceFile], opened: OpenedSource) -> SourceFile | None:
+        """A text that has the names of several of these files."""
+        names = sorted(os.path.basename(file.path).encode() for file in self.files)[:_NUM_PROBED]
+        for text in texts[:_NUM_PROBED]:
+            head = opened.read(text.path, 0, min(text.num_bytes, _HEAD_BYTES))
+            if sum(name in head for name in names) > 1:
+                return text
+        return None
 
 
 def _find_media(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Media | None:
     """The images of a folder or its sounds, whichever are more; None if there are none."""
-    kinds: dict[type[ImageFolder | AudioFolder], tuple[str, ...]] = {
-        ImageFolder: IMAGES,
-        AudioFolder: SOUNDS,
-    }
-    found = [
-        _Media(make, [f for f in make(url).select(listed).files if f.path.lower().endswith(ends)])
-        for make, ends in kinds.items()
-    ]
+    found = [_media_of(make, url, listed) for make in _MEDIA]
     media = max(found, key=lambda one: len(one.files))
     if media.files:
         return media
     # Images are known by their content, too.
     files = [file for file in ImageFolder(url).select(listed).files if "/" in file.path]
     return _Media(ImageFolder, files) if _show_images(files, opened) else None
+
+
+def _media_of(
+    make: type[ImageFolder | AudioFolder], url: str, listed: Sequence[SourceFile]
+) -> _Media:
+    files = make(url).select(listed).files
+    return _Media(make, [file for file in files if file.path.lower().endswith(_MEDIA[make])])
+
+
+def _as_many(media: _Media, url: str, listed: Sequence[SourceFile]) -> _Media | None:
+    """The media of the other kind, if they are at least half as many: neither is a bystander."""
+    others = [_media_of(make, url, listed) for make in _MEDIA if make is not media.make]
+    return next((other for other in others if 2 * len(other.files) >= len(media.files)), None)
+
+
+def _two_kinds(
+    media: _Media, other: _Media, url: str, listed: Sequence[SourceFile], opened: OpenedSource
+) -> UnclearError:
+    readings: list[Reading] = []
+    for one in (media, other):
+        try:
+            readings.append(one.read(url, listed, opened))
+        except UnclearError as error:
+            readings += error.readings
+    (images, sounds) = sorted((media, other), key=lambda one: one.make is not ImageFolder)
+    return UnclearError(
+        f"{opened.shown} holds {len(images.files):,} images (first: {images.files[0].path!r}) and "
+        f"{len(sounds.files):,} sounds (first: {sounds.files[0].path!r}), and either can be the "
+        "records.",
+        readings,
+    )
 
 
 def _show_images(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
@@ -120,6 +190,25 @@ def _find_whole_files(url: str, listed: Sequence[SourceFile]) -> _Media | None:
         if 2 * len(files) > len(listed) and len({os.path.dirname(f.path) for f in files}) > 1:
             return _Media(make, files)
     return None
+
+
+def _find_bare_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Media | None:
+    """Texts without a suffix in several folders, each file a record; None if most are others."""
+    selected = TextFolder(url).select(listed).files
+    files = [file for file in selected if "." not in os.path.basename(file.path)]
+    if 2 * len(files) <= len(listed) or len({os.path.dirname(f.path) for f in files}) < 2:
+        return None
+    heads = (
+        opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES))
+        for file in files[:: 1 + len(files) // _NUM_PROBED]
+    )
+    return _Media(TextFolder, files) if all(map(_is_text, heads)) else None
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether bytes begin a text: UTF-8 without control characters."""
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
+    return bool(text.strip()) and "\ufffd" not in text and not _CONTROLS.search(text)
 
 
 def _read_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:

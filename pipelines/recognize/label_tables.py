@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import SnapshardError
 from ...schemas.features import ClassLabel, Features, Scalar
-from ...schemas.splits import FOLDERS, Splits
+from ...schemas.splits import FOLDERS, Splits, split_of
 from ...transforms import storage
 from ...transforms.media.audio_header import SUFFIXES as SOUNDS
 from ...transforms.media.image_header import SUFFIXES as IMAGES
@@ -83,7 +83,7 @@ class _Media:
     def in_classes(self) -> bool:
         """Whether all are in several folders, which may be classes."""
         folders = set(map(self.class_of, self.paths))
-        has_splits = any(folder.casefold() in _SPLIT_OF for folder in folders)
+        has_splits = any(map(split_of, folders))
         return "" not in folders and len(folders) > 1 and not has_splits
 
     def class_of(self, path: str) -> str:
@@ -190,7 +190,8 @@ def _find_tables(media: _Media, listed: Sequence[SourceFile]) -> list[tuple[str,
     ]
     if len(media.paths) <= len(tables):
         return []
-    near = sorted((file.path for file in tables if _is_moderate(file)), key=_is_text)
+    top = _common_folder([*media.paths, *(file.path for file in tables)])
+    near = sorted((file.path for file in tables if _is_near(file, top)), key=_is_text)
     return [
         *((f"{media.root}/{path}", path) for path in near[:_MAX_TABLES]),
         *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
@@ -261,6 +262,12 @@ class _Place:
             (path, path.partition("/")[2]) if self.split_folders else (path,) for path in below
         ]
         keys = dict(zip(self.paths, map(rows.key, names), strict=True))
+        # One that is named in full is not the file of the same name in another split.
+        in_full = {key for path, key in zip(below, keys.values(), strict=True) if path == key}
+        keys = {
+            file: None if key in in_full and path != key else key
+            for (file, key), path in zip(keys.items(), below, strict=True)
+        }
         # A name that stands for several files says nothing of any.
         num = Counter(keys.values())
         self.keys = {path: key for path, key in keys.items() if key is not None and num[key] == 1}
@@ -503,9 +510,9 @@ def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
     return file.path.lower().endswith(suffixes) and not is_hidden(file.path)
 
 
-def _is_moderate(file: SourceFile) -> bool:
-    """Whether a table is small enough to look at, and in the folder or one below it."""
-    return file.path.count("/") <= 1 and file.num_bytes <= _MAX_TABLE_BYTES
+def _is_near(file: SourceFile, top: str) -> bool:
+    """Whether a table is small enough to look at, and in the top folder or one below it."""
+    return _below(top, file.path).count("/") <= 1 and file.num_bytes <= _MAX_TABLE_BYTES
 
 
 def _tables_beside(root: str, *, of_images: bool) -> list[str]:

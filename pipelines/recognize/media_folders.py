@@ -94,16 +94,23 @@ def recognize_folders(
     top = os.path.commonpath([os.path.dirname(path) for path in paths]) if joins else ""
     below = [path.removeprefix(f"{top}/") for path in paths] if top else list(paths)
     place = f"{url.rstrip('/')}/{top}" if top else url
-    return _Folders(make, place, below, others).read()
+    return _Folders(make, place, below, others, joins=joins).read()
 
 
 class _Folders:
     """Media files below their common folder."""
 
     def __init__(
-        self, make: type[Media], url: str, paths: Sequence[str], others: Collection[str]
+        self,
+        make: type[Media],
+        url: str,
+        paths: Sequence[str],
+        others: Collection[str],
+        *,
+        joins: bool,
     ) -> None:
         self.make, self.url, self.paths, self.others = make, url, paths, others
+        self.joins = joins
         self.what = _WHATS[make]
         self.places = Counter(tuple(path.split("/")[:-1]) for path in paths)
         self.depths = {len(place) for place in self.places}
@@ -130,17 +137,19 @@ class _Folders:
         if pattern is not None:
             reading = self._by_name(pattern, self.url)
             labels = {re.split(r"[_\- .]", path)[0] for path in self.paths}
-            if self.make is ImageFolder and all(map(str.isdigit, labels)):
+            beside = any(path.lower().endswith(TABLES) for path in self.others)
+            if (self.make is ImageFolder or beside) and all(map(str.isdigit, labels)):
                 raise self._unclear(
-                    f"images whose names begin with one of {len(labels):,} numbers, which may be "
-                    "classes",
+                    f"{self.what} whose names begin with one of {len(labels):,} numbers, which may "
+                    "be classes",
                     [reading, Reading(self._source(label=None))],
                 )
             return reading
-        self._refuse_left_over()
-        return Reading(
+        reading = Reading(
             self._source(label=None), means="without a label: no name of a folder or file says one"
         )
+        self._refuse_left_over(reading)
+        return reading
 
     def _by_name(self, pattern: str, url: str, splits: Splits | None = None) -> Reading:
         split_folders = True if splits is not None else None
@@ -157,9 +166,10 @@ class _Folders:
         shown = [sorted(levels[level]) for level in told]
         for names in shown:
             if roles := [name for name in names if _role_of(name) in _ROLES]:
+                may_be_classes = len(roles) < len(names) and not any(map(speaks_of_split, names))
                 raise self._unclear(
                     f"folders named {_listed(roles)}, which are parts of records and no classes",
-                    [self._reading(told[0], split)] if len(roles) < len(names) else [],
+                    [self._reading(told[0], split)] if may_be_classes else [],
                 )
         if not told:
             return self._of_splits(split)
@@ -183,8 +193,9 @@ class _Folders:
         patterns = {name: name_pattern(self._in_split(name, split)) for name in self._names(split)}
         named = {name: pattern for name, pattern in patterns.items() if pattern is not None}
         if not named:
-            self._refuse_left_over()
-            return self._reading(None, split)
+            reading = self._reading(None, split)
+            self._refuse_left_over(reading)
+            return reading
         if len(set(patterns.values())) == 1:
             pattern = next(iter(named.values()))
             return self._by_name(pattern, self.url, _by_folder(self._names(split)))
@@ -242,6 +253,7 @@ class _Folders:
             # Folders inside of class folders.
             return self._reading_of_folders()
         readings, without = self._readings_inside(splits)
+        readings = [*self._readings_at_one_depth(), *readings]
         alone = [path for path in self.paths if "/" not in path]
         if alone:
             what = f"{len(alone):,} {self.what} beside the folders (first: {alone[0]!r})"
@@ -274,6 +286,22 @@ class _Folders:
             else:
                 readings.append(reading)
         return readings, without
+
+    def _readings_at_one_depth(self) -> list[Reading]:
+        """The labelled reading of the files at the depth that most have, by a glob of these."""
+        num_at = Counter(path.count("/") for path in self.paths)
+        depth, num = num_at.most_common(1)[0]
+        if not self.joins or not depth or 2 * num < len(self.paths):
+            return []
+        paths = [path for path in self.paths if path.count("/") == depth]
+        if len({path.partition("/")[0] for path in paths}) == 1:
+            return []
+        url = "/".join([self.url, *["*"] * (depth + 1)])
+        try:
+            reading = _Folders(self.make, url, paths, (), joins=False).read()
+        except UnclearError:
+            return []
+        return [] if reading.source.label is None else [reading]
 
     def _paired(self) -> Reading | None:
         """Images and a mask of each, or two of each, in folders or by names; None for others."""
@@ -354,8 +382,8 @@ class _Folders:
             found.setdefault(parts[level], set()).add(_stem(parts[-1]))
         return found
 
-    def _refuse_left_over(self) -> None:
-        """Refuses files without labels beside what may hold them."""
+    def _refuse_left_over(self, reading: Reading) -> None:
+        """Refuses files without labels beside what may hold them, or with labels in their names."""
         stems = {_stem(path.rpartition("/")[2]) for path in self.paths}
         beside = [path for path in self.others if path.lower().endswith((*TABLES, ".txt"))]
         named = [path for path in beside if _stem(path.rpartition("/")[2]) in stems]
@@ -365,7 +393,15 @@ class _Folders:
             raise self._unclear(
                 f"{self.what} in no class folder, and {first!r}, which may describe them but does "
                 "not name them in a known form",
-                [Reading(self._source(label=None))],
+                [reading],
+            )
+        if words := _words_of_names(path.rpartition("/")[2] for path in self.paths):
+            raise self._unclear(
+                f"{self.what} whose names have one of {len(words):,} words ({_listed(words)}), "
+                "which may be classes, but no pattern has these words as a field. To use them, put "
+                f"the {self.what} into a folder for each, or write a table with the columns file "
+                "and label",
+                [reading],
             )
 
     def _unclear(self, seen: str, readings: Sequence[Reading]) -> UnclearError:
@@ -461,6 +497,17 @@ def name_pattern(names: Sequence[str]) -> str | None:
             fields[-1] = "n"
         return f"{separator.join(f'{{{field}}}' for field in fields)}.{end}"
     return None
+
+
+def _words_of_names(names: Iterable[str]) -> list[str]:
+    """What tells file names apart if their numbers do not count, if it groups them; [] if not.
+
+    >>> _words_of_names(["a_b_1.jpg", "c_1.jpg", "a_b_2.jpg", "c_2.jpg"])
+    ['a_b', 'c']
+    """
+    words = Counter(re.sub(r"\d+", "", _stem(name)).strip("_- .()") for name in names)
+    is_grouped = len(words) > 1 and all(words) and min(words.values()) > 1
+    return sorted(words) if is_grouped else []
 
 
 def _role_of(name: str) -> str:

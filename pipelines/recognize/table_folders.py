@@ -23,9 +23,13 @@ from ...schemas.features import flatten
 from ...schemas.splits import FOLDERS, Splits
 from ...transforms.sources.arrow.hive import folder_values, keys_of
 from ...transforms.sources.combined import Sources
+from ...transforms.sources.csv.source import Csv
+from ...transforms.sources.folders.annotations.rows import read_header
 from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.numpy import Numpy
 from ...transforms.sources.table_files import other_columns
+from ...transforms.sources.text_stream import open_text
+from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource
 from ...transforms.storage.tar import archive_scheme
 from .readings import Reading, UnclearError
@@ -33,6 +37,8 @@ from .readings import Reading, UnclearError
 _SPLIT_OF = {word: split for split, words in FOLDERS.items() for word in words}
 _SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
 _NUM_PROBED = 64
+_HEAD_BYTES = 1 << 16
+_MAX_TABLES = 20
 _LABELS = ("y", "label", "labels")
 
 
@@ -130,6 +136,14 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
         groups.setdefault(split_in(file.path.rpartition("/")[2].partition(".")[0]), []).append(file)
     splits = {split: groups[split] for split in FOLDERS if split in groups}
     if len(splits) < 2:
+        if isinstance(source, Csv) and (differing := _differing_headers(source, files, opened)):
+            raise UnclearError(
+                f"{opened.shown} holds {len(files):,} tables with different columns ({differing}).",
+                [
+                    *(Reading(part) for f in files if (part := _part(source, [f], files, opened))),
+                    Reading(dataclasses.replace(source, columns="union")),
+                ],
+            )
         return Reading(source)
     shown = ", ".join(repr(group[0].path) for group in splits.values())
     what = f"{opened.shown} holds files that are named like splits ({shown})"
@@ -225,6 +239,23 @@ def _differing_columns(
     num = _NUM_PROBED if isinstance(source, JsonLines) else 1
     columns = {g[0].path: _columns(source, g[:num], opened) for g in splits.values()}
     return _differing_names(columns) if all(columns.values()) else ""
+
+
+def _differing_headers(source: Csv, files: Sequence[SourceFile], opened: OpenedSource) -> str:
+    """How the first lines of a few tables differ as sets of columns; empty if they do not."""
+    if not source.header or source.skip or source.comment or not 1 < len(files) <= _MAX_TABLES:
+        return ""
+    headers = {}
+    for file in files:
+        text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
+        try:
+            columns, *_ = read_header(file.path, text.read(0, _HEAD_BYTES))
+        except DamagedError:
+            return ""
+        if len(columns) < 2:
+            return ""  # a title
+        headers[file.path] = set(columns)
+    return _differing_names(headers)
 
 
 def _differing_names(columns: Mapping[str, set[str]]) -> str:

@@ -138,6 +138,42 @@ def test_esc_50_has_labels_as_numbers_and_texts() -> None:
     assert suggest_recipe("data").source == source
 
 
+@pytest.mark.parametrize("end", ["png", "wav"])
+def test_a_table_in_a_folder_of_an_unpacked_archive(end: str) -> None:
+    names = [f"1-{n}-A-{n % 3}.{end}" for n in range(30)]
+    table = rows("filename,fold,category", names, fold="1 2", category="dog cow hen")
+    write(*(f"x-master/audio/{name}" for name in names), **{"x-master__meta__esc": table})
+    make = ss.ImageFolder if end == "png" else ss.AudioFolder
+    table_url = "data/x-master/meta/esc.csv"
+    source = make("data/x-master/audio", table=table_url, label="category")
+    assert suggest_recipe("data").source == source
+
+
+def test_files_of_one_name_in_two_splits_with_a_table_for_each(tmp_path: Path) -> None:
+    train, val = ([f"{s}/{n}.png" for n in range(num)] for s, num in (("train", 20), ("val", 6)))
+    ages = {"age": "old young", "kind": "a b"}
+    header = "file,age,kind"
+    write(
+        *train, *val, label_train=rows(header, train, **ages), label_val=rows(header, val, **ages)
+    )
+    message, lines = refusal(str(tmp_path / "data"))
+    assert "label_train.csv names 20 of them" in message
+    built = build_all(tmp_path / "work", **lines[0])
+    num = {name: split.num_examples for name, split in built.manifest.splits.items()}
+    assert num == {"train": 20, "validation": 6, "test": 0}
+
+
+def test_a_table_beside_folders_called_like_splits() -> None:
+    """One such folder is no class, however few images the other has."""
+    train = [f"train_images/{n}.png" for n in range(20)]
+    table = rows("image_id,label", [f"{n}.png" for n in range(20)], label="0 1 2")
+    write(*train, "test_images/77.png", train=table)
+    message, lines = refusal()
+    assert "train.csv names 20 of them" in message
+    source = ss.ImageFolder("data/train_images", table="data/train.csv")
+    assert lines[0]["source"] == source
+
+
 @pytest.mark.parametrize(
     ("last", "label"), [("0 0 1", "label"), ("0 1 1", None), ("0 0 0.5", None)]
 )

@@ -189,7 +189,7 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
             [*PLAIN, "loose.jpg"],
             [],
             r"1 images beside the folders \(first: 'loose.jpg'\)",
-            ['source=ss.ImageFolder("d")', 'source=ss.ImageFolder("d", label=None)'],
+            ['source=ss.ImageFolder("d/*/*")', 'source=ss.ImageFolder("d", label=None)'],
         ),
         (
             files("train/Cat", "train/dog", "test/cat", "test/dog"),
@@ -201,6 +201,18 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
             ],
         ),
         (files("left", "right"), [], "folders named 'left', 'right'", []),
+        (
+            files("left", "right", "straight"),
+            [],
+            "folders named 'left', 'right', which",
+            ['source=ss.ImageFolder("d")'],
+        ),
+        (
+            files("train/good", "test/good", "test/bad", "ground_truth/bad"),
+            [],
+            "folders named 'ground_truth', which",
+            [],
+        ),
         (
             files("fold1", "fold2"),
             [],
@@ -266,6 +278,38 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
             ],
         ),
         (
+            [f"pets/{c}_{n}.jpg" for c in ("beagle", "american_bulldog") for n in range(4)],
+            [],
+            "one of 2 words \\('american_bulldog', 'beagle'\\), which may be classes",
+            ['source=ss.ImageFolder("d/pets", label=None)'],
+        ),
+        (
+            [f"{s}/{c}{n}.jpg" for s in ("train", "test") for c in CLASSES for n in range(4)],
+            [],
+            "one of 2 words \\('daisy', 'rose'\\), which may be classes",
+            [
+                'source=ss.ImageFolder("d", split_folders=True, label=None), '
+                'splits=ss.Splits.by_folder(train="train", test="test")'
+            ],
+        ),
+        (
+            [*files(*each(("train", "test"), CLASSES), num=9), *files("train"), "notes.jpg"],
+            [],
+            "1 images beside the folders",
+            [
+                'source=ss.ImageFolder("d/*/*/*", split_folders=True), '
+                'splits=ss.Splits.by_folder(train="train", test="test")',
+                'source=ss.ImageFolder("d/test")',
+                'source=ss.ImageFolder("d", label=None)',
+            ],
+        ),
+        (
+            files(*CLASSES, "daisy/thumbs", "rose/thumbs"),
+            [],
+            "images at several depths",
+            ['source=ss.ImageFolder("d/*/*")'],
+        ),
+        (
             [f"{i}/images/{i}.png" for i in range(5)]
             + [f"{i}/masks/{i}{j}.png" for i in range(5) for j in range(3)],
             [],
@@ -300,6 +344,15 @@ def test_sounds_are_read_alike() -> None:
     assert reading.splits == BY(train="training", test="testing")
     with pytest.raises(UnclearError, match="2 levels of folders"):
         recognize(files(*each("ab", "xy"), name="{}.wav"), make=ss.AudioFolder)
+
+
+def test_sounds_whose_names_begin_with_numbers_beside_a_table() -> None:
+    paths = [f"clips/{fold}-{n}-A.wav" for fold in (1, 2) for n in range(4)]
+    pattern = "{label}-{field2}-{field3}.wav"
+    assert recognize(paths, make=ss.AudioFolder).source.pattern == pattern
+    with pytest.raises(UnclearError, match="names begin with one of 2 numbers") as caught:
+        recognize(paths, "meta/clips.csv", make=ss.AudioFolder)
+    assert [reading.source.pattern for reading in caught.value.readings] == [pattern, None]
 
 
 def test_common_folders_of_an_archive_are_not_descended() -> None:

@@ -256,3 +256,57 @@ def test_every_type_is_declared_in_the_text(tmp_path: Path) -> None:
     made = load_recipe_file(tmp_path / "made.py")
     assert made.features == recipe.features
     assert made.structs == recipe.structs == ("at", "at.of")
+
+
+def _lines(source: str) -> tuple[str, list[str]]:
+    with pytest.raises(DataError) as caught:
+        suggest_recipe(source)
+    message = str(caught.value)
+    lines = [line.strip() for line in message.splitlines()[1:]]
+    return message, [line.removesuffix(", splits=ss.Splits(train=1.0)") for line in lines]
+
+
+def test_images_and_as_many_sounds_are_refused(pictures: Any, tmp_path: Path) -> None:
+    pictures([(4, 4)])
+    for name in ("cat", "dog"):
+        for index in range(6):
+            path = tmp_path / "pets" / "sounds" / name / f"{index}.wav"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"RIFF")
+    for name in ("cat", "dog"):
+        os.renames(tmp_path / "pets" / name, tmp_path / "pets" / "pictures" / name)
+    message, lines = _lines("pets")
+    assert "12 images (first: 'pictures/cat/0.png') and 12 sounds" in message
+    assert lines == [
+        'source=ss.ImageFolder("pets/pictures")',
+        'source=ss.AudioFolder("pets/sounds")',
+    ]
+    shutil.rmtree(tmp_path / "pets" / "sounds" / "dog")
+    (tmp_path / "pets" / "sounds" / "cat" / "0.wav").unlink()
+    assert suggest_recipe("pets").source == ss.ImageFolder("pets/pictures")
+
+
+def test_a_text_that_names_images_is_not_left_out(pictures: Any, tmp_path: Path) -> None:
+    pictures([(4, 4)], classes=["all"])
+    rows = "".join(f"{index}.png -1  1\n" for index in range(6))
+    (tmp_path / "pets" / "attributes.txt").write_text(f"6\nMale Young\n{rows}")
+    message, lines = _lines("pets")
+    assert "'attributes.txt' names them" in message
+    assert lines == ['source=ss.ImageFolder("pets/all", label=None)']
+    (tmp_path / "pets" / "attributes.txt").write_text("See 0.png.")
+    assert suggest_recipe("pets").source == ss.ImageFolder("pets/all", label=None)
+
+
+def test_texts_without_a_suffix_in_class_folders(tmp_path: Path) -> None:
+    for split in ("news-train", "news-test"):
+        for name in ("alt.atheism", "sci.space"):
+            for number in range(100, 104):
+                path = tmp_path / "news" / split / name / str(number)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(f"From: a@b.c\nSubject: {name}\n\nText {number}.\n")
+    recipe = suggest_recipe("news")
+    assert recipe.source == ss.TextFolder("news", split_folders=True)
+    assert recipe.splits == ss.Splits.by_folder(train="news-train", test="news-test")
+    path.write_bytes(b"\x00\x01\x02")
+    with pytest.raises(DataError, match="neither tables"):
+        suggest_recipe("news")

@@ -196,6 +196,36 @@ def test_tables_by_their_content(files: dict[str, str], source: str) -> None:
         assert alone == found
 
 
+@pytest.mark.parametrize("end", ["ppm", "xyz"])
+def test_tables_among_many_files_that_no_source_reads(end: str) -> None:
+    Path("data").mkdir()
+    for number in range(4):
+        Path("data", f"{number}.{end}").write_bytes(b"P6 1 1 255 abc")
+    Path("data", "t.csv").write_text(f"x,y,z\n{ROWS}")
+    with pytest.raises(DataError, match=f"4 files of kinds that .*'0.{end}'.* 1 tables") as refusal:
+        suggest_recipe("data")
+    assert str(refusal.value).splitlines()[1].strip().startswith('source=ss.Csv("data"')
+    Path("data", f"0.{end}").unlink()
+    Path("data", f"1.{end}").unlink()
+    assert isinstance(suggest_recipe("data").source, ss.Csv)
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_tables_of_different_columns_are_several(separator: str) -> None:
+    Path("data").mkdir()
+    for name, header in (("films.csv", "id,title"), ("ratings.csv", "user,id,stars")):
+        row = ",".join("7" * len(header.split(",")))
+        text = f"{header}\n" + f"{row}\n" * 3
+        Path("data", name).write_text(text.replace(",", separator))
+    with pytest.raises(DataError, match="2 tables with different columns") as refusal:
+        suggest_recipe("data")
+    lines = [line.strip() for line in str(refusal.value).splitlines()[1:]]
+    assert [line.split('"')[1] for line in lines] == ["data/films.csv", "data/ratings.csv", "data"]
+    assert 'columns="union"' in lines[-1]
+    Path("data", "ratings.csv").write_text(f"title{separator}id\na{separator}1\n")
+    assert suggest_recipe("data").source.url == "data"  # in another order
+
+
 @pytest.mark.parametrize(
     "files",
     [

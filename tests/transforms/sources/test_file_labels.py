@@ -435,6 +435,16 @@ def test_one_hot_columns_are_the_label(end: str) -> None:
     assert "several 1, or none" in others[0]["message"]
 
 
+def test_classes_of_one_hot_columns_have_no_blanks_around_them() -> None:
+    """As Roboflow's ``_classes.csv`` has them."""
+    made = labels(table="t.csv", one_hot=(" cat", " dog"))
+    table = b"filename, cat, dog\n1.png,0,1\n2.png,1,0\n"
+    features = infer(made, "1.png", "2.png", table=table)
+    assert features == {"label": ClassLabel(("cat", "dog"))}
+    rows = read(made, features, "1.png", "2.png", table=table)
+    assert [row["label"] for row in rows] == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("header", "expected"),
     [

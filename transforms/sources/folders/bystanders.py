@@ -13,6 +13,8 @@ IMAGES = image_header.SUFFIXES
 SOUNDS = audio_header.SUFFIXES
 
 TEXTS = (".md", ".text", ".txt")
+_RAW = (".aae", ".arw", ".cr2", ".cr3", ".nef", ".orf", ".psd", ".raf", ".rw2", ".xcf", ".xmp")
+"""Of cameras and editors, beside the images that they export."""
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv")
 TABLES = (
     *(".arff", ".csv", ".dat", ".db", ".feather", ".json", ".jsonl", ".mat", ".ndjson", ".npy"),
@@ -38,5 +40,5 @@ def why_beside(path: str, *, media: tuple[str, ...]) -> str:
     suffix = f".{end.rpartition('.')[2]}"
     if stem in _NAMES and (not dot or suffix in TEXTS):
         return stem.upper()
-    others = (*_DOCUMENTS, *TEXTS, *TABLES, *IMAGES, *SOUNDS, *VIDEOS)
+    others = (*_DOCUMENTS, *TEXTS, *TABLES, *IMAGES, *SOUNDS, *VIDEOS, *_RAW)
     return f"{suffix} file" if suffix in others and suffix not in media else ""

@@ -255,7 +255,7 @@ class LabelTable:
             )
         kept = {name: feature for name, feature in features.items() if name not in self.one_hot}
         if self.one_hot:
-            kept[LABEL] = ClassLabel(self.one_hot)
+            kept[LABEL] = ClassLabel(tuple(map(str.strip, self.one_hot)))
         if self.rows == "one":
             return kept
         return {name: self._list_of(name, feature) for name, feature in kept.items()}
@@ -491,7 +491,7 @@ def _as_lists(rows: TableRows, features: Features) -> TableRows:
 
 def _with_label(rows: TableRows, label: Feature, one_hot: tuple[str, ...]) -> TableRows:
     """The rows with the name of the column that is 1 as the label; others are invalid."""
-    if not isinstance(label, ClassLabel) or not set(one_hot) <= set(label.names):
+    if not isinstance(label, ClassLabel) or not set(map(str.strip, one_hot)) <= set(label.names):
         raise SchemaError(
             f"features= declares {LABEL!r} as {label}; expected a ClassLabel of the columns in "
             f"one_hot=, {', '.join(map(repr, one_hot))}."
@@ -499,7 +499,7 @@ def _with_label(rows: TableRows, label: Feature, one_hot: tuple[str, ...]) -> Ta
     values = np.column_stack([rows.columns.column(name).to_numpy() for name in one_hot])
     is_one = (values == 1).sum(axis=1) == 1
     is_one &= ((values == 0) | (values == 1)).all(axis=1)
-    codes = np.array([label.names.index(name) for name in one_hot])
+    codes = np.array([label.names.index(name.strip()) for name in one_hot])
     kept = [name for name in rows.columns.schema.names if name not in one_hot]
     columns = {name: rows.columns.column(name) for name in kept}
     columns[LABEL] = pa.array(codes[values.argmax(axis=1)], pa.int64())
