@@ -145,8 +145,10 @@ def _refuse_output_in(source: Source, opened: OpenedSource, out: OutputPaths) ->
         if not storage.is_local(folder):
             continue
         inside = os.path.relpath(os.path.realpath(storage.local_path(folder)), root)
-        written = SourceFile(path=f"{inside}/{MANIFEST}", num_bytes=1, stamp="")
-        if inside.split(os.sep)[0] != os.pardir and source.select([written]).files:
+        # A manifest, and one of the files whose names have no usual suffix.
+        paths = (f"{inside}/{MANIFEST}", f"{inside}/run")
+        written = [SourceFile(path=path, num_bytes=1, stamp="") for path in paths]
+        if inside.split(os.sep)[0] != os.pardir and source.select(written).files:
             raise RecipeError(
                 f"The {what} {folder} is inside the source {opened.shown}: the next build would "
                 "read it as data. Choose a folder outside the source."

@@ -20,6 +20,8 @@ PICKLING = {
 }
 # The recipe's own code, and the reader that a snapshot ships: code that the user trusts.
 RUNNING = {"pipelines/recipe/modules.py", "pipelines/snapshot.py"}
+# With a loader that makes nothing but texts, lists and dicts.
+YAML = {"transforms/sources/folders/annotations/yolo.py"}
 
 
 def names_called(tree: ast.Module) -> set[str]:
@@ -51,6 +53,9 @@ def look_into(module: str, tree: ast.Module) -> None:
         )
     }
     unsafe = {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve", "torch", "yaml"}
+    if module in YAML:
+        assert "class Loader(yaml.BaseLoader)" in ast.unparse(tree)
+        unsafe.remove("yaml")
     if module not in PICKLING:
         assert not imported & unsafe, module
     called = names_called(tree)
