@@ -246,9 +246,3 @@ def check_revision(revision: object) -> None:
     """
     if isinstance(revision, bool) or not isinstance(revision, int) or revision < 0:
         raise RecipeError(f"Recipe: revision={revision!r}, expected an integer, 0 or more.")
-
-
-def quoted(text: str) -> str:
-    """A string literal, in double quotes unless the text contains quotes."""
-    single = repr(text)
-    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import pydantic
 
-from .config import quoted
 from .errors import RecipeError
 from .media import Audio, Image, Mask
 from .nested import Leaf, Sequence, Struct, flatten, nest
@@ -277,7 +276,7 @@ def written(value: object) -> str:
     'ss.Sequence(ss.Scalar("float32", min=0))'
     """
     if isinstance(value, str):
-        return quoted(value)
+        return _quoted(value)
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     if isinstance(value, tuple):
@@ -316,3 +315,9 @@ def call(value: Any, name: str) -> str:
         elif given != default:
             arguments.append(f"{field.name}={written(given)}")
     return f"{name}({', '.join(arguments)})"
+
+
+def _quoted(text: str) -> str:
+    """A string literal, in double quotes unless the text contains quotes."""
+    single = repr(text)
+    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single

@@ -39,8 +39,10 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "test": ("test", "testing"),
 }
 """Common folder names of splits."""
+USUAL_WORDS: Mapping[str, str] = {word: split for split, words in FOLDERS.items() for word in words}
+"""Those names and what they mean, without case."""
 _SPLIT_OF: Mapping[str, str] = {
-    **{word: split for split, words in FOLDERS.items() for word in words},
+    **USUAL_WORDS,
     **dict.fromkeys(("tr", "trn"), "train"),
     **dict.fromkeys(("validate", "eval", "evaluation"), "validation"),
     **dict.fromkeys(("ts", "tst"), "test"),

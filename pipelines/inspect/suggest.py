@@ -114,11 +114,11 @@ def suggest_recipe(url: str) -> Recipe:
 
 def suggest(url: str) -> tuple[Recipe, tuple[str, ...]]:
     """Like :func:`suggest_recipe`, with what was seen and why the recipe follows, for people."""
-    recipe, opened, notes = _suggest(url)
-    files = recipe.files.select(opened.list()).files
-    if _are_few(recipe, files):
+    found = _suggest(url)
+    recipe = found.recipe
+    if _are_few(recipe, found.files):
         recipe = _with_splits_that_fill(recipe)
-    return recipe, notes
+    return recipe, found.notes
 
 
 def describe_suggestion(
@@ -141,8 +141,8 @@ def describe_suggestion(
             reading.
         DataError: if it is empty or of an unknown kind, or its features cannot be inferred.
     """
-    recipe, opened, notes = _suggest(url, label=label, number=reading)
-    files = recipe.files.select(opened.list()).files
+    found = _suggest(url, label=label, number=reading)
+    recipe, opened, files = found.recipe, found.opened, found.files
     inferred = infer_features(recipe.files, files, opened)
     if recipe.source.label is None and LABEL in inferred.features:
         recipe = _labelled(recipe, LABEL)
@@ -157,8 +157,9 @@ def describe_suggestion(
             if column_name in pixels:
                 hints[column_name] = pixels[column_name]
                 continue
-            found = _look_again(features[column_name], column, table.source, recipe.files)
-            features[column_name], hint = found
+            features[column_name], hint = _look_again(
+                features[column_name], column, table.source, recipe.files
+            )
             if hint is not None:
                 hints[column_name] = hint
         if name in features:
@@ -173,7 +174,7 @@ def describe_suggestion(
     if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
         recipe = _with_splits_that_fill(recipe)
     seen = _seen_from(recipe, folder)
-    said = (*notes, *inferred.remarks)
+    said = (*found.notes, *inferred.remarks)
     return recipe_text(seen, features, resolved.structs, hints=hints, notes=said)
 
 
@@ -482,6 +483,8 @@ def recipe_text(
         lines.insert(1, _NO_CREDENTIALS)
     wrapped = (textwrap.wrap(note, _WIDTH - len(_INDENT) - len("# ")) for note in notes)
     lines[1:1] = [f"# {line}" for line in itertools.chain.from_iterable(wrapped)]
+    if recipe.max_rejects is not None:
+        lines.append(f"max_rejects={recipe.max_rejects!r},")
     if features is not None:
         lines.append("features={")
         for name, feature in nest(features, structs).items():
@@ -538,9 +541,18 @@ def _declaration(name: str, feature: Feature) -> str:
     return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT}){optional}\n),"
 
 
-def _suggest(
-    url: str, *, label: str | None = None, number: int | None = None
-) -> tuple[Recipe, OpenedSource, tuple[str, ...]]:
+@dataclasses.dataclass(frozen=True)
+class _Suggestion:
+    """A recipe for raw data, and the data as it was listed."""
+
+    recipe: Recipe
+    opened: OpenedSource
+    files: Sequence[SourceFile]
+    """Those that the source selects."""
+    notes: tuple[str, ...]
+
+
+def _suggest(url: str, *, label: str | None = None, number: int | None = None) -> _Suggestion:
     if not url:
         raise RecipeError("The source is empty, expected a path or URL.")
     if url.endswith(".py"):
@@ -563,9 +575,16 @@ def _suggest(
     if isinstance(source, LabelledFolder):
         records = [file for file in selection.files if not file.of]
         splits = _stratified_by_class(splits, source, records, opened)
-    recipe = Recipe(name=_name_of(url), source=source, prepare=steps, splits=splits)
+    recipe = Recipe(
+        name=_name_of(url),
+        source=source,
+        prepare=steps,
+        splits=splits,
+        max_rejects=reading.num_rejects or None,
+    )
     object.__setattr__(recipe, "folder", ".")
-    return recipe, opened, _notes_on(reading, selection.num_skipped)
+    notes = _notes_on(reading, selection.num_skipped)
+    return _Suggestion(recipe, opened, selection.files, notes)
 
 
 def _chosen(

@@ -17,7 +17,8 @@ from typing import Any
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SchemaError
 from ...schemas.naming import join
-from ...schemas.splits import FOLDERS, Splits
+from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits
+from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.folders.annotations import yolo
 from ...transforms.sources.folders.annotations.beside import Format, folders_of, key_of, read_all
 from ...transforms.sources.folders.annotations.coco import NoBoxesError
@@ -27,7 +28,7 @@ from ...transforms.sources.folders.annotations.model import (
     InvalidAnnotationError,
 )
 from ...transforms.sources.folders.annotations.rows import columns_of_boxes, read_header
-from ...transforms.sources.folders.files import IMAGE_SUFFIXES, why_skipped
+from ...transforms.sources.folders.files import why_skipped
 from ...transforms.sources.folders.folder_tables import folder_of
 from ...transforms.sources.folders.images import FORMATS, ImageFolder
 from ...transforms.sources.folders.side_tables import LabelTable, TableRows
@@ -42,9 +43,8 @@ _HEAD_BYTES = 1 << 16
 _COCO = re.compile(rb'"(images|annotations|categories|info|licenses)"\s*:\s*[\[{]')
 """Members of COCO's documents."""
 _ANY_CLASS = {number: str(number) for number in range(10_000)}
-_SPLIT_WORDS = {word: split for split, words in FOLDERS.items() for word in words}
 _SPLIT_FOLDER = re.compile(
-    rf"(?:[a-z0-9]+_)?({'|'.join(sorted(_SPLIT_WORDS, key=len, reverse=True))})"
+    rf"(?:[a-z0-9]+_)?({'|'.join(sorted(USUAL_WORDS, key=len, reverse=True))})"
     r"(?:[-_ ]?(?:set|images|imgs|data))?(?:[-_ ]?20\d\d)?"
 )
 
@@ -83,7 +83,7 @@ def find_annotations(
         DataError: if files are missing, or there are several ways to read it.
     """
     files = [file for file in listed if not file.problem and not why_skipped(file.path)]
-    images = [file for file in files if file.path.lower().endswith(IMAGE_SUFFIXES)]
+    images = [file for file in files if file.path.lower().endswith(IMAGES)]
     if not images:
         return None
     paths = {file.path for file in images}
@@ -169,7 +169,7 @@ def _yolo_folders(folder: _Folder, path: str) -> dict[str, str]:
     for word in ("train", "val", "test"):
         place = settings.get(word)
         if isinstance(place, str) and (key := key_of(f"{place}/.")).strip("./"):
-            folders[_SPLIT_WORDS[word]] = key.removesuffix("/.").rpartition("/")[2]
+            folders[USUAL_WORDS[word]] = key.removesuffix("/.").rpartition("/")[2]
     return folders
 
 
@@ -506,9 +506,9 @@ def _split_of(folder: str) -> str | None:
     ('train', 'test', None)
     """
     match = _SPLIT_FOLDER.fullmatch(folder)
-    return None if match is None else _SPLIT_WORDS[match[1]]
+    return None if match is None else USUAL_WORDS[match[1]]
 
 
 def _list_of(path: str) -> str | None:
     """The split whose images a text may list, by its name."""
-    return _SPLIT_WORDS.get(path.rpartition("/")[2].lower().removesuffix(".txt"))
+    return USUAL_WORDS.get(path.rpartition("/")[2].lower().removesuffix(".txt"))

@@ -7,14 +7,18 @@ from collections.abc import Iterator, Sequence
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
-from ...schemas.features import call
-from ...transforms.sources.json.documents import find_form, find_records, lists_of_objects
+from ...transforms.sources.json.documents import (
+    find_form,
+    find_records,
+    is_object,
+    lists_of_objects,
+)
 from ...transforms.sources.json.rows import TOO_LONG
 from ...transforms.sources.json.source import JsonLines
-from ...transforms.sources.json.values import UnfitError, parse_line
 from ...transforms.sources.text_stream import Rows, Text, open_text, undamaged
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource
+from .readings import Reading, UnclearError
 
 _NUM_CHECKED = 5
 """So many first lines or items may be damaged."""
@@ -28,7 +32,7 @@ def holds_objects(file: SourceFile, opened: OpenedSource) -> bool:
     if rows is None:
         return False
     return (rows.problem == TOO_LONG and rows.data.startswith(b'{"')) or any(
-        _is_object(rows.text(row)) for row in range(min(len(rows), _NUM_CHECKED))
+        is_object(rows.text(row)) for row in range(min(len(rows), _NUM_CHECKED))
     )
 
 
@@ -36,7 +40,8 @@ def check_readings(source: JsonLines, files: Sequence[SourceFile], opened: Opene
     """Checks that it is clear what a record is: an object per file may hold a list of records.
 
     Raises:
-        DataError: with a line to copy for each reading, if not.
+        UnclearError: with a line to copy for each reading, if not.
+        DataError: if no reading of an object is known.
     """
     readable = [file for file in files if not file.problem and file.num_bytes]
     step = 1 + len(readable) // _NUM_PROBED
@@ -57,17 +62,16 @@ def check_readings(source: JsonLines, files: Sequence[SourceFile], opened: Opene
                 "table that is stored by columns, as pandas' to_json does, is written by rows "
                 'with orient="records".'
             )
-        what += " Its records are in a list? Name it:"
+        what += " Its records are in a list? Name it."
     elif readings:
         readings.insert(0, source)
         what = (
             f"{opened.shown} holds {len(readable):,} files with one JSON object each, which may be "
-            "the records, or hold them in a list. Say which:"
+            "the records, or hold them in a list."
         )
     else:
         return
-    lines = "".join(f"\n    source=ss.{call(reading, 'JsonLines')}," for reading in readings)
-    raise DataError(f"{what}\n{lines}")
+    raise UnclearError(what, list(map(Reading, readings)))
 
 
 def _text(file: SourceFile, opened: OpenedSource) -> Text:
@@ -87,11 +91,3 @@ def _is_one_object(text: Text) -> bool:
         for row in range(min(len(rows), 2))
     ]
     return len(first) == 1 and first[0].startswith(b"{")
-
-
-def _is_object(text: bytes) -> bool:
-    try:
-        parse_line(text)
-    except UnfitError:
-        return False
-    return True

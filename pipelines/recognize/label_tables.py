@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import SnapshardError
 from ...schemas.features import ClassLabel, Features, Scalar
-from ...schemas.splits import FOLDERS, Splits, split_of
+from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits, split_of
 from ...transforms import storage
 from ...transforms.media.audio_header import SUFFIXES as SOUNDS
 from ...transforms.media.image_header import SUFFIXES as IMAGES
@@ -54,7 +54,6 @@ _SHOWN = 8
 _LABELS = (LABEL, "class", "class_name", "classname", "category", "target", "class_id", "classid")
 """Names of columns to predict, in lower case; the first one counts."""
 _SPLIT_COLUMNS = frozenset({"split", "set", "fold", "subset", "partition", "usage"})
-_SPLIT_OF = {word: split for split, words in FOLDERS.items() for word in words}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,7 +346,7 @@ def _find_split_column(columns: Features, rows: TableRows) -> str | None:
     for name, feature in columns.items():
         if name.strip().casefold() in _SPLIT_COLUMNS and feature == Scalar("string"):
             words = {text.casefold() for text in _texts(name, rows)}
-            if len(words) > 1 and words <= _SPLIT_OF.keys():
+            if len(words) > 1 and words <= USUAL_WORDS.keys():
                 return name
     return None
 
@@ -356,7 +355,8 @@ def _values_of_splits(column: str, rows: TableRows) -> dict[str, Any]:
     """The texts of a column for each split, in the usual order of splits."""
     texts = _texts(column, rows)
     values = {
-        split: [text for text in texts if _SPLIT_OF[text.casefold()] == split] for split in FOLDERS
+        split: [text for text in texts if USUAL_WORDS[text.casefold()] == split]
+        for split in FOLDERS
     }
     return {split: of_split for split, of_split in values.items() if of_split}
 
@@ -480,8 +480,8 @@ def _split_of(named: _NamedFiles) -> str | None:
     folder, name = os.path.split(str(named.source.table))
     for text in (name, os.path.basename(folder)):
         for word in re.split(r"[^a-z]+", text.lower()):
-            if word in _SPLIT_OF:
-                return _SPLIT_OF[word]
+            if word in USUAL_WORDS:
+                return USUAL_WORDS[word]
     return None
 
 

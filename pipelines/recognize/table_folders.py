@@ -20,7 +20,7 @@ from ...schemas.blocks import SourceFile
 from ...schemas.config import is_unicode
 from ...schemas.errors import SnapshardError
 from ...schemas.features import flatten
-from ...schemas.splits import FOLDERS, Splits
+from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits
 from ...transforms.sources.arrow.hive import folder_values, keys_of
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.csv.source import Csv
@@ -34,7 +34,6 @@ from ...transforms.storage.opened_source import OpenedSource
 from ...transforms.storage.tar import archive_scheme
 from .readings import Reading, UnclearError
 
-_SPLIT_OF = {word: split for split, words in FOLDERS.items() for word in words}
 _SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
 _NUM_PROBED = 64
 _HEAD_BYTES = 1 << 16
@@ -61,7 +60,7 @@ def arrange_tables(source: Any, listed: Sequence[SourceFile], opened: OpenedSour
         source = dataclasses.replace(source, hive=True)
         for key in keys:
             values = {str(folder_values(path)[key]).lower() for path in paths}
-            if key.lower() in _SPLIT_KEYS and _are_splits({_SPLIT_OF.get(v) for v in values}):
+            if key.lower() in _SPLIT_KEYS and _are_splits({USUAL_WORDS.get(v) for v in values}):
                 return Reading(source, Splits.by_column(key))
     return _by_folders(source, paths, opened) or _by_names(source, files, opened)
 
@@ -96,7 +95,7 @@ def split_in(name: str) -> str | None:
     ['train', 'test', 'test', None]
     """
     words = re.split(r"[^a-z]+", name.lower())
-    found = {_SPLIT_OF[word] for word in words if word in _SPLIT_OF}
+    found = {USUAL_WORDS[word] for word in words if word in USUAL_WORDS}
     return found.pop() if len(found) == 1 else None
 
 
@@ -119,7 +118,7 @@ def _by_folders(source: Any, paths: Sequence[str], opened: OpenedSource) -> Read
         if inner is None:
             return None
         source = dataclasses.replace(source, url=inner)
-    if all(name.lower() in _SPLIT_OF for name in names):
+    if all(name.lower() in USUAL_WORDS for name in names):
         return Reading(source, Splits.by_folder())
     by_split: dict[str, Any] = {
         split: tuple(name for name in names if splits[name] == split)
@@ -218,7 +217,7 @@ def _feature_in(stem: str) -> str:
     ('x', 'images', 'data')
     """
     words = re.split(r"[-_. ]+", stem)
-    return "_".join(word for word in words if word.lower() not in _SPLIT_OF) or "data"
+    return "_".join(word for word in words if word.lower() not in USUAL_WORDS) or "data"
 
 
 def _url_of(url: str, inner: str, opened: OpenedSource) -> str | None:

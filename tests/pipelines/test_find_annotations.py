@@ -13,6 +13,7 @@ from PIL import Image as Pillow
 
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError
 
 LABEL = "1 0.5 0.5 0.25 0.5\n"
@@ -186,6 +187,9 @@ def test_what_is_unclear_in_pascal_voc_is_refused(files: dict[str, int], words: 
     rejects = ", max_rejects=2" if files.get("Annotations/{}.xml") == 8 else ""
     lines = [line.replace(", splits=ss.Splits(train=1.0)", "") for line in lines]
     assert f'source=ss.ImageFolder("d", boxes="voc"){rejects}' in lines
+    if rejects:  # what --reading writes builds, too
+        Path("recipe.py").write_text(describe_suggestion("d", reading=1))
+        assert load_recipe_file("recipe.py").max_rejects == 2
     assert len(lines) == (2 if "labels/{}.txt" in files else 1)
 
 

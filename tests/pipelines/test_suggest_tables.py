@@ -14,6 +14,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.recognize.readings import source_text
 from snapshard.schemas.errors import DataError
 from snapshard.schemas.progress import Silent
 
@@ -125,8 +126,10 @@ def test_an_object_that_may_hold_the_records(
     with pytest.raises(DataError, match="JSON object") as refused:
         suggest_recipe("d")
     lines = [line.strip(" ,") for line in str(refused.value).splitlines() if "source=" in line]
-    made = [eval(line.removeprefix("source="), {"ss": ss}) for line in lines]
+    made = [eval(f"dict({line})", {"ss": ss})["source"] for line in lines]
     assert made == [ss.JsonLines("d", records=records) for records in sources]
+    for number, source in enumerate(made, 1):
+        assert f"source={source_text(source)}," in describe_suggestion("d", reading=number)
 
 
 def test_json_without_objects_is_no_table() -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-import pyarrow as pa
 import pydantic
 
 from ....schemas.blocks import SourceFile
@@ -116,7 +115,6 @@ class AudioFolder(MediaFolder):
             unreadable=UnreadableSoundError,
             weigh=_num_samples,
             max_weight=BATCH_SAMPLES,
-            sides=_no_columns,
         )
 
 
@@ -169,7 +167,3 @@ def _check(header: SoundHeader, expected: Audio) -> None:
 
 def _num_samples(header: SoundHeader) -> int:
     return (header.samples or header.estimate) * header.channels
-
-
-def _no_columns(headers: Sequence[SoundHeader]) -> Mapping[str, pa.Array]:
-    return {}

@@ -22,11 +22,9 @@ from ...runs.files import wire_schema
 from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
 from ..table_files import select_where
-from .bystanders import why_beside
+from .bystanders import IMAGES, why_beside
 from .labels import FileLabels, LabelReader, Unlisted
 from .side_tables import RowsOf, UnlabelledError
-
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
@@ -58,7 +56,7 @@ class MediaKind(Generic[_H]):
     """The decoded size of a file …"""
     max_weight: int
     """… and its maximum sum over a batch of several files."""
-    sides: Callable[[Sequence[_H]], Mapping[str, pa.Array]]
+    sides: Callable[[Sequence[_H]], Mapping[str, pa.Array]] = lambda headers: {}
     """The columns besides the bytes."""
 
 
@@ -246,7 +244,7 @@ def _within(part: FileRange, max_bytes: int) -> FileRange:
 def may_be_image(path: str) -> bool:
     """Whether a file has the suffix of an image, or none."""
     name = path.rpartition("/")[2].lower()
-    return name.endswith(IMAGE_SUFFIXES) or not re.search(r"\.[a-z][a-z0-9]*$", name)
+    return name.endswith(IMAGES) or not re.search(r"\.[a-z][a-z0-9]*$", name)
 
 
 def why_skipped(path: str) -> str:

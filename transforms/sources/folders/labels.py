@@ -29,7 +29,7 @@ from ....schemas.blocks import SourceFile
 from ....schemas.errors import DataError, RecipeError, SchemaError
 from ....schemas.features import ClassLabel, Feature, Features, Scalar, Text, list_kind
 from ....schemas.recipe import OpenSource
-from ....schemas.splits import FOLDERS
+from ....schemas.splits import USUAL_WORDS
 from ..arrow.values import shown_classes
 from ..python_values import Lists, wire_arrays, wire_lists
 from .annotations.model import (
@@ -53,7 +53,6 @@ _INTEGER = re.compile(r"-?[0-9]+")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
 """An integer that its digits are the only text of: not ``007``."""
-_SPLIT_WORDS = frozenset(word for words in FOLDERS.values() for word in words)
 
 
 class LabelReader(Protocol):
@@ -394,7 +393,7 @@ def looks_like_splits(paths: Iterable[str]) -> bool:
     (True, False)
     """
     folders = {folder.casefold() for folder, slash, _ in (p.partition("/") for p in paths) if slash}
-    return len(folders) > 1 and folders <= _SPLIT_WORDS
+    return len(folders) > 1 and folders <= USUAL_WORDS.keys()
 
 
 class _FolderReader(LabelReader):

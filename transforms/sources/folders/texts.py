@@ -6,8 +6,6 @@ import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from ....schemas.blocks import SourceFile
 from ....schemas.config import config_class
 from ....schemas.features import Features, Text
@@ -87,7 +85,6 @@ class TextFolder(MediaFolder):
             unreadable=UnreadableTextError,
             weigh=int,
             max_weight=BATCH_BYTES,
-            sides=_no_columns,
         )
 
     def _read_text(self, data: bytes) -> tuple[bytes, int]:
@@ -102,7 +99,3 @@ class TextFolder(MediaFolder):
             ) from None
         text = text.removeprefix(codecs.BOM_UTF8)
         return text, len(text)
-
-
-def _no_columns(headers: Sequence[int]) -> Mapping[str, pa.Array]:
-    return {}

@@ -323,13 +323,13 @@ def _spans_lines(value: bytes) -> bool:
     (True, False)
     """
     line, newline, _ = value.partition(b"\n")
-    if not newline or _is_object(line):
+    if not newline or is_object(line):
         return False
     end = _end_of(value)
     if b"\n" not in value[:end]:
         return False
-    if end < len(value) or _is_object(value):
-        return _is_object(value[:end])
+    if end < len(value) or is_object(value):
+        return is_object(value[:end])
     # No string contains a line break.
     text = value[: value.rfind(b"\n")].decode("utf-8", "surrogateescape").rstrip()
     try:
@@ -341,7 +341,8 @@ def _spans_lines(value: bytes) -> bool:
     return True
 
 
-def _is_object(text: bytes) -> bool:
+def is_object(text: bytes) -> bool:
+    """Whether a text is a JSON object that can be a record."""
     try:
         parse_line(text)
     except UnfitError:
