@@ -33,7 +33,7 @@ from ...schemas.features import (
 )
 from ...schemas.naming import LATEST, MANIFEST, SCHEMA, join
 from ...schemas.progress import Silent
-from ...schemas.recipe import PrepareStep, Recipe, Source
+from ...schemas.recipe import PrepareStep, Recipe, SelectsRows, Source
 from ...schemas.splits import Splits
 from ...schemas.wire import FLOATS
 from ...transforms import storage
@@ -571,6 +571,8 @@ def _suggest(url: str, *, label: str | None = None, number: int | None = None) -
         opened = open_files(source, ".", opened.limits)
         listed = opened.list()
     selection = source.select(listed)
+    if isinstance(source, SelectsRows):
+        selection = source.select_listed(selection, opened)
     splits, steps = reading.splits or _USUAL, _steps(source, selection.files, opened)
     if isinstance(source, LabelledFolder):
         records = [file for file in selection.files if not file.of]

@@ -446,3 +446,15 @@ def test_a_table_of_something_else_is_not_in_the_way(name: str) -> None:
         *paths, prices=rows("item,price", ["pen", "cup", *([name] if "/" in name else [])], p="1")
     )
     assert suggest_recipe("data").source == ss.ImageFolder("data")
+
+
+def test_files_that_are_skipped_say_nothing_of_the_steps() -> None:
+    for n in range(30):
+        write(f"all/{n}.png")
+        if n >= 20:
+            Pillow.fromarray(np.zeros((9, 5, 3), np.uint8)).save(f"data/all/{n}.png")
+    Path("data/train.csv").write_text(rows("file,label", range(20), label="a b"))
+    text = describe_suggestion("data", reading=1)
+    assert 'unlisted="skip"' in text
+    assert "prepare=[]," in text
+    assert "(10)" in text  # skipped
