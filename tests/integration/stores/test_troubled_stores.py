@@ -56,7 +56,7 @@ def stored(url: str) -> dict[str, bytes]:
 def after(
     number: int, answer: int | Answer, method: str = ""
 ) -> Callable[[str, str], int | Answer]:
-    """Passes so many requests (of one method, where it is given) on; all that follow get an answer."""
+    """Passes so many requests on, all or those of one method; what follows gets the answer."""
     num_seen = [0]
 
     def breaking(asked: str, path: str) -> int | Answer:
