@@ -72,6 +72,8 @@ _FOLD = re.compile(
     r"(.*[^a-z])?(fold|part|batch|chunk|shard|split|subset|session)[ _-]?\d+", re.IGNORECASE
 )
 _SEPARATORS = ("_", "-", " ", ".")
+_MAX_ROLES = 20
+"""More names of images or masks than these are names of single samples."""
 _MAX_FIELDS = 6
 _SHOWN = 4
 
@@ -137,6 +139,8 @@ class _Folders:
         if pattern is not None:
             reading = self._by_name(pattern, self.url)
             labels = {re.split(r"[_\- .]", path)[0] for path in self.paths}
+            if _are_splits(labels):
+                return self._by_split_in_name(pattern, labels)
             beside = any(path.lower().endswith(TABLES) for path in self.others)
             if (self.make is ImageFolder or beside) and all(map(str.isdigit, labels)):
                 raise self._unclear(
@@ -150,6 +154,23 @@ class _Folders:
         )
         self._refuse_left_over(reading)
         return reading
+
+    def _by_split_in_name(self, pattern: str, names: Collection[str]) -> Reading:
+        """Names that begin with a split; what follows may be a label."""
+        pattern, splits = pattern.replace(f"{{{LABEL}}}", f"{{{SPLIT}}}"), _by_field(names)
+        plain = Reading(
+            self._source(label=None, pattern=pattern),
+            splits,
+            "without a label: names of files say the split",
+        )
+        if "{field2}" not in pattern:
+            return plain
+        labelled = pattern.replace("{field2}", f"{{{LABEL}}}")
+        raise self._unclear(
+            f"{self.what} whose names begin with a split ({_listed(sorted(names))}), and the part "
+            "that follows can be the label",
+            [Reading(self._source(pattern=labelled), splits), plain],
+        )
 
     def _by_name(self, pattern: str, url: str, splits: Splits | None = None) -> Reading:
         split_folders = True if splits is not None else None
@@ -165,7 +186,8 @@ class _Folders:
         ]
         shown = [sorted(levels[level]) for level in told]
         for names in shown:
-            if roles := [name for name in names if _role_of(name) in _ROLES]:
+            paired = names if _folders_of_sequences(names) else []
+            if roles := [name for name in names if _role_of(name) in _ROLES] or paired:
                 may_be_classes = len(roles) < len(names) and not any(map(speaks_of_split, names))
                 raise self._unclear(
                     f"folders named {_listed(roles)}, which are parts of records and no classes",
@@ -346,12 +368,7 @@ class _Folders:
         fields = {level: f"{{{LABEL}}}"} | ({split: f"{{{SPLIT}}}"} if split else {})
         parts = [fields.get(at, "*") for at in range(self.depth)]
         if split:
-            assert splits is not None
-            said = _splits_of(self._names(split)).items()
-            values: dict[str, Any] = {
-                name: [folder for folder, of in said if of == name] for name in splits.names
-            }
-            splits = Splits.by_column(SPLIT, **values)
+            splits = _by_field(self._names(split))
         return Reading(self._source(pattern="/".join([*parts, "*"])), splits, means)
 
     def _reading_of_folders(self) -> Reading:
@@ -419,13 +436,15 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
     [('{folder}/{id}', '{folder}_gt/{id}')]
     """
     stems = sorted({_stem(path) for path in paths})
-    names = sorted({part for stem in stems for part in stem.split("/")})
-    of_roles = (_IMAGE_ROLES, _MASK_ROLES)
-    by_role = [[name for name in names if _last_role(name, roles)] for roles in of_roles]
-    rules: list[tuple[str, str]] = []
-    for images, masks in itertools.product(*by_role):
-        of_images = [stem for stem in stems if images in stem.split("/")]
-        of_masks = [stem for stem in stems if masks in stem.split("/")]
+    names = Counter(name for stem in stems for name in stem.split("/")[:-1])
+    files = Counter(stem.rpartition("/")[2] for stem in stems)
+    if len(files) <= _MAX_ROLES:  # as in a folder for each sample
+        names += files
+    by_image, by_mask = (_by_role(stems, names, roles) for roles in (_IMAGE_ROLES, _MASK_ROLES))
+    rules = _folders_of_sequences(names)
+    for (images, of_images), (masks, of_masks) in itertools.product(
+        by_image.items(), by_mask.items()
+    ):
         folder, _, name = of_images[0].rpartition("/")
         if name == images:
             fields = "/".join(f"{{id{n}}}" if n else "{id}" for n in range(folder.count("/") + 1))
@@ -436,11 +455,10 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
             outer = "{folder}/" * (folder.count("/") > 0)
             inner = f"{ends[0]}{{id}}{ends[1]}"
             rules.append((f"{outer}{images}/{{id}}", f"{outer}{masks}/{inner}"))
-    for masks in by_role[1]:
+    for masks, of_masks in by_mask.items():
         images, sign, end = re.fullmatch(r"(.*?)([_-]?)([^_-]*)", masks).groups()  # type: ignore[union-attr]
-        if any(f"{masks}/" in stem for stem in stems) and images in names:
-            of_images = [stem for stem in stems if images in stem.split("/")]
-            of_masks = [stem for stem in stems if masks in stem.split("/")]
+        of_images = [stem for stem in stems if f"/{images}/" in f"/{stem}/"]
+        if of_images and any(f"{masks}/" in stem for stem in of_masks):
             before, after = _ends(of_images, of_masks) or ("", "")
             rules.append(("{folder}/{id}", f"{{folder}}{sign}{end}/{before}{{id}}{after}"))
     marked = [stem for stem in stems if stem.lower().endswith(_MASK_ENDS)]
@@ -456,6 +474,33 @@ def _pair_rules(places: Iterable[tuple[str, ...]]) -> list[tuple[str, str]]:
     """Two folders whose names say that their images belong together."""
     folders = {_role_of(name): name for place in places for name in place}
     return [(folders[a], folders[b]) for a, b in _PAIRS if a in folders and b in folders]
+
+
+def _folders_of_sequences(names: Iterable[str]) -> list[tuple[str, str]]:
+    """The rule of several folders of images, each with a folder of masks: ``a_img``, ``a_mask``."""
+    begins: dict[str, set[str]] = {}
+    for name in names:
+        begin, sign, end = re.fullmatch(r"(.*?)([_-]?)([^_-]*)", name).groups()  # type: ignore[union-attr]
+        if begin and _role_of(end) in _IMAGE_ROLES | _MASK_ROLES:
+            begins.setdefault(f"{sign}{end}", set()).add(begin)
+    images, masks = (
+        [end for end in begins if _role_of(end) in roles] for roles in (_IMAGE_ROLES, _MASK_ROLES)
+    )
+    return [
+        (f"{{folder}}{image}/{{id}}", f"{{folder}}{mask}/{{id}}")
+        for image, mask in itertools.product(images, masks)
+        if len(begins[image] & begins[mask]) > 1
+    ]
+
+
+def _by_role(
+    stems: Sequence[str], names: Iterable[str], roles: Collection[str]
+) -> dict[str, list[str]]:
+    """The stems below or with each name of a role; none if there are many such names."""
+    found = [name for name in sorted(names) if _last_role(name, roles)]
+    if len(found) > _MAX_ROLES:
+        return {}
+    return {name: [stem for stem in stems if f"/{name}/" in f"/{stem}/"] for name in found}
 
 
 def _last_role(name: str, roles: Collection[str]) -> bool:
@@ -539,6 +584,15 @@ def _by_folder(folders: Iterable[str]) -> Splits:
     if known and len(usual) == len(FOLDERS):
         return Splits.by_folder()
     return Splits.by_folder(**usual)
+
+
+def _by_field(names: Iterable[str]) -> Splits:
+    """Splits by these values of a pattern's field."""
+    values: dict[str, Any] = {}
+    for name, split in _splits_of(names).items():
+        values.setdefault(split or name, []).append(name)
+    usual = [name for name in FOLDERS if name in values]
+    return Splits.by_column(SPLIT, **{name: values[name] for name in usual})
 
 
 def _are_samples(stems: Mapping[str, set[str]]) -> bool:

@@ -127,6 +127,23 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
             None,
         ),
         (
+            files(*(f"seq{n}_img" for n in range(30)), *(f"seq{n}_mask" for n in range(30)), num=2),
+            IMAGES("d", images="{folder}_img/{id}", masks="{folder}_mask/{id}"),
+            None,
+        ),
+        # As many names of roles as files: they are names of samples.
+        (
+            [*files("images", num=999, name="img_{}.jpg")]
+            + [*files("masks", num=999, name="img_{}_mask.png")],
+            IMAGES("d", images="images/{id}", masks="masks/{id}_mask"),
+            None,
+        ),
+        (
+            [f"{s}_{n}.jpg" for s in ("train", "test") for n in range(5)],
+            IMAGES("d", label=None, pattern="{split}_{n}.jpg"),
+            ss.Splits.by_column("split", train="train", test="test"),
+        ),
+        (
             [*files("train", name="{}_01.jpg"), *files("train_masks", name="{}_01_mask.gif")],
             IMAGES("d", images="{folder}/{id}", masks="{folder}_masks/{id}_mask"),
             None,
@@ -261,6 +278,23 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
             ["Train.csv"],
             "images at several depths: those of 'Test' are in no class folder",
             ['source=ss.ImageFolder("d/Train")'],
+        ),
+        (
+            files("a_img", "b_img", name="{}.jpg") + files("a_mask", "b_mask", name="of {}0.png"),
+            [],
+            "folders named 'a_img', 'a_mask', 'b_img', 'b_mask', which",
+            [],
+        ),
+        (
+            [f"{s}_{c}_{n}.jpg" for s in ("train", "test") for c in CLASSES for n in range(4)],
+            [],
+            "names begin with a split \\('test', 'train'\\), and the part that follows",
+            [
+                'source=ss.ImageFolder("d", pattern="{split}_{label}_{n}.jpg"), '
+                'splits=ss.Splits.by_column("split", train="train", test="test")',
+                'source=ss.ImageFolder("d", pattern="{split}_{field2}_{n}.jpg", label=None), '
+                'splits=ss.Splits.by_column("split", train="train", test="test")',
+            ],
         ),
         (
             files("X_train_HR", "X_valid_HR"),

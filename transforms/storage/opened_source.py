@@ -774,4 +774,4 @@ def is_hidden(path: str) -> bool:
     [True, True, False, False, False]
     """
     # A path that leads out of an archive must become a reject, not be skipped silently.
-    return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
+    return (path.startswith(".") or "/." in path) and any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
