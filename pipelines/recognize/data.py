@@ -151,8 +151,8 @@ def _find_media(url: str, listed: Sequence[SourceFile], opened: OpenedSource) ->
 def _media_of(
     make: type[ImageFolder | AudioFolder], url: str, listed: Sequence[SourceFile]
 ) -> _Media:
-    files = make(url).select(listed).files
-    return _Media(make, [file for file in files if file.path.lower().endswith(_MEDIA[make])])
+    files = [file for file in listed if file.path.lower().endswith(_MEDIA[make])]
+    return _Media(make, make(url).select(files).files)
 
 
 def _as_many(media: _Media, url: str, listed: Sequence[SourceFile]) -> _Media | None:

@@ -12,6 +12,7 @@ from ...schemas.splits import FOLDERS, Splits
 from ...transforms.sources.arrow.hugging_face import HuggingFace
 from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
+from ...transforms.sources.folders.bystanders import IMAGES, SOUNDS
 from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.numpy import Numpy, array_names, split_names
 from ...transforms.sources.tfrecord.source import TFRecords, holds_frame, is_named
@@ -42,6 +43,7 @@ def find_typed_tables(
         listed: All files of it.
         opened: Its root.
     """
+    listed = [file for file in listed if not file.path.lower().endswith((*IMAGES, *SOUNDS))]
     dataset = _find_dataset(url, listed)
     if dataset is not None:
         return dataset

@@ -133,8 +133,10 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
         ),
         # As many names of roles as files: they are names of samples.
         (
-            [*files("images", num=999, name="img_{}.jpg")]
-            + [*files("masks", num=999, name="img_{}_mask.png")],
+            [
+                *files("images", num=999, name="img_{}.jpg"),
+                *files("masks", num=999, name="img_{}_mask.png"),
+            ],
             IMAGES("d", images="images/{id}", masks="masks/{id}_mask"),
             None,
         ),

@@ -101,7 +101,7 @@ def select_files(
 
     def why_skipped(path: str) -> str:
         # Engines write such files next to tables: _SUCCESS, _metadata, .crc.
-        internal = not underscores and any(part.startswith("_") for part in path.split("/"))
+        internal = not underscores and (path.startswith("_") or "/_" in path)
         if internal or is_hidden(path):
             return "hidden file"
         return "" if path.lower().endswith(wanted) else f"not {what}"

@@ -774,4 +774,6 @@ def is_hidden(path: str) -> bool:
     [True, True, False, False, False]
     """
     # A path that leads out of an archive must become a reject, not be skipped silently.
-    return (path.startswith(".") or "/." in path) and any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
+    if not path.startswith(".") and "/." not in path:
+        return False
+    return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))

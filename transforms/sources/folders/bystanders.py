@@ -26,6 +26,7 @@ _DOCUMENTS = (
     *(".log", ".m", ".md5", ".names", ".odt", ".pdf", ".pickle", ".pkl", ".ps", ".py"),
     *(".rst", ".rtf", ".sh", ".sha1", ".sha256", ".svg", ".tex", ".toml", ".url"),
 )
+_KNOWN = frozenset((*_DOCUMENTS, *TEXTS, *TABLES, *IMAGES, *SOUNDS, *VIDEOS, *_RAW))
 _NAMES = ("authors", "changelog", "citation", "copying", "license", "notice", "readme")
 """Of documents with any suffix or none."""
 
@@ -40,5 +41,4 @@ def why_beside(path: str, *, media: tuple[str, ...]) -> str:
     suffix = f".{end.rpartition('.')[2]}"
     if stem in _NAMES and (not dot or suffix in TEXTS):
         return stem.upper()
-    others = (*_DOCUMENTS, *TEXTS, *TABLES, *IMAGES, *SOUNDS, *VIDEOS, *_RAW)
-    return f"{suffix} file" if suffix in others and suffix not in media else ""
+    return f"{suffix} file" if suffix in _KNOWN and suffix not in media else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -249,12 +250,9 @@ def may_be_image(path: str) -> bool:
 
 def why_skipped(path: str) -> str:
     """Why a file is skipped; empty if it is a record."""
-    *folders, name = path.split("/")
-    for folder in folders:
-        if folder in _SYSTEM_FOLDERS:
-            return folder
-        if is_hidden(folder):
-            return "in a hidden folder"
+    folder, _, name = path.rpartition("/")
+    if reason := _why_folder_skipped(folder):
+        return reason
     if name in _SYSTEM_FOLDERS:
         return name
     if name == ".DS_Store":
@@ -262,6 +260,16 @@ def why_skipped(path: str) -> str:
     if name.startswith("."):
         return "hidden file"
     return _SYSTEM_FILES.get(name.lower(), "")
+
+
+@functools.lru_cache
+def _why_folder_skipped(folder: str) -> str:
+    for name in folder.split("/"):
+        if name in _SYSTEM_FOLDERS:
+            return name
+        if is_hidden(name):
+            return "in a hidden folder"
+    return ""
 
 
 def _read_chunk(
