@@ -71,6 +71,13 @@ _MASK_ENDS = tuple(f"{mark}{role}" for role in sorted(_MASK_ROLES) for mark in "
 _FOLD = re.compile(
     r"(.*[^a-z])?(fold|part|batch|chunk|shard|split|subset|session)[ _-]?\d+", re.IGNORECASE
 )
+_ORIGIN = re.compile(
+    r"(.*[^a-z])?(actor|cam|camera|case|day|participant|patient|person|recording|run|scene|seq"
+    r"|sequence|site|speaker|subject|trial|user|video|visit)[ _-]?\d+",
+    re.IGNORECASE,
+)
+"""What says whom or what a record is of, and not its class."""
+_DATE = re.compile(r"(19|20)\d\d([-_./]?(0?[1-9]|1[0-2])([-_.]?(0?[1-9]|[12]\d|3[01]))?)?")
 _SEPARATORS = ("_", "-", " ", ".")
 _MAX_ROLES = 20
 """More names of images or masks than these are names of single samples."""
@@ -230,8 +237,12 @@ class _Folders:
 
     def _refuse_odd_classes(self, level: int, names: Sequence[str], split: int | None) -> None:
         """Refuses what is no set of classes, or may be none."""
-        reading = self._reading(level, split)
-        plain = Reading(self._source(label=None))
+        reading, plain = self._reading(level, split), Reading(self._source(label=None))
+        if split is not None:
+            plain = Reading(self._source(label=None, split_folders=True), reading.splits)
+        above = self.url.rpartition("/")[2]
+        if _DATE.fullmatch(above):  # 2021/01, 2021/02
+            names = [f"{above}/{name}" for name in names]
         if split is None and sum(map(speaks_of_split, names)) > 1:
             raise self._unclear(
                 f"folders named {_listed(names)}: splits, parts of records, or classes",
@@ -240,6 +251,17 @@ class _Folders:
         if any(map(_FOLD.fullmatch, names)):
             raise self._unclear(
                 f"folders named {_listed(names)}: folds or parts, or classes", [reading, plain]
+            )
+        for pattern, what in ((_ORIGIN, "people or parts of a recording"), (_DATE, "dates")):
+            if len(names) > 1 and all(map(pattern.fullmatch, names)):
+                raise self._unclear(
+                    f"folders named {_listed(names)}: {what}, or classes", [plain, reading]
+                )
+        if split is not None and (apart := self._without_common_class(level, split)):
+            raise self._unclear(
+                f"folders of which none is in both {apart[0]!r} and {apart[1]!r} "
+                f"({_listed(names)}): what tells records apart, or classes",
+                [plain, reading],
             )
         spelled: dict[str, list[str]] = {}
         for name in names:
@@ -264,6 +286,14 @@ class _Folders:
                 "same records, or classes",
                 [reading],
             )
+
+    def _without_common_class(self, level: int, split: int) -> tuple[str, str] | None:
+        """Two splits that have no class in common; None if all have."""
+        classes: dict[str, set[str]] = {}
+        for place in self.places:
+            classes.setdefault(place[split], set()).add(place[level])
+        pairs = itertools.combinations(sorted(classes), 2)
+        return next((pair for pair in pairs if not classes[pair[0]] & classes[pair[1]]), None)
 
     def _uneven(self) -> Reading:
         """Files at several depths."""

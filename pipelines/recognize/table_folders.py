@@ -132,7 +132,7 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
     """A source for each split that the names of files say."""
     groups: dict[str | None, list[SourceFile]] = {}
     for file in files:
-        groups.setdefault(split_in(file.path.rpartition("/")[2].partition(".")[0]), []).append(file)
+        groups.setdefault(split_in(os.path.basename(file.path)), []).append(file)
     splits = {split: groups[split] for split in FOLDERS if split in groups}
     if len(splits) < 2:
         if isinstance(source, Csv) and (differing := _differing_headers(source, files, opened)):
@@ -289,4 +289,4 @@ def _num_shared(sequences: Sequence[Sequence[str]]) -> int:
 
 
 def _stem(path: str) -> str:
-    return os.path.basename(path).partition(".")[0]
+    return os.path.splitext(os.path.basename(path))[0]

@@ -239,6 +239,35 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
             ['source=ss.ImageFolder("d")', 'source=ss.ImageFolder("d", label=None)'],
         ),
         (
+            files("Actor_01", "Actor_02"),
+            [],
+            "folders named 'Actor_01', 'Actor_02': people or parts of a recording, or classes",
+            ['source=ss.ImageFolder("d", label=None)', 'source=ss.ImageFolder("d")'],
+        ),
+        (
+            files("2021-01", "2021-02-03"),
+            [],
+            "folders named '2021-01', '2021-02-03': dates, or classes",
+            ['source=ss.ImageFolder("d", label=None)', 'source=ss.ImageFolder("d")'],
+        ),
+        (
+            files("2021/1", "2021/12"),
+            [],
+            "folders named '2021/1', '2021/12': dates, or classes",
+            ['source=ss.ImageFolder("d/2021", label=None)', 'source=ss.ImageFolder("d/2021")'],
+        ),
+        (
+            files("train/p1", "train/p2", "test/p3"),
+            [],
+            "folders of which none is in both 'test' and 'train'",
+            [
+                'source=ss.ImageFolder("d", split_folders=True, label=None), '
+                'splits=ss.Splits.by_folder(train="train", test="test")',
+                'source=ss.ImageFolder("d", split_folders=True), '
+                'splits=ss.Splits.by_folder(train="train", test="test")',
+            ],
+        ),
+        (
             files("a", "b", name="IMG_2{}7.jpg"),
             [],
             "files of the same names in all of the folders 'a', 'b'",

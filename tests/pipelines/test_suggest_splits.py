@@ -47,6 +47,16 @@ def parts(**urls: str) -> ss.Sources:
             parts(train="d/x/train-*.csv", validation="d/x/dev_0.csv"),
             BY_FOLDER,
         ),
+        (
+            ["a_1.0_train.csv", "a_1.0_test.csv"],
+            parts(train="d/a_1.0_train.csv", test="d/a_1.0_test.csv"),
+            BY_FOLDER,
+        ),
+        (
+            ["a.train.csv", "a.test.csv"],
+            parts(train="d/a.train.csv", test="d/a.test.csv"),
+            BY_FOLDER,
+        ),
         (["Train/1.csv", "test/a/2.csv"], ss.Csv("d"), BY_FOLDER),
         (["in/train/1.csv", "in/val/2.csv"], ss.Csv("d/in"), BY_FOLDER),
         (
@@ -79,13 +89,13 @@ def test_names_of_all_files_say_it(paths: list[str], source: Any, splits: Any) -
     assert made.features["label"] == ss.ClassLabel(("a", "b"))
 
 
+@pytest.mark.parametrize("begin", ["x_", "x_1.0_", "x."])
 @pytest.mark.parametrize("ending", ["jsonl", "txt"])
-def test_other_kinds(ending: str) -> None:
-    write(f"d/x_train.{ending}", f"d/x_test.{ending}", text='{"n": 1}\n{"n": 2}\n')
+def test_other_kinds(begin: str, ending: str) -> None:
+    train, test = (f"d/{begin}{split}.{ending}" for split in ("train", "test"))
+    write(train, test, text='{"n": 1}\n{"n": 2}\n')
     kind: Any = ss.JsonLines if ending == "jsonl" else ss.TextFiles
-    assert suggest_recipe("d").source == ss.Sources(
-        train=kind(f"d/x_train.{ending}"), test=kind(f"d/x_test.{ending}")
-    )
+    assert suggest_recipe("d").source == ss.Sources(train=kind(train), test=kind(test))
 
 
 def test_parquet_files_of_the_hugging_face_hub() -> None:
