@@ -8,13 +8,15 @@ several readings.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from ...schemas.blocks import SourceFile
-from ...schemas.errors import DataError
+from ...schemas.errors import DataError, SnapshardError
 from ...transforms.sources.csv.dialect import SUFFIXES
 from ...transforms.sources.folders import bystanders
 from ...transforms.sources.folders.arrays import ArrayFolder
@@ -25,16 +27,20 @@ from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
-from ...transforms.storage.opened_source import OpenedSource, is_hidden
+from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
+from ...transforms.storage.tar import archive_scheme
 from .annotations import find_annotations
 from .csv_tables import csv_tables, find_other_tables
 from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
 from .table_folders import arrange_tables
-from .typed_tables import find_typed_tables, read_typed
+from .typed_tables import TypedTables, find_typed_tables, read_typed
 
 _SQLITE = b"SQLite format 3\0"
+_READ_ARCHIVE_BYTES = 1 << 30
+"""Finding the members of larger archives takes long."""
+_MAX_READINGS = 4
 _NUM_PROBED = 64
 _HEAD_BYTES = 1 << 16
 _MEDIA: Mapping[type[ImageFolder | AudioFolder], tuple[str, ...]] = {
@@ -67,8 +73,12 @@ def recognize(
     tables = [f for f in listed if f.path.lower().endswith(SUFFIXES) and not is_hidden(f.path)]
     typed = find_typed_tables(url, listed, opened)
     num_tables = max(len(tables), typed.num_files if typed is not None else 0)
+    if media is None and not opened.archived:
+        _refuse_archives(url, listed, opened)
     if media is not None and len(media.files) > num_tables:
         return media.read(url, listed, opened)
+    if media is not None and 2 * len(media.files) >= num_tables:
+        raise _media_or_tables(media, tables, typed, url, listed, opened)
     if (whole := _find_whole_files(url, listed)) is not None:
         return whole.read(url, listed, opened)
     if typed is not None and typed.num_files >= len(tables):
@@ -175,6 +185,72 @@ def _two_kinds(
         f"{opened.shown} holds {len(images.files):,} images (first: {images.files[0].path!r}) and "
         f"{len(sounds.files):,} sounds (first: {sounds.files[0].path!r}), and either can be the "
         "records.",
+        readings,
+    )
+
+
+def _media_or_tables(
+    media: _Media,
+    tables: Sequence[SourceFile],
+    typed: TypedTables | None,
+    url: str,
+    listed: Sequence[SourceFile],
+    opened: OpenedSource,
+) -> UnclearError:
+    """The refusal of about as many tables as images or sounds: a file for each of them, often."""
+    readings = _readings(lambda: media.read(url, listed, opened))
+    if typed is not None and typed.num_files >= len(tables):
+        readings += _readings(lambda: read_typed(typed.source, listed, opened))
+        num, first = typed.num_files, typed.source.select(listed).files[0]
+    else:
+        csv = csv_tables(url, tables, opened)
+        readings += _readings(lambda: arrange_tables(csv, listed, opened))
+        num, first = len(tables), tables[0]
+    what = "images" if media.make is ImageFolder else "sounds"
+    return UnclearError(
+        f"{opened.shown} holds {len(media.files):,} {what} (first: {media.files[0].path!r}) and "
+        f"{num:,} tables (first: {first.path!r}), and either can be the records. If each table "
+        f"describes one of the {what}, write one table with a row for each: file, label.",
+        readings,
+    )
+
+
+def _readings(read: Callable[[], Reading]) -> list[Reading]:
+    try:
+        return [read()]
+    except UnclearError as error:
+        return list(error.readings)
+
+
+def _refuse_archives(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> None:
+    """Refuses archives in a folder, whose members would be ignored, unless they are unpacked there.
+
+    Raises:
+        UnclearError: with the readings of the first archives, and of the other files.
+    """
+    archives = [f for f in listed if archive_scheme(f.path) and not is_hidden(f.path)]
+    if not archives or opened.pattern or opened.single:
+        return
+    others = [file for file in listed if file not in archives]
+    there = {os.path.basename(file.path) for file in others}
+    readings: list[Reading] = []
+    if sum(file.num_bytes for file in archives) <= _READ_ARCHIVE_BYTES:
+        for file in archives[:_MAX_READINGS]:
+            inside = open_source(place := f"{url.rstrip('/')}/{file.path}", ".")
+            with contextlib.suppress(SnapshardError):
+                members = inside.list()
+                if there.issuperset(os.path.basename(member.path) for member in members):
+                    continue
+                readings += _readings(partial(recognize, place, members, inside, label=None))
+        if not readings and len(archives) <= _MAX_READINGS:
+            return
+    if others:
+        with contextlib.suppress(SnapshardError):
+            readings += _readings(partial(recognize, url, others, opened, label=None))
+    names = ", ".join(file.path for file in archives[:_MAX_READINGS])
+    raise UnclearError(
+        f"{opened.shown} holds archives ({names}). Each is data of its own, and files beside it "
+        "are not joined with its members. Name it, or the other files.",
         readings,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
+from ...transforms.sources.arrow.hive import keys_of
 from ...transforms.sources.json.documents import (
     find_form,
     find_records,
@@ -54,6 +55,15 @@ def check_readings(source: JsonLines, files: Sequence[SourceFile], opened: Opene
         return  # a build will report the damage
     lists = [keys for keys in of_first if all(keys in others for others in of_others)]
     readings = [JsonLines(source.url, records=keys) for keys in lists[:_MAX_LINES]]
+    folders = sorted({file.path.rpartition("/")[0] for file in readable})
+    if not readings and len(folders) > 1 and not keys_of(file.path for file in readable):
+        raise UnclearError(
+            f"{opened.shown} holds {len(readable):,} files with one JSON object each, in "
+            f"{len(folders):,} folders (first: {folders[0]!r}) that may be classes. JSON is read "
+            "without its folders, unless they are named KEY=VALUE, such as label=dog: then add "
+            "hive=True.",
+            [Reading(source)],
+        )
     if len(readable) == 1:
         what = f"{opened.shown} is one JSON object, which would be one record."
         if not readings:

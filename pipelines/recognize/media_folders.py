@@ -141,11 +141,13 @@ class _Folders:
         return depth
 
     def _flat(self) -> Reading:
-        """All files in one folder."""
-        pattern = name_pattern(self.paths)
+        """All files in one folder, which stays in the paths of an archive."""
+        names = [path.rpartition("/")[2] for path in self.paths]
+        pattern = name_pattern(names)
         if pattern is not None:
+            pattern = "*/" * self.depth + pattern
             reading = self._by_name(pattern, self.url)
-            labels = {re.split(r"[_\- .]", path)[0] for path in self.paths}
+            labels = {re.split(r"[_\- .]", name)[0] for name in names}
             if _are_splits(labels):
                 return self._by_split_in_name(pattern, labels)
             beside = any(path.lower().endswith(TABLES) for path in self.others)
@@ -201,7 +203,7 @@ class _Folders:
                     [self._reading(told[0], split)] if may_be_classes else [],
                 )
         if not told:
-            return self._of_splits(split)
+            return self._flat() if split is None else self._of_splits(split)
         if len(told) > 1:
             readings = [self._reading(level, split) for level in reversed(told)]
             inside = [path.partition("/")[2] if split == 0 else path for path in self.paths]
@@ -216,9 +218,8 @@ class _Folders:
         self._refuse_odd_classes(told[0], shown[0], split)
         return self._reading(told[0], split)
 
-    def _of_splits(self, split: int | None) -> Reading:
+    def _of_splits(self, split: int) -> Reading:
         """Folders that say only the split."""
-        assert split is not None
         patterns = {name: name_pattern(self._in_split(name, split)) for name in self._names(split)}
         named = {name: pattern for name, pattern in patterns.items() if pattern is not None}
         if not named:

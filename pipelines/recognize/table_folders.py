@@ -7,6 +7,7 @@ words, or the files of splits have different columns, it is unclear which record
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import glob
@@ -26,8 +27,9 @@ from ...transforms.sources.combined import Sources
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.annotations.rows import read_header
 from ...transforms.sources.json.source import JsonLines
-from ...transforms.sources.numpy import Numpy
+from ...transforms.sources.numpy import NpyArray, Numpy
 from ...transforms.sources.table_files import other_columns
+from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource
@@ -135,6 +137,8 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
         groups.setdefault(split_in(os.path.basename(file.path)), []).append(file)
     splits = {split: groups[split] for split in FOLDERS if split in groups}
     if len(splits) < 2:
+        if isinstance(source, Numpy):
+            return _of_arrays(source, files, opened)
         if isinstance(source, Csv) and (differing := _differing_headers(source, files, opened)):
             raise UnclearError(
                 f"{opened.shown} holds {len(files):,} tables with different columns ({differing}).",
@@ -162,14 +166,85 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
         why = "and none like train"
     elif differing:
         why = f"with different columns ({differing})"
+    elif isinstance(source, TextFiles) and (sides := _sides(splits)):
+        what = f"{opened.shown} holds texts side by side ({', '.join(sides)}), whose lines may"
+        raise UnclearError(
+            f"{what} belong together. Write a table with a column for each, or read one.",
+            [reading for side in sides for reading in _of_side(source, side, splits, opened)],
+        )
     else:
         return Reading(joined, Splits.by_folder())
     readings = [Reading(parts["train"])] if "train" in parts else []
     if joined is not None and "train" in parts:
         readings.append(Reading(joined, Splits.by_folder()))
+    if joined is None and None not in groups:
+        readings += _in_each_folder(source, files, opened)
     if not differing:
         readings.append(Reading(source))
     raise UnclearError(f"{what}, {why}.", readings)
+
+
+def _in_each_folder(
+    source: Any, files: Sequence[SourceFile], opened: OpenedSource
+) -> list[Reading]:
+    """The readings of folders that each hold files for all splits."""
+    folders: dict[str, list[SourceFile]] = {}
+    for file in files:
+        folders.setdefault(os.path.dirname(file.path), []).append(file)
+    readings = []
+    if 1 < len(folders) <= _MAX_TABLES:
+        for inside in folders.values():
+            with contextlib.suppress(UnclearError):
+                readings.append(_by_names(source, inside, opened))
+    readings = [reading for reading in readings if reading.splits is not None]
+    return readings if len(readings) == len(folders) else []
+
+
+def _sides(splits: Mapping[str, Sequence[SourceFile]]) -> list[str]:
+    """What the names of all splits' files have besides the split, if it is no number.
+
+    For ``train.de.txt``, ``train.en.txt``, ``test.de.txt`` and ``test.en.txt``: ``de`` and ``en``.
+    """
+    found = [sorted(_feature_in(_stem(file.path)) for file in group) for group in splits.values()]
+    apart = {re.sub(r"[0-9]+", "", side) for side in found[0]}
+    return found[0] if all(f == found[0] for f in found) and 1 < len(found[0]) == len(apart) else []
+
+
+def _of_side(
+    source: Any, side: str, splits: Mapping[str, Sequence[SourceFile]], opened: OpenedSource
+) -> list[Reading]:
+    """The reading of one file of each split."""
+    parts = {
+        split: _part(source, [file], group, opened)
+        for split, group in splits.items()
+        for file in group
+        if _feature_in(_stem(file.path)) == side
+    }
+    return [] if None in parts.values() else [Reading(Sources(**parts), Splits.by_folder())]
+
+
+def _of_arrays(source: Numpy, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+    """Several ``.npy`` files: columns, unless numbers tell them apart, as parts of an array."""
+    stems = {re.sub(r"[0-9]+", "", _stem(file.path)) for file in files}
+    are_npy = all(file.path.endswith(".npy") for file in files)
+    if len(files) == 1 or not are_npy or len(stems) < len(files) or len(files) > _MAX_TABLES:
+        return Reading(source)
+    arrays = [NpyArray.open(opened, file.path) for file in files]
+    columns = _arrays(source, files, opened)
+    lengths = {array.shape[:1] for array in arrays}
+    alike = len({(array.dtype, array.shape[1:]) for array in arrays}) == 1
+    if columns is not None and len(lengths) == 1 and not alike:
+        return Reading(columns)
+    shapes = ", ".join(f"{f.path}: {a.shape}" for f, a in zip(files, arrays, strict=True))
+    raise UnclearError(
+        f"{opened.shown} holds {len(files):,} arrays ({shapes}), which may be columns of the same "
+        "records, or parts of one array.",
+        [
+            *([Reading(columns)] if columns is not None and len(lengths) == 1 else []),
+            *(Reading(part) for f in files if (part := _part(source, [f], files, opened))),
+            *([Reading(source)] if alike else []),
+        ],
+    )
 
 
 def _part(

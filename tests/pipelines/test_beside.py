@@ -1,0 +1,162 @@
+"""Files beside others: archives, a table for each image, texts and arrays side by side."""
+
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+import snapshard as ss
+from snapshard.pipelines.inspect.suggest import suggest_recipe
+from snapshard.pipelines.recognize.readings import UnclearError
+
+ROWS = "n,label\n" + "1,a\n2,b\n" * 9
+LINES = "one\ntwo\n" * 9
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def image() -> bytes:
+    stored = io.BytesIO()
+    Pillow.new("RGB", (4, 2)).save(stored, "PNG")
+    return stored.getvalue()
+
+
+def array(*shape: int, dtype: str = "float32") -> bytes:
+    stored = io.BytesIO()
+    np.save(stored, np.zeros(shape, dtype))
+    return stored.getvalue()
+
+
+def zipped(files: Mapping[str, bytes | str]) -> bytes:
+    stored = io.BytesIO()
+    with zipfile.ZipFile(stored, "w") as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+    return stored.getvalue()
+
+
+def tarred(files: Mapping[str, bytes]) -> bytes:
+    stored = io.BytesIO()
+    with tarfile.open(fileobj=stored, mode="w:gz") as archive:
+        for path, content in files.items():
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return stored.getvalue()
+
+
+def write(files: Mapping[str, bytes | str]) -> None:
+    for path, content in files.items():
+        file = Path("d", path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+PLAIN = {f"images/{n}.png": image() for n in range(4)}
+CLASSES = {f"{name}/{n}.png": image() for name in ("cat", "dog") for n in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("files", "seen", "lines"),
+    [
+        (
+            {"a.zip": zipped(CLASSES)},
+            r"holds archives \(a.zip\)",
+            ['ss.ImageFolder("d/a.zip")'],
+        ),
+        (
+            {"images.tar.gz": tarred(PLAIN), "labels.csv": ROWS},
+            r"holds archives \(images.tar.gz\)",
+            ['ss.ImageFolder("d/images.tar.gz", label=None)', 'ss.Csv("d")'],
+        ),
+        (
+            {f"{n}.png": image() for n in range(4)} | {f"{n}.json": "{}" for n in range(4)},
+            "4 images .* and 4 tables",
+            ['ss.ImageFolder("d", label=None)', 'ss.JsonLines("d")'],
+        ),
+        (
+            PLAIN | {f"depth/{n}.npy": array(2, 2) for n in range(5)},
+            "4 images .* and 5 tables",
+            ['ss.ImageFolder("d/images", label=None)', 'ss.Numpy("d")'],
+        ),
+        (
+            {f"{name}/{n}.json": json.dumps({"n": n}) for name in ("a", "b") for n in range(4)},
+            "8 files with one JSON object each, in 2 folders",
+            ['ss.JsonLines("d")'],
+        ),
+        (
+            {f"{split}.{side}.txt": LINES for split in ("train", "test") for side in ("de", "en")},
+            r"texts side by side \(de, en\)",
+            [
+                f'ss.Sources(train=ss.TextFiles("d/train.{side}.txt"), '
+                f'test=ss.TextFiles("d/test.{side}.txt"))'
+                for side in ("de", "en")
+            ],
+        ),
+        (
+            {"a.npy": array(20, 4), "b.npy": array(30, 4)},
+            "2 arrays",
+            ['ss.Numpy("d/a.npy")', 'ss.Numpy("d/b.npy")', 'ss.Numpy("d")'],
+        ),
+        (
+            {"a.npy": array(20, 4), "b.npy": array(20, 4)},
+            "2 arrays",
+            [
+                'ss.Numpy("d/a.npy", name="a", beside={"b": "d/b.npy"})',
+                'ss.Numpy("d/a.npy")',
+                'ss.Numpy("d/b.npy")',
+                'ss.Numpy("d")',
+            ],
+        ),
+        (
+            {f"{c}/{s}-0.csv": ROWS for c in ("one", "two") for s in ("train", "test")},
+            "no pattern of names tells the files of a split",
+            [
+                'ss.Sources(train=ss.Csv("d/one/train-0.csv"), test=ss.Csv("d/one/test-0.csv"))',
+                'ss.Sources(train=ss.Csv("d/two/train-0.csv"), test=ss.Csv("d/two/test-0.csv"))',
+                'ss.Csv("d")',
+            ],
+        ),
+    ],
+)
+def test_what_is_unclear(files: Mapping[str, bytes | str], seen: str, lines: list[str]) -> None:
+    write(files)
+    with pytest.raises(UnclearError, match=seen) as raised:
+        suggest_recipe("d")
+    found = [reading.line() for reading in raised.value.readings]
+    assert [line.partition(", splits=")[0] for line in found] == [f"source={s}" for s in lines]
+
+
+@pytest.mark.parametrize(
+    ("files", "source"),
+    [
+        ({"images.zip": zipped(CLASSES)} | CLASSES, ss.ImageFolder("d")),
+        ({"t.zip": zipped({"data/t.csv": ROWS}), "t.csv": ROWS}, ss.Csv("d")),
+        (
+            {"X.npy": array(20, 4), "y.npy": array(20, dtype="int64")},
+            ss.Numpy("d/X.npy", name="X", label="y", beside={"y": "d/y.npy"}),
+        ),
+        ({"part1.npy": array(20, 4), "part2.npy": array(30, 4)}, ss.Numpy("d")),
+        (
+            {f"p{n}_{split}.txt": LINES for n in range(2) for split in ("train", "test")},
+            ss.Sources(train=ss.TextFiles("d/p*_train.txt"), test=ss.TextFiles("d/p*_test.txt")),
+        ),
+    ],
+)
+def test_what_is_clear(files: Mapping[str, bytes | str], source: object) -> None:
+    write(files)
+    assert suggest_recipe("d").source == source
+
+
+def test_an_archive_with_one_folder() -> None:
+    write({"a.zip": zipped(PLAIN)})
+    assert suggest_recipe("d/a.zip").source == ss.ImageFolder("d/a.zip", label=None)
