@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import psutil
@@ -170,6 +170,8 @@ class _Sample:
     """Records of each split, if the sample contains all; else empty."""
     image_facts: Mapping[str, ImageFacts]
     num_missing: Mapping[str, int]
+    warnings: Sequence[str]
+    """What dividing the records tells, if the sample contains all."""
 
     @property
     def num_all(self) -> int:
@@ -194,17 +196,20 @@ def _sample(survey: Survey, workspace: Workspace) -> _Sample:
         readable = sum(not file.problem and not file.of for file in inventory.files)
         num_rejects = sum(reject.stage != "inventory" for reject in dropped.rejects)
         scale = readable / max(1, num_records + dropped.num_filtered + num_rejects)
+    warnings: list[str] = []
     for _ in survey.stages[1:]:
-        config, batches = _next_stage(survey, config, batches, dropped)
+        config, batches = _next_stage(survey, config, batches, dropped, warnings.append)
     facts: dict[str, ImageFacts] = {}
     for records in batches:
         merge_image_facts(facts, records, survey.features.prepared)
     sizes = [records.column(NUM_BYTES).to_numpy() for records in batches if len(records)]
     num_records = sum(map(len, sizes))
     counts: dict[str, int] = {}
-    if scale == 1 and not is_enough and num_records:
+    is_all = scale == 1 and not is_enough
+    if is_all and num_records:
         counts = _count_splits(survey, config, batches)
     return _Sample(
+        warnings=warnings if is_all else [],
         split_counts=counts,
         num_records=num_records,
         record_bytes=FRAME_BYTES + float(np.concatenate(sizes).mean()) if sizes else 0.0,
@@ -342,6 +347,7 @@ def _next_stage(
     config: PrepareConfig,
     batches: list[pa.RecordBatch],
     dropped: Dropped,
+    warn: Callable[[str], None],
 ) -> tuple[PrepareConfig, list[pa.RecordBatch]]:
     """Runs a step across records on the sample, as a build would on all records."""
     workspace = config.workspace
@@ -359,6 +365,7 @@ def _next_stage(
             recipe=survey.recipe,
             features=config.features.outputs,
             workspace=workspace,
+            warn=warn,
         )
     following = next_config(survey, config, previous_summary=run_id, contents="", ends=ends)
     made = RunMaker(following).records(KeySpan(0, KEY_SPACE), dropped)
@@ -374,7 +381,7 @@ def _count_splits(
         config.workspace,
         features,
         label=None,
-        stratify_by=recipe.splits.stratify_by,
+        stratify_by=recipe.splits.key_strata,
         suffix=keys_suffix(recipe),
     )
     info = files.write("f" * 32, batches, dropped=Dropped(), in_order=False)
@@ -451,6 +458,7 @@ def _warnings(survey: Survey, sample: _Sample, counts: Mapping[str, int]) -> Ite
                 f"feature {name!r}: images differ in size: pass image_size= to the reader, or "
                 "resize them once, in prepare="
             )
+    yield from sample.warnings
     splits = survey.recipe.splits
     scarce = [name for name, number in _class_counts(survey).items() if number < len(splits.names)]
     if scarce:

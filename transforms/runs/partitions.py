@@ -143,12 +143,10 @@ def partition_records(
     if splits.decided_by_all and ends is None:
         return np.zeros(columns.num_rows, np.int16), ""
     if rule is not None and rule.by != "time":
-        named, message = _named_partitions(
-            ids, columns, splits=splits, rule=rule, features=features
-        )
+        named, message = named_partitions(ids, columns, splits=splits, features=features)
         if splits.of_train is None or splits.group_by is None:
             return named, message
-        by_group, missing = _by_group(columns, splits.of_train, features, seed=seed)
+        by_group, missing = _by_group(columns, splits.of_train, features, seed=seed, ends=ends)
         return with_divided_train(named, by_group, splits), f"{message}; or its {missing}"
     if splits.group_by is not None:
         return _by_group(columns, splits, features, seed=seed, ends=ends)
@@ -201,15 +199,12 @@ def _split_folder(path: str, words: frozenset[str]) -> str | None:
     return next((folder for folder in folders if folder in words), None)
 
 
-def _named_partitions(
-    ids: Sequence[str],
-    columns: pa.RecordBatch,
-    *,
-    splits: Splits,
-    rule: SplitRule,
-    features: Features,
+def named_partitions(
+    ids: Sequence[str], columns: pa.RecordBatch, *, splits: Splits, features: Features
 ) -> tuple[Partitions, str]:
-    """The splits that folders or a column name."""
+    """The splits that folders or a column name: int16[n]; and why records have none."""
+    rule = splits.rule
+    assert rule is not None
     if rule.by == "folder":
         words = frozenset(text for _, texts in rule.values for text in texts)
         folders = [_split_folder(path, words) for path in ids]
