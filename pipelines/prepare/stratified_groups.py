@@ -144,7 +144,8 @@ def _codes(texts: pa.DictionaryArray, known: dict[bytes, int]) -> Ints:
     code = np.zeros(len(names), np.int64)
     for index in np.unique(indices).tolist():
         code[index] = known.setdefault(names[index], len(known))
-    return code[indices]
+    codes: Ints = code[indices]
+    return codes
 
 
 def _pair(groups: Ints, classes: Ints) -> Ints:
@@ -254,7 +255,8 @@ class _Problem:
     @property
     def largest_first(self) -> list[int]:
         """The groups by their parts."""
-        return np.argsort(-self.norms, kind="stable").tolist()
+        order: list[int] = np.argsort(-self.norms, kind="stable").tolist()
+        return order
 
 
 def _greedy(problem: _Problem) -> Ints:
