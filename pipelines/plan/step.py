@@ -64,13 +64,14 @@ def plan_with(
     workspace: Workspace,
     size_ratio: float,
     limit: Limit | None = None,
+    refuse_empty: bool = True,
 ) -> tuple[SplitPlan, ...]:
     """Plans splits and shards; ``size_ratio`` is stored bytes per prepared byte.
 
     Raises:
         PlaceError: if the runs contain other records than the summary counted.
-        RecipeError: if a split would be empty, unless the recipe allows it. With a ``limit``, as
-            in a dry run, splits may be empty.
+        RecipeError: if a split would be empty, unless the recipe allows it, ``refuse_empty`` is
+            False, or there is a ``limit``, as in a dry run.
     """
     reader = key_columns_reader(
         summary.entries,
@@ -89,7 +90,7 @@ def plan_with(
         )
     except PlaceError as error:
         raise PlaceError(f"{storage.redact(workspace.root)}: {error}") from None
-    if limit is None:
+    if limit is None and refuse_empty:
         _refuse_empty_splits(recipe, plans, summary, features=features, workspace=workspace)
     return plans
 

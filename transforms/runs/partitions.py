@@ -37,10 +37,12 @@ from ...schemas.features import (
 )
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.splits import SplitRule, Splits
+from ...schemas.visible import visible
 from ...schemas.wire import FLOATS
 from .key_histogram import stratum_codes
 from .keys import NO_PARTITION, Keys, assign_partitions
 
+_SHOWN = 5
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 Partitions = npt.NDArray[np.int16]
 
@@ -384,6 +386,34 @@ def count_labels(column: pa.Array, feature: Feature) -> Counter[str]:
     counts = pc.value_counts(column.drop_null())
     texts = label_texts(counts.field("values"), feature)
     return Counter(dict(zip(texts.to_pylist(), counts.field("counts").to_pylist(), strict=True)))
+
+
+def describe_lacking(
+    labels: Mapping[str, Mapping[str, int]], feature: Feature | None, name: str
+) -> str:
+    """Which classes have no record, or none in some split, for people; empty if all have.
+
+    Args:
+        labels: Records of each label, by split.
+        feature: The label's feature: of numbers and texts, not all need to be everywhere.
+        name: Its name.
+
+    >>> feature = ClassLabel(names=("cat", "dog", "emu"))
+    >>> describe_lacking({"train": {"cat": 2, "dog": 1}, "test": {"cat": 1}}, feature, "label")
+    "no 'dog' in test; no record has the label 'emu'"
+    """
+    if not isinstance(feature, ClassLabel) or not labels:
+        return ""
+    used = {split: counts for split, counts in labels.items() if any(counts.values())}
+    parts = []
+    for label in feature.names:
+        empty = [split for split, counts in used.items() if not counts.get(label)]
+        if len(empty) == len(used):
+            parts.append(f"no record has the {name} {visible(label)!r}")
+        elif empty:
+            parts.append(f"no {visible(label)!r} in {' and '.join(empty)}")
+    more = len(parts) - _SHOWN
+    return "; ".join(parts[:_SHOWN]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
