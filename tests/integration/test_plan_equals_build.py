@@ -164,3 +164,37 @@ def test_rejects_are_shown_instead_of_empty_splits(tmp_path: Path) -> None:
     assert "about 5 rejects, but only 0 are allowed" in told
     with pytest.raises(ss.SnapshardError, match=r"would be empty(.|\n)*5 × read: truncated image"):
         forecast(ss.Recipe(name="x", source=source, max_rejects=0.9), progress=Silent())
+
+
+def write_deep(path: Path) -> None:
+    """A PNG or TIFF of 16 bits of grey."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(zlib.crc32(path.name.encode())).integers(0, 2**16, (4, 4))
+    Image.fromarray(pixels.astype(np.uint16)).save(path)
+
+
+class Warned(Silent):
+    """Collects warnings."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.messages.append(message)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_bits_that_are_dropped(tmp_path: Path, suffix: str) -> None:
+    for index in range(6):
+        write_deep(tmp_path / "data" / f"{index}.{suffix}")
+        picture(tmp_path / "data" / f"{index}-small.png")
+    source = ss.ImageFolder(str(tmp_path / "data"), label=None)
+    recipe = ss.Recipe(name="x", source=source, splits=ss.Splits(train=1.0))
+    planned, built = Warned(), Warned()
+    forecast(recipe, progress=planned)
+    ss.build(recipe, tmp_path / "out", progress=built)
+    for warned in (planned, built):
+        assert warned.messages == [
+            "6 of 12 sampled images have 16 bits, of which the upper 8 are used, unless "
+            'ss.images.decode("image", 1, dtype="uint16") keeps all.'
+        ]
