@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, ImageFacts, KeySpan
 from ...schemas.errors import RecipeError, Reject
-from ...schemas.features import ClassLabel, Features, is_optional
+from ...schemas.features import Features, is_optional
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
 from ...schemas.recipe import NumbersRecords, Recipe
@@ -41,6 +41,7 @@ from ..prepare.run_files import RunFiles, merge_image_facts
 from ..prepare.split_ends import find_split_ends
 from ..prepare.step import first_config, next_config
 from ..recipe.shipping import carry, refuse_unfit_python
+from ..survey.notices import sample_notices, survey_notices
 from ..survey.stages import label_of
 from ..survey.survey import Survey, take_survey
 from .split_counts import Counted, count_by_labels, count_exactly, estimate_counts
@@ -439,9 +440,7 @@ def _exceeded(survey: Survey, sample: _Sample) -> Sequence[Exceeded]:
 
 
 def _warnings(survey: Survey, sample: _Sample, counted: Counted) -> Iterator[str]:
-    problems = Counter(file.problem for file in survey.inventory.files if file.problem)
-    for problem, number in problems.most_common():
-        yield f"{number:,} file{'s' * (number != 1)} will become rejects: {problem}"
+    yield from survey_notices(survey)
     if sample.rejects:
         yield (
             f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "
@@ -453,18 +452,7 @@ def _warnings(survey: Survey, sample: _Sample, counted: Counted) -> Iterator[str
             f"a build will fail: about {one.num_rejects:,} {where}, but only {one.allowed:,} are "
             "allowed"
         )
-    for name, feature in survey.features.prepared.items():
-        if isinstance(feature, ClassLabel) and len(feature.names) < 2:
-            yield f"feature {name!r} has only the class {', '.join(map(repr, feature.names))}"
-    recipe, prepared = survey.recipe, survey.features.prepared
-    lost = recipe.source.label
-    is_last = recipe.preprocessing_fn is None and recipe.transform_from is None
-    has_it = lost in survey.features.raw or lost in survey.features.undeclared
-    if is_last and has_it and label_of(recipe, prepared) is None:
-        yield (
-            f"the source's label {lost!r} is not a feature of the examples: they have no label. "
-            "Keep it, or name another one: ss.Recipe(label=…)"
-        )
+    yield from sample_notices(sample.batches, survey)
     for name, known in sample.image_facts.items():
         if known.height is None or known.width is None:
             yield (

@@ -198,3 +198,39 @@ def test_bits_that_are_dropped(tmp_path: Path, suffix: str) -> None:
             "6 of 12 sampled images have 16 bits, of which the upper 8 are used, unless "
             'ss.images.decode("image", 1, dtype="uint16") keeps all.'
         ]
+
+
+def test_ids_are_named_by_both(tmp_path: Path) -> None:
+    text = "a long text that is the input of a model: number"
+    lines = [f"{n},row {n},{text} {n},{n % 7},{n % 3}" for n in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["n,name,text,few,label", *lines]) + "\n")
+    features: Any = {
+        "n": ss.Scalar("int64"),
+        "name": ss.Scalar("string"),
+        "text": ss.Scalar("string"),
+        "few": ss.Scalar("int64"),
+        "label": ss.ClassLabel({0: "one", 1: "two", 2: "three"}),
+    }
+    source = ss.Csv(str(tmp_path / "t.csv"), label="label")
+    recipe = ss.Recipe(name="x", source=source, features=features, splits=ss.Splits(train=1.0))
+    warned = Warned()
+    ss.build(recipe, tmp_path / "out", progress=warned)
+    (notice,) = warned.messages
+    assert "sampled records has a value of its own of 'n', 'name'." in notice
+    assert 'ss.records.drop(["n", "name"])' in notice
+    assert notice in forecast(recipe, progress=Silent()).warnings
+
+
+def test_what_the_files_say_is_told_before_they_are_read(tmp_path: Path) -> None:
+    class_folders(tmp_path / "data", cat=10)
+    (tmp_path / "data" / "README.md").write_text("cats")
+    (tmp_path / "data" / "cat" / "gone.png").symlink_to(tmp_path / "nowhere")
+    source = ss.ImageFolder(str(tmp_path / "data"))
+    recipe = ss.Recipe(name="x", source=source, splits=ss.Splits(train=1.0), max_rejects=1)
+    warned = Warned()
+    ss.build(recipe, tmp_path / "out", progress=warned)
+    assert warned.messages[:2] == [
+        "1 file will become rejects: dangling symbolic link",
+        "feature 'label' has only the class 'cat'",
+    ]
+    assert set(warned.messages) <= set(forecast(recipe, progress=Silent()).warnings)
