@@ -435,7 +435,9 @@ def _exceeded(survey: Survey, sample: _Sample) -> Sequence[Exceeded]:
     stages = Counter({"inventory": sum(bool(file.problem) for file in survey.inventory.files)})
     for stage, number in Counter(reject.stage for reject in sample.rejects).items():
         stages[stage] += round(number * sample.scale)
-    num_records = sample.num_all + stages.total() + round(sample.num_filtered * sample.scale)
+    # Rounded once: of files that are records, this is their exact number, as a build counts them.
+    sampled = sample.num_records + len(sample.rejects) + sample.num_filtered
+    num_records = round(sampled * sample.scale) + stages["inventory"]
     return exceeded_budgets(stages, survey.recipe.reject_budgets(num_records))
 
 

@@ -234,3 +234,16 @@ def test_what_the_files_say_is_told_before_they_are_read(tmp_path: Path) -> None
         "feature 'label' has only the class 'cat'",
     ]
     assert set(warned.messages) <= set(forecast(recipe, progress=Silent()).warnings)
+
+
+@pytest.mark.parametrize(("num_files", "fails"), [(300, False), (299, True)])
+def test_budgets_are_fractions_of_all_files(tmp_path: Path, num_files: int, fails: bool) -> None:
+    """A dry run allows what a build does, though it samples 64 files: here, 3 and 2 rejects."""
+    class_folders(tmp_path / "data", cat=num_files)
+    for index in range(3):
+        (tmp_path / "data" / "cat" / f"{index}.png").unlink()
+        (tmp_path / "data" / "cat" / f"{index}.png").symlink_to(tmp_path / "nowhere")
+    source = ss.ImageFolder(str(tmp_path / "data"), label=None)
+    recipe = ss.Recipe(name="x", source=source, splits=ss.Splits(train=1.0))
+    told = "\n".join(forecast(recipe, progress=Silent()).warnings)
+    assert ("about 3 rejects, but only 2 are allowed" in told) == fails
