@@ -16,6 +16,7 @@ import shlex
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -177,9 +178,10 @@ def build(
         all_with=f"snapshard inspect {snapshot.path}",
     )
     terminal.show_splits(snapshot.manifest)
+    _show_labels(snapshot)
     _show_missing(snapshot)
     _show_rejects(snapshot)
-    _show_leaks(snapshot)
+    _show_leaks(snapshot.manifest.shared_contents)
     _show_near_duplicates(snapshot)
     _show_empty_splits(snapshot, recipe)
     _show_next(snapshot, seconds=time.monotonic() - begun)
@@ -351,9 +353,10 @@ def plan(
         where=sampled + before,
         stored=not before,
     )
-    if planned.class_counts:
-        terminal.show_counts("files by class", planned.class_counts)
     terminal.show_splits_to_come(planned.splits)
+    terminal.show_labels(planned.label_counts, name=planned.label)
+    if planned.sampled_labels:
+        terminal.show_counts(f"{planned.label} {sampled}", planned.sampled_labels)
     terminal.say(
         f"about {human_count(planned.num_examples, 'examples')} of "
         f"{terminal.human_bytes(planned.example_bytes)}, "
@@ -364,6 +367,7 @@ def plan(
     terminal.say(recipe.splits.when_data_is_added)
     if planned.compression:
         terminal.say(f"shards: {planned.compression}")
+    _show_leaks(planned.shared_contents)
     for warning in planned.warnings:
         terminal.show_warning(warning)
 
@@ -378,13 +382,7 @@ def inspect(snapshot: SnapshotPath) -> None:
     manifest = opened.manifest
     terminal.show_features(manifest.features, label=manifest.label)
     terminal.show_splits(manifest)
-    for name, split in terminal.by_size(manifest):
-        counts: dict[str, int] = {}
-        for shard in split.shards:
-            for label, count in shard.label_counts.items():
-                counts[label] = counts.get(label, 0) + count
-        if counts:
-            terminal.show_counts(f"{name} by {manifest.label}", counts)
+    _show_labels(opened)
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     num_bytes = sum(entry.bytes for entry in manifest.files.values())
     terminal.say(
@@ -395,7 +393,7 @@ def inspect(snapshot: SnapshotPath) -> None:
     )
     _show_missing(opened)
     _show_rejects(opened)
-    _show_leaks(opened)
+    _show_leaks(opened.manifest.shared_contents)
     _show_near_duplicates(opened)
     _show_serving(opened)
     terminal.say(opened.path)
@@ -906,11 +904,25 @@ def _show_rejects(snapshot: Snapshot) -> None:
         terminal.say(f"{number}, with their reasons: snapshard rejects {snapshot.path}")
 
 
-def _show_leaks(snapshot: Snapshot) -> None:
+def _show_labels(snapshot: Snapshot) -> None:
+    """Prints how many examples of each label every split has, and which classes are missing."""
+    from . import terminal
+    from .transforms.runs.partitions import describe_lacking
+
+    manifest, name = snapshot.manifest, snapshot.manifest.label
+    if name is None:
+        return
+    counts = {split: entry.label_counts for split, entry in terminal.by_size(manifest)}
+    terminal.show_labels(counts, name=name)
+    if lacking := describe_lacking(counts, manifest.features.get(name), name):
+        terminal.show_warning(lacking)
+
+
+def _show_leaks(shared_contents: Mapping[str, int]) -> None:
     from . import terminal
 
     # Most first.
-    shared = sorted(snapshot.manifest.shared_contents.items(), key=lambda item: -item[1])
+    shared = sorted(shared_contents.items(), key=lambda item: -item[1])
     if not shared:
         return
     places = [

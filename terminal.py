@@ -377,6 +377,18 @@ def show_counts(title: str, counts: Mapping[str, int]) -> None:
     say(f"{title}: {shorten(listed, 600)}")
 
 
+def show_labels(counts: Mapping[str, Mapping[str, int]], *, name: str | None) -> None:
+    """Prints how many records of each label every split has; one line for each split.
+
+    Args:
+        counts: Records of each label by split.
+        name: The label's feature.
+    """
+    for split, labels in counts.items():
+        if labels:
+            show_counts(f"{split} by {name}", labels)
+
+
 def describe_feature(feature: Feature) -> str:
     """A feature's type and shape, in one line.
 

@@ -65,6 +65,7 @@ from .survey.artifact import (
     read_reference,
     reference_id,
 )
+from .survey.notices import survey_notices
 from .survey.survey import Survey, take_survey
 from .watchdog import expected_to_advance, stall_timeout_of, watched_build
 from .workspace import (
@@ -372,6 +373,8 @@ def _all_steps(build: Build, *, repair: bool) -> Snapshot:
         published = find_published(survey, build.out)
         if published is not None:
             return published
+        for notice in survey_notices(survey):
+            build.progress.warn(notice)
         if process is None and survey.inventory.num_hashed:
             process = _start_analysis(build, stack)
         return build.dropping_damage(

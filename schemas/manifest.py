@@ -98,6 +98,14 @@ class SplitEntry(pydantic.BaseModel):
     """Sum of the shards' lengths."""
     shards: list[ShardEntry]
 
+    @property
+    def label_counts(self) -> dict[str, int]:
+        """Examples by label, as in the shards."""
+        counts: Counter[str] = Counter()
+        for shard in self.shards:
+            counts.update(shard.label_counts)
+        return dict(sorted(counts.items()))
+
 
 class ServingEntry(pydantic.BaseModel):
     """The SavedModel in ``serving/``, which prepares requests as the build prepared records."""

@@ -25,10 +25,6 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOLD = re.compile(r"fold\d+")
 _MAX_FOLDS = 100
 _TRAIN = "train"
-_STRATA_AND_GROUPS = (
-    "Splits: stratify_by and group_by exclude each other: a group has one split, so proportions "
-    "per label cannot be exact. Drop one of them."
-)
 
 Assign = Literal["hash", "balanced"]
 
@@ -75,7 +71,9 @@ class Splits:
     whose value determines the split: no group spans two splits. A hash assigns each group: its
     split never changes, but with few groups a split may get none. ``assign="balanced"`` instead
     assigns up to 100,000 groups by size, to match the fractions as closely as possible; records may
-    then move between splits when groups are added or change size. For
+    then move between splits when groups are added or change size. With both ``group_by`` and
+    ``stratify_by``, groups are assigned so that each class comes close to the fractions, and every
+    split has every class if possible: see docs/splits.md for how close. For
     cross-validation, see :meth:`k_fold`. If the data itself says which split a record belongs to,
     see :meth:`by_folder`, :meth:`by_column` and :meth:`by_time`; with a fixed test set, these can
     take a part of train for validation.
@@ -116,8 +114,6 @@ class Splits:
                 'Splits: assign="balanced" assigns groups. Name the feature that defines them: '
                 "group_by=."
             )
-        if stratify_by is not None and group_by is not None:
-            raise RecipeError(_STRATA_AND_GROUPS)
         _check_fractions(fractions)
         self._set(
             fractions=tuple((k, float(v)) for k, v in fractions.items()),
@@ -146,7 +142,7 @@ class Splits:
         Args:
             num: Number of folds, from 2 to 100.
             stratify_by: As in ``Splits``: the folds have the same proportions of this feature's
-                values, exact to one record.
+                values, exact to one record; with ``group_by``, as close as whole groups come.
             group_by: As in ``Splits``: all records of a group are in one fold.
             assign: As in ``Splits``: how groups are assigned to folds.
             allow_empty: As in ``Splits``.
@@ -298,6 +294,8 @@ class Splits:
         """The call that makes them."""
         called, values = "Splits", dict[str, Any](self.fractions)
         options: dict[str, Any] = {"stratify_by": None, "group_by": None, "assign": "hash"}
+        if self.stratify_by is not None and self.group_by is not None:
+            options["assign"] = self.assign
         options["allow_empty"] = False
         given: list[str] = []
         if (rule := self.rule) is not None:
@@ -342,8 +340,6 @@ class Splits:
                 f"as Splits.by_{rule.by}(…, validation=0.1, {option}={written(options[option])}). "
                 f"Add one, or leave {option}= out."
             )
-        if stratify_by is not None and group_by is not None:
-            raise RecipeError(_STRATA_AND_GROUPS)
         named = dict(rule.values)
         order = given if named.keys() <= set(given) else (*FOLDERS, *given)
         made = cls.__new__(cls)
@@ -371,6 +367,8 @@ class Splits:
         if not isinstance(allow_empty, bool):
             raise RecipeError(f"Splits: allow_empty={allow_empty!r}, expected True or False.")
         names = names or tuple(name for name, _ in fractions)
+        if stratify_by is not None and group_by is not None:
+            assign = "balanced"  # only all groups together show which classes a split lacks
         if rule is not None and rule.by != "folder":  # whose name may not be Unicode
             texts = {"feature": rule.feature, "values": rule.values}
             check_texts(f"Splits.by_{rule.by}", texts)
@@ -398,6 +396,14 @@ class Splits:
         that take a fraction of train by the key have no partition of their own.
         """
         return self.group_by is not None or self.rule is not None
+
+    @property
+    def key_strata(self) -> str | None:
+        """The feature for each of whose values splits have key ranges of their own; None if none.
+
+        With ``group_by``, groups are assigned instead: ``stratify_by`` then only decides which.
+        """
+        return self.stratify_by if self.group_by is None else None
 
     @property
     def of_train(self) -> Splits | None:
@@ -439,7 +445,8 @@ class Splits:
         'when data is added, every record stays in its split'
         """
         if self.assign == "balanced":
-            moving = 'groups may move to another split (assign="balanced")'
+            why = "since shares are kept" if self.stratify_by else 'assign="balanced"'
+            moving = f"groups may move to another split ({why})"
         elif self.stratify_by is not None or self.decided_by_all:
             moving = "a few records at the ends of splits may move, since shares are kept exact"
         else:

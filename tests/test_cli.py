@@ -308,7 +308,7 @@ class TestPlan:
             "reads 40 files",
             "image  image, uint8[6, 8, 3]",
             "class, one of 2: cat, dog",
-            "files by class: cat: 20, dog: 20",
+            "train by label: cat: ",
             "about 40 examples",
             "fits into the",
         ):

@@ -129,7 +129,7 @@ def _ensure_graph(
         workspace=workspace,
         summary_name=prepared.summary_name,
         prepared=features,
-        stratify_by=survey.recipe.splits.stratify_by,
+        stratify_by=survey.recipe.splits.key_strata,
     )
     code = str(parts.preprocessing)
     if survey.recipe.analyze_on_runner:

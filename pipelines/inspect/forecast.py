@@ -8,20 +8,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import psutil
 import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, ImageFacts, KeySpan
-from ...schemas.errors import Reject
-from ...schemas.features import ClassLabel, Features, is_optional
+from ...schemas.errors import RecipeError, Reject
+from ...schemas.features import Features, is_optional
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
 from ...schemas.recipe import NumbersRecords, Recipe
-from ...schemas.reject_budgets import TOTAL, exceeded_budgets
-from ...schemas.splits import KEY_SPACE, Splits
+from ...schemas.reject_budgets import TOTAL, Exceeded, exceeded_budgets
+from ...schemas.splits import KEY_SPACE
+from ...schemas.visible import human_count
 from ...transforms import storage
 from ...transforms.examples.sizing import SAMPLE_BYTES, SAMPLE_RECORDS, sizes_of
 from ...transforms.examples.tfrecord import FRAME_BYTES
@@ -30,20 +31,20 @@ from ...transforms.runs.files import ID, NUM_BYTES, wire_schema
 from ...transforms.runs.keys import record_keys
 from ...transforms.runs.summary import write_summary
 from ...transforms.sources.combined import SourcePart, part_of, parts_of, without_prefix
-from ...transforms.sources.folders.images import ImageFolder
-from ...transforms.sources.folders.labels import LABEL
 from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, compression_of
 from ...transforms.storage.opened_source import path_bytes
 from ..analyze.step import check_function
 from ..plan.ranges import empty_splits
-from ..plan.step import choose_compression, describe_compression, plan_with
+from ..plan.step import choose_compression, describe_compression
 from ..prepare.block_worker import PrepareConfig, RunMaker
-from ..prepare.run_files import RunFiles, keys_suffix, merge_image_facts
+from ..prepare.run_files import RunFiles, merge_image_facts
 from ..prepare.split_ends import find_split_ends
 from ..prepare.step import first_config, next_config
 from ..recipe.shipping import carry, refuse_unfit_python
+from ..survey.notices import sample_notices, survey_notices
 from ..survey.stages import label_of
 from ..survey.survey import Survey, take_survey
+from .split_counts import Counted, count_by_labels, count_exactly, estimate_counts
 
 _SAMPLE_FILES = 64
 _SAMPLE_ROWS = 10_000
@@ -70,7 +71,11 @@ class Forecast:
         num_files: Number of files with records.
         input_bytes: Total size of these files.
         num_skipped: Number of files without records, by reason.
-        class_counts: Files by class, if folders name the classes.
+        label_counts: Records of each label by split; empty if unknown, and without a label that
+            can be counted.
+        sampled_labels: Sampled records of each label, if ``label_counts`` is empty.
+        shared_contents: Equal contents in several splits, by the names of these, as in a manifest;
+            empty if unknown.
         num_examples: An estimate, as are the next two.
         example_bytes: Mean bytes of an example in a shard, with its framing.
         compression: How shards would be stored, and what GZIP saves; empty if unknown.
@@ -88,7 +93,9 @@ class Forecast:
     num_files: int
     input_bytes: int
     num_skipped: Mapping[str, int]
-    class_counts: Mapping[str, int]
+    label_counts: Mapping[str, Mapping[str, int]]
+    sampled_labels: Mapping[str, int]
+    shared_contents: Mapping[str, int]
     num_examples: int
     example_bytes: float
     compression: str
@@ -133,8 +140,9 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         sample = _sample(survey, workspace)
         outputs = check_function(survey)
         progress.finish("sample", reused=False, note=f"{sample.num_records:,} records")
-    num_examples = sample.num_all if limit is None else min(sample.num_all, limit)
-    counts = sample.split_counts or _expected_counts(recipe.splits, num_examples)
+        num_examples = sample.num_all if limit is None else min(sample.num_all, limit)
+        counted = _count(survey, sample, workspace, num_examples=num_examples)
+    counts = counted.splits
     return Forecast(
         features=survey.features.prepared,
         label=label_of(survey.recipe, survey.features.prepared),
@@ -142,7 +150,9 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         num_files=len(survey.inventory.files),
         input_bytes=survey.inventory.num_bytes,
         num_skipped=survey.inventory.num_skipped,
-        class_counts=_class_counts(survey),
+        label_counts=counted.labels,
+        shared_contents=counted.shared,
+        sampled_labels={} if counted.labels else counted.sampled,
         num_examples=num_examples,
         example_bytes=sample.record_bytes,
         compression=_compression(recipe, sample),
@@ -151,7 +161,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         num_missing=sample.num_missing,
         num_sampled=sample.num_records,
         free_memory_bytes=psutil.virtual_memory().available,
-        warnings=tuple(_warnings(survey, sample, counts)),
+        warnings=tuple(_warnings(survey, sample, counted)),
     )
 
 
@@ -166,10 +176,17 @@ class _Sample:
     """Rejects of the sample; those of the inventory are known for all files."""
     scale: float
     """How many records each sampled one represents."""
-    split_counts: Mapping[str, int]
-    """Records of each split, if the sample contains all; else empty."""
+    batches: Sequence[pa.RecordBatch]
+    """The prepared records, in the form of runs."""
+    is_all: bool
+    """Whether the source has no other records."""
+    densities: Mapping[str, float]
+    """Of tables: records per byte of the files of each source, by the prefix of their paths."""
+    num_filtered: int
     image_facts: Mapping[str, ImageFacts]
     num_missing: Mapping[str, int]
+    warnings: Sequence[str]
+    """What dividing the records tells, if the sample contains all."""
 
     @property
     def num_all(self) -> int:
@@ -194,18 +211,21 @@ def _sample(survey: Survey, workspace: Workspace) -> _Sample:
         readable = sum(not file.problem and not file.of for file in inventory.files)
         num_rejects = sum(reject.stage != "inventory" for reject in dropped.rejects)
         scale = readable / max(1, num_records + dropped.num_filtered + num_rejects)
+    warnings: list[str] = []
     for _ in survey.stages[1:]:
-        config, batches = _next_stage(survey, config, batches, dropped)
+        config, batches = _next_stage(survey, config, batches, dropped, warnings.append)
     facts: dict[str, ImageFacts] = {}
     for records in batches:
         merge_image_facts(facts, records, survey.features.prepared)
     sizes = [records.column(NUM_BYTES).to_numpy() for records in batches if len(records)]
     num_records = sum(map(len, sizes))
-    counts: dict[str, int] = {}
-    if scale == 1 and not is_enough and num_records:
-        counts = _count_splits(survey, config, batches)
+    is_all = scale == 1 and not is_enough
     return _Sample(
-        split_counts=counts,
+        warnings=warnings if is_all else [],
+        batches=batches,
+        is_all=is_all,
+        densities={rows.prefix: rows.density for rows in read},
+        num_filtered=dropped.num_filtered,
         num_records=num_records,
         record_bytes=FRAME_BYTES + float(np.concatenate(sizes).mean()) if sizes else 0.0,
         gzip_ratio=_gzip_ratio(batches, survey.features.prepared),
@@ -249,10 +269,18 @@ class _Rows:
     """Whether its block has more records."""
     scale: float
     """How many records of the source each of them represents."""
+    prefix: str
+    num_bytes: int
+    """The size of the source's files, whose paths have this prefix."""
 
     @property
     def num_records(self) -> int:
         return sum(map(len, self.batches))
+
+    @property
+    def density(self) -> float:
+        """Records per byte of the source."""
+        return self.num_records * self.scale / max(1, self.num_bytes)
 
 
 def _read_rows(survey: Survey, config: PrepareConfig, block: Block, dropped: Dropped) -> _Rows:
@@ -280,7 +308,7 @@ def _read_rows(survey: Survey, config: PrepareConfig, block: Block, dropped: Dro
     num_bytes = sum(file.num_bytes for file in files)
     num_records = sum(map(len, batches))
     scale = num_bytes / max(1, num_read) * (1 + num_behind / max(1, num_records))
-    return _Rows(batches, num_read, is_enough, scale)
+    return _Rows(batches, num_read, is_enough, scale, prefix, num_bytes)
 
 
 def _sample_blocks(survey: Survey) -> list[Block]:
@@ -342,6 +370,7 @@ def _next_stage(
     config: PrepareConfig,
     batches: list[pa.RecordBatch],
     dropped: Dropped,
+    warn: Callable[[str], None],
 ) -> tuple[PrepareConfig, list[pa.RecordBatch]]:
     """Runs a step across records on the sample, as a build would on all records."""
     workspace = config.workspace
@@ -359,41 +388,35 @@ def _next_stage(
             recipe=survey.recipe,
             features=config.features.outputs,
             workspace=workspace,
+            warn=warn,
         )
     following = next_config(survey, config, previous_summary=run_id, contents="", ends=ends)
     made = RunMaker(following).records(KeySpan(0, KEY_SPACE), dropped)
     return following, list(made)
 
 
-def _count_splits(
-    survey: Survey, config: PrepareConfig, batches: list[pa.RecordBatch]
-) -> dict[str, int]:
-    """Records of each split, if these are all; fails for empty ones as a build does."""
-    recipe, features = survey.recipe, survey.features.prepared
-    files = RunFiles(
-        config.workspace,
-        features,
-        label=None,
-        stratify_by=recipe.splits.stratify_by,
-        suffix=keys_suffix(recipe),
+def _count(survey: Survey, sample: _Sample, workspace: Workspace, *, num_examples: int) -> Counted:
+    """The records of each split and label: exactly where what is known suffices, or estimated."""
+    if sample.is_all and sample.num_records:
+        # A build would fail for the rejects before it looks at splits.
+        refuse = not _exceeded(survey, sample)
+        try:
+            return count_exactly(survey, sample.batches, workspace=workspace, refuse=refuse)
+        except RecipeError as error:
+            if not sample.rejects:
+                raise
+            rejected = human_count(len(sample.rejects), "records")
+            reasons = describe_rejects(sample.rejects)
+            raise RecipeError(f"{error}\nRejected: {rejected}\n{reasons}") from None
+    kept = sample.num_records / max(
+        1, sample.num_records + sample.num_filtered + len(sample.rejects)
     )
-    info = files.write("f" * 32, batches, dropped=Dropped(), in_order=False)
-    plans = plan_with(
-        recipe,
-        files.summarize(info),
-        features=features,
-        workspace=config.workspace,
-        size_ratio=1.0,
-        limit=survey.limit,
-    )
-    return {plan.name: sum(shard.num_examples for shard in plan.shards) for plan in plans}
-
-
-def _expected_counts(splits: Splits, num_examples: int) -> dict[str, int]:
-    """Estimated examples of each split; equal shares if only the data determines the splits."""
-    fractions = dict(splits.fractions)
-    equal = 1 / len(splits.names)
-    return {name: round(num_examples * fractions.get(name, equal)) for name in splits.names}
+    counted = count_by_labels(survey, sample.batches, workspace=workspace, kept=kept)
+    if counted is None:
+        counted = estimate_counts(
+            survey, sample.batches, num_examples=num_examples, densities=sample.densities
+        )
+    return counted
 
 
 def _split_forecasts(
@@ -407,56 +430,42 @@ def _split_forecasts(
     return tuple(forecasts)
 
 
-def _class_counts(survey: Survey) -> dict[str, int]:
-    if not isinstance(survey.recipe.source, ImageFolder) or LABEL not in survey.features.raw:
-        return {}
-    folders = (file.path.partition("/") for file in survey.inventory.files)
-    return dict(sorted(Counter(name for name, _, below in folders if below).items()))
+def _exceeded(survey: Survey, sample: _Sample) -> Sequence[Exceeded]:
+    """The budgets that the rejects of a build would exceed."""
+    stages = Counter({"inventory": sum(bool(file.problem) for file in survey.inventory.files)})
+    for stage, number in Counter(reject.stage for reject in sample.rejects).items():
+        stages[stage] += round(number * sample.scale)
+    # Rounded once: of files that are records, this is their exact number, as a build counts them.
+    sampled = sample.num_records + len(sample.rejects) + sample.num_filtered
+    num_records = round(sampled * sample.scale) + stages["inventory"]
+    return exceeded_budgets(stages, survey.recipe.reject_budgets(num_records))
 
 
-def _warnings(survey: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iterator[str]:
-    problems = Counter(file.problem for file in survey.inventory.files if file.problem)
-    for problem, number in problems.most_common():
-        yield f"{number:,} file{'s' * (number != 1)} will become rejects: {problem}"
+def _warnings(survey: Survey, sample: _Sample, counted: Counted) -> Iterator[str]:
+    yield from survey_notices(survey)
     if sample.rejects:
         yield (
             f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "
             f"records would be rejected:\n{describe_rejects(sample.rejects)}"
         )
-    stages = Counter({"inventory": problems.total()})
-    for stage, number in Counter(reject.stage for reject in sample.rejects).items():
-        stages[stage] += round(number * sample.scale)
-    allowed = survey.recipe.reject_budgets(sample.num_all + stages.total())
-    for one in exceeded_budgets(stages, allowed):
+    for one in _exceeded(survey, sample):
         where = "rejects" if one.stage == TOTAL else f"rejects of the stage {one.stage}"
         yield (
             f"a build will fail: about {one.num_rejects:,} {where}, but only {one.allowed:,} are "
             "allowed"
         )
-    for name, feature in survey.features.prepared.items():
-        if isinstance(feature, ClassLabel) and len(feature.names) < 2:
-            yield f"feature {name!r} has only the class {', '.join(map(repr, feature.names))}"
-    recipe, prepared = survey.recipe, survey.features.prepared
-    lost = recipe.source.label
-    is_last = recipe.preprocessing_fn is None and recipe.transform_from is None
-    has_it = lost in survey.features.raw or lost in survey.features.undeclared
-    if is_last and has_it and label_of(recipe, prepared) is None:
-        yield (
-            f"the source's label {lost!r} is not a feature of the examples: they have no label. "
-            "Keep it, or name another one: ss.Recipe(label=…)"
-        )
+    yield from sample_notices(sample.batches, survey)
     for name, known in sample.image_facts.items():
         if known.height is None or known.width is None:
             yield (
                 f"feature {name!r}: images differ in size: pass image_size= to the reader, or "
                 "resize them once, in prepare="
             )
+    yield from sample.warnings
     splits = survey.recipe.splits
-    scarce = [name for name, number in _class_counts(survey).items() if number < len(splits.names)]
-    if scarce:
-        listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
-        yield f"classes with fewer files than splits: {listed}"
-    if sample.split_counts:
+    counts = counted.splits
+    yield from counted.warnings
+    if counted.is_exact:
         if empty := empty_splits(splits, counts):
             yield f"these splits will be empty: {', '.join(empty)}"
     elif small := [name for name, _ in splits.fractions if counts[name] < 2 and sample.num_records]:

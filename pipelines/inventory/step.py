@@ -191,10 +191,11 @@ def take_inventory(
         if listing.excluded is not None and part.source.numbered:
             grouped = exclude_records(grouped, listing.excluded, part.source)
         blocks += (part.among_all(block) for block in grouped)
-    progress.finish(STEP, reused=not num_hashed)
     skipped = collections.Counter[str]()
     for listing in listings:
         skipped.update(listing.num_skipped)
+    reasons = ", ".join(f"{reason}: {number:,}" for reason, number in skipped.items())
+    progress.finish(STEP, reused=not num_hashed, note=f"skips {reasons}" if reasons else "")
     by_path = {file.path: file for file in files}
     return Inventory(
         files=tuple(files),

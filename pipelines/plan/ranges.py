@@ -88,7 +88,7 @@ def plan_splits(
             ``num_examples`` would need the keys of more records than can be read.
         PlaceError: if ``read_keys`` returns other records than the histogram counted.
     """
-    stratified = splits.stratify_by is not None
+    stratified = splits.key_strata is not None
     stop = KEY_SPACE
     if limit is not None:
         histogram = histogram.coarse(partitioned=splits.partitioned)

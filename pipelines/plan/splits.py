@@ -99,7 +99,7 @@ def _divide_by_partition(
     histogram: KeyHistogram, *, splits: Splits, stop: int
 ) -> tuple[SplitContent, ...]:
     """The content of splits that are partitions."""
-    num_strata = len(histogram.strata) if splits.stratify_by is not None else 1
+    num_strata = len(histogram.strata) if splits.key_strata is not None else 1
     sums = _Sums.of(len(splits.names))
     sums.add(
         histogram.partition.astype(np.int64),
@@ -117,7 +117,7 @@ def _divide_by_key(
 ) -> tuple[SplitContent, ...]:
     """The ranges and the content of hash or stratified splits of the records of a partition."""
     inside = histogram.partition == partition
-    stratified = splits.stratify_by is not None
+    stratified = splits.key_strata is not None
     bins = histogram.bin[inside]
     strata = histogram.stratum[inside] if stratified else np.zeros(len(bins), np.int32)
     counted = (histogram.num_records, histogram.num_bytes, histogram.max_bytes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ...schemas.blocks import SplitPlan
@@ -21,13 +21,14 @@ from ...schemas.shards import Compression
 from ...transforms import storage
 from ...transforms.analysis.graph import TransformGraph, graph_info
 from ...transforms.examples.shards import ShardSettings
-from ...transforms.examples.sizing import SAMPLE_RUNS, measure_sample
+from ...transforms.examples.sizing import SAMPLE_RUNS, lowest_records, measure_sample
 from ...transforms.runs.key_histogram import BIN_BITS
 from ...transforms.runs.summary import Summary, run_readers
 from ...transforms.storage.artifacts import put_artifact, read_artifact
 from ..inventory.sample import Limit
 from ..prepare.run_files import keys_suffix
 from ..prepare.split_ends import group_sizes
+from ..survey.notices import sample_notices
 from ..survey.survey import Survey
 from .key_columns import key_columns_reader
 from .ranges import empty_splits, plan_from_json, plan_splits, plan_to_json, refuse_empty_splits
@@ -64,13 +65,14 @@ def plan_with(
     workspace: Workspace,
     size_ratio: float,
     limit: Limit | None = None,
+    refuse_empty: bool = True,
 ) -> tuple[SplitPlan, ...]:
     """Plans splits and shards; ``size_ratio`` is stored bytes per prepared byte.
 
     Raises:
         PlaceError: if the runs contain other records than the summary counted.
-        RecipeError: if a split would be empty, unless the recipe allows it. With a ``limit``, as
-            in a dry run, splits may be empty.
+        RecipeError: if a split would be empty, unless the recipe allows it, ``refuse_empty`` is
+            False, or there is a ``limit``, as in a dry run.
     """
     reader = key_columns_reader(
         summary.entries,
@@ -89,7 +91,7 @@ def plan_with(
         )
     except PlaceError as error:
         raise PlaceError(f"{storage.redact(workspace.root)}: {error}") from None
-    if limit is None:
+    if limit is None and refuse_empty:
         _refuse_empty_splits(recipe, plans, summary, features=features, workspace=workspace)
     return plans
 
@@ -149,7 +151,7 @@ def make_plan(
     plan = find_plan(workspace, survey.fingerprint, contents_digest(summary, graph))
     reused = plan is not None
     if plan is None:
-        plan = _plan(survey, summary, graph, workspace=workspace)
+        plan = _plan(survey, summary, graph, workspace=workspace, warn=progress.warn)
     elif survey.limit is None:
         _refuse_empty_splits(
             survey.recipe,
@@ -168,12 +170,24 @@ def make_plan(
     return plan
 
 
-def _plan(survey: Survey, summary: Summary, graph: str | None, *, workspace: Workspace) -> Plan:
+def _plan(
+    survey: Survey,
+    summary: Summary,
+    graph: str | None,
+    *,
+    workspace: Workspace,
+    warn: Callable[[str], None],
+) -> Plan:
     """Plans splits and shards, and puts the plan into the workspace."""
     recipe = survey.recipe
+    runs = summary.table.of_lowest_keys(SAMPLE_RUNS)
+    sample = lowest_records(
+        run_readers(runs, workspace, survey.features.prepared), range(len(recipe.splits.names))
+    )
+    for notice in sample_notices([sample], survey) if sample is not None else ():
+        warn(notice)
     sizes = measure_sample(
-        run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, survey.features.prepared),
-        partitions=range(len(recipe.splits.names)),
+        sample,
         prepared=survey.features.prepared,
         apply_graph=None if graph is None else TransformGraph(graph).apply,
     )

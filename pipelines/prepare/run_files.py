@@ -59,7 +59,7 @@ def keys_suffix(recipe: Recipe) -> str:
     The label is not part of the contents. One that a source or step names is among the settings
     that name the run.
     """
-    stratum, label = recipe.splits.stratify_by, recipe.label
+    stratum, label = recipe.splits.key_strata, recipe.label
     suffix = "plain" if stratum is None else f"by-{_short_digest(stratum)}"
     return suffix if label is None else f"{suffix}-label-{_short_digest(label)}"
 
@@ -118,7 +118,7 @@ class RunFiles:
             workspace,
             outputs,
             label=label_of(recipe, outputs) if last else None,
-            stratify_by=recipe.splits.stratify_by if last else None,
+            stratify_by=recipe.splits.key_strata if last else None,
             suffix=keys_suffix(recipe) if last else "plain",
             bins=bins,
         )

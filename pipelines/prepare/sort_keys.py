@@ -164,7 +164,7 @@ def bins_for(splits: Splits, shards: Shards, *, num_units: int) -> KeyBins:
     >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=1_000_000).bits
     24
     """
-    at_edges = splits.stratify_by is None and not splits.train_is_divided_by_key
+    at_edges = splits.key_strata is None and not splits.train_is_divided_by_key
     if num_units <= COARSE_RUNS or not at_edges:
         return KeyBins()
     ranges = splits.key_ranges() if not splits.partitioned else ()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ...schemas.errors import DataError
 from ...schemas.features import Features
@@ -21,12 +22,24 @@ from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
 from ...schemas.splits import Splits
 from ...transforms import storage
+from ...transforms.runs.files import ID
 from ...transforms.runs.keys import text_keys, value_texts
-from ...transforms.runs.partitions import GroupSplits, SplitEnds, label_texts
+from ...transforms.runs.partitions import (
+    GroupSplits,
+    SplitEnds,
+    label_texts,
+    named_partitions,
+    strata_of,
+)
 from ...transforms.runs.summary import RunEntry, run_readers
+from ..survey.stages import stages_of
+from .stratified_groups import PairCounter, assign_stratified
 
 MAX_GROUPS = 100_000
 """Maximum number of balanced groups: their splits, 1 MB, are sent to every worker."""
+MAX_PAIRS = 5_000_000
+"""Maximum number of pairs of a group and a class, about 100 bytes each."""
+_SHOWN = 5
 _TRIED = 200_000
 """Up to this many assignments are tried exhaustively: enough for 11 groups in 3 splits."""
 _SWAPPED = 200
@@ -38,15 +51,21 @@ Sizes = Sequence[int]
 
 
 def find_split_ends(
-    entries: Sequence[RunEntry], *, recipe: Recipe, features: Features, workspace: Workspace
+    entries: Sequence[RunEntry],
+    *,
+    recipe: Recipe,
+    features: Features,
+    workspace: Workspace,
+    warn: Callable[[str], None],
 ) -> SplitEnds | None:
     """Finds the ends of splits by time, or the split of each balanced group.
 
     Args:
-        entries: The runs that contain all records.
+        entries: The runs that contain all records, of the first stage.
         recipe: The recipe, with its splits and seed.
         features: Features of the runs.
         workspace: The runs' workspace.
+        warn: Receives which splits cannot have records of a class.
 
     Returns:
         None if each record's split is independent of other records.
@@ -59,6 +78,9 @@ def find_split_ends(
         return None
     if splits.group_by is None:
         return find_time_ends(entries, splits=splits, features=features, workspace=workspace)
+    if splits.stratify_by is not None:
+        rows = _group_rows(entries, recipe=recipe, features=features, workspace=workspace)
+        return _stratified_groups(rows, splits=splits, seed=recipe.seed, warn=warn)
     return find_group_splits(
         entries, splits=splits, features=features, workspace=workspace, seed=recipe.seed
     )
@@ -195,6 +217,92 @@ def group_sizes(
             if len(sizes) > MAX_GROUPS:
                 return None
     return dict(sorted((text, size) for text, size in sizes.items() if size))
+
+
+def _group_rows(
+    entries: Sequence[RunEntry], *, recipe: Recipe, features: Features, workspace: Workspace
+) -> Iterator[tuple[pa.DictionaryArray, pa.DictionaryArray]]:
+    """The groups and classes, as texts, of all records that the splits' fractions divide."""
+    splits = recipe.splits
+    cross = stages_of(recipe)[1].cross
+    assert cross is not None
+    length, group_by = cross.prefix_bytes, splits.group_by or ""
+    for reader in run_readers(entries, workspace, features):
+        for batch in reader.scan():
+            if splits.of_train is not None:
+                ids = [
+                    record_id[length:].decode("utf-8", "surrogateescape")
+                    for record_id in batch.column(ID).to_pylist()
+                ]
+                named, _ = named_partitions(ids, batch, splits=splits, features=features)
+                train = splits.names.index(splits.of_train.names[0])
+                batch = batch.filter(pa.array(named == train))
+            groups = label_texts(batch.column(group_by), features[group_by])
+            classes = strata_of(batch, features, splits.stratify_by)
+            yield value_texts(groups), value_texts(classes)
+
+
+def _stratified_groups(
+    rows: Iterator[tuple[pa.DictionaryArray, pa.DictionaryArray]],
+    *,
+    splits: Splits,
+    seed: int,
+    warn: Callable[[str], None],
+) -> GroupSplits:
+    """The split of each group, so that classes have the fractions in every split."""
+    counter = PairCounter()
+    for groups, classes in rows:
+        counter.add(groups, classes)
+        if counter.num_groups > MAX_GROUPS:
+            raise DataError(
+                f"Splits: stratify_by with group_by supports up to {MAX_GROUPS:,} groups, but "
+                f"{splits.group_by!r} has more. Remove stratify_by: with so many groups, a hash "
+                "gives each split nearly its fraction of every class."
+            )
+        if counter.num_pairs > MAX_PAIRS:
+            raise DataError(
+                f"Splits: stratify_by={splits.stratify_by!r} with group_by={splits.group_by!r} has "
+                f"more than {MAX_PAIRS:,} pairs of a group and a value. Stratify by a feature "
+                "with fewer values, or remove stratify_by."
+            )
+    if not counter.num_groups:
+        where = "" if splits.of_train is None else " of train"
+        raise DataError(
+            f"Splits: no record{where} has a value of {splits.group_by!r}, so no group can divide "
+            "them. Is it the right feature?"
+        )
+    keys, names, counts = counter.result(seed)
+    divided = splits.of_train or splits
+    assigned = assign_stratified(counts, divided)
+    members = counts.in_splits(assigned, len(divided.names))
+    if message := _lacking(members, names, divided):
+        warn(message)
+    return GroupSplits.of(keys, assigned.tolist())
+
+
+def _lacking(members: Times, names: Sequence[bytes], splits: Splits) -> str:
+    """Which splits have no group of a class, for people; empty if all have some of each.
+
+    Args:
+        members: Number of groups, int64[splits, classes].
+        names: The classes.
+        splits: The splits.
+    """
+    lacking = np.flatnonzero((members == 0).any(axis=0)).tolist()
+    if not lacking:
+        return ""
+    told = []
+    for index in lacking[:_SHOWN]:
+        name, number = names[index].decode(errors="backslashreplace"), int(members[:, index].sum())
+        empty = [splits.names[split] for split in np.flatnonzero(members[:, index] == 0)]
+        groups = f"{number:,} group{'' if number == 1 else 's'}"
+        told.append(f"{name!r} ({groups}) is not in {' and '.join(empty)}")
+    if more := len(lacking) - len(told):
+        told.append(f"{more:,} more are not in all splits")
+    return (
+        f"splits: groups of {splits.group_by!r} stay whole, so of the values of "
+        f"{splits.stratify_by!r}, {'; '.join(told)}"
+    )
 
 
 def assign_groups(sizes: Sizes, splits: Splits) -> list[int]:

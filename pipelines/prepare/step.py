@@ -269,6 +269,7 @@ def prepare_records(
                 recipe=survey.recipe,
                 features=config.features.outputs,
                 workspace=workspace,
+                warn=progress.warn,
             )
         config = next_config(
             survey, config, previous_summary=name, contents=summary.contents, ends=ends

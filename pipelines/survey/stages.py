@@ -187,7 +187,8 @@ def check_stages(
     splits = recipe.splits
     check_rule(splits, features[-1].outputs)
     of_rule = splits.rule.feature if splits.rule is not None else None
-    deciding = [name for name in (splits.group_by, of_rule) if name is not None]
+    strata = splits.stratify_by if splits.key_strata is None else None
+    deciding = [name for name in (splits.group_by, strata, of_rule) if name is not None]
     for stage, before in zip(stages[1:], features, strict=False):
         assert stage.cross is not None
         stage.cross.check(splits)

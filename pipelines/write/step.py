@@ -49,7 +49,7 @@ def shard_settings(
         label=label_of(survey.recipe, final),
         compression=plan.compression,
         numbered=survey.recipe.files.numbered,
-        stratify_by=survey.recipe.splits.stratify_by,
+        stratify_by=survey.recipe.splits.key_strata,
         graph=graph,
     )
 

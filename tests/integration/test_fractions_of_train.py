@@ -1,5 +1,6 @@
 """A fixed test set, and splits that take a fraction of train: by folder, column and source."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,14 @@ from typing import Any
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.inspect.forecast import forecast
 from snapshard.schemas.errors import RecipeError
+from snapshard.schemas.progress import Silent
 
+from .documented import run_examples
 from .sources.built import build
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "splits.md"
 
 
 def write_table(path: Path, part: str, num: int, *, first: int = 0) -> None:
@@ -61,13 +67,57 @@ def test_a_stratified_part_of_train(lab: Any, tmp_path: Path, where: str) -> Non
 
 
 @pytest.mark.parametrize("where", ["folder", "column"])
-def test_groups_of_train_stay_together(lab: Any, tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("stratify_by", [None, "label"])
+def test_groups_of_train_stay_together(
+    lab: Any, tmp_path: Path, where: str, stratify_by: str | None
+) -> None:
     source = write_parts(tmp_path, where)
-    parts = contents(lab, build(tmp_path, source, splits=splits_of(where, group_by="group")))
+    splits = splits_of(where, group_by="group", stratify_by=stratify_by)
+    snapshot = build(tmp_path, source, splits=splits)
+    counts = {name: split.num_examples for name, split in snapshot.manifest.splits.items()}
+    planned = forecast(ss.Recipe(name="x", source=source, splits=splits), progress=Silent())
+    assert {split.name: split.num_examples for split in planned.splits} == counts
+    if stratify_by is not None:
+        assert counts == {"train": 72, "validation": 8, "test": 20}
+    parts = contents(lab, snapshot)
     groups = {name: {row["group"] for row in rows} for name, rows in parts.items()}
     assert not groups["train"] & groups["validation"]
     assert len(parts["validation"]) == 4 * len(groups["validation"]) > 0
     assert sorted(row["n"] for row in parts["test"]) == list(range(80, 100))
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"p{n // 4},{n},{'healthy' if n // 4 % 6 else 'ill'}" for n in range(240)]
+    (tmp_path / "scans.csv").write_text("\n".join(["patient,scan,found", *rows]) + "\n")
+    assert run_examples(PAGE, tmp_path) == 3
+
+
+class Warned(Silent):
+    """Collects warnings."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.messages.append(message)
+
+
+def test_a_class_in_fewer_groups_than_splits_is_named(tmp_path: Path) -> None:
+    rows = [f"g{n // 2},{n},{'rare' if n in (8, 40) else 'usual'}" for n in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["group,n,label", *rows]) + "\n")
+    splits = ss.Splits(train=0.5, validation=0.25, test=0.25, group_by="group", stratify_by="label")
+    recipe = ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t.csv")), splits=splits)
+    warned = Warned()
+    built = ss.build(recipe, tmp_path / "out", progress=warned).manifest.splits
+    counts = {name: split.num_examples for name, split in built.items()}
+    assert counts == {"train": 40, "validation": 20, "test": 20}
+    (message,) = warned.messages
+    expected = r"groups of 'group' stay whole.* 'rare' \(2 groups\) is not in (validation|test)$"
+    assert re.search(expected, message)
+    planned = forecast(recipe, progress=Silent())
+    assert message in planned.warnings
+    assert {split.name: split.num_examples for split in planned.splits} == counts
 
 
 def test_a_part_of_train_by_its_keys(lab: Any, tmp_path: Path) -> None:

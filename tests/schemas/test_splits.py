@@ -1,5 +1,6 @@
 """Splits for cross-validation: their names and fractions, and what is refused."""
 
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -20,10 +21,11 @@ from snapshard.schemas.errors import RecipeError
         (ss.Splits.by_time("t", a=0.5, b=0.5), "a few records at the ends"),
         (ss.Splits(a=0.5, b=0.5, stratify_by="label"), "a few records at the ends"),
         (ss.Splits(a=0.5, b=0.5, group_by="g", assign="balanced"), "groups may move"),
+        (ss.Splits(a=0.5, b=0.5, group_by="g", stratify_by="c"), "groups may .* shares are kept"),
     ],
 )
 def test_what_moves_when_data_is_added(splits: ss.Splits, said: str) -> None:
-    assert said in splits.when_data_is_added
+    assert re.search(said, splits.when_data_is_added)
 
 
 def test_folds_are_splits_of_equal_fractions() -> None:
@@ -56,7 +58,6 @@ def test_folds_are_splits_of_equal_fractions() -> None:
         (3, {"test": 0}, "must be above 0"),
         (3, {"test": "0.1"}, "is not a fraction"),
         (3, {"te-st": 0.1}, "not a valid split name"),
-        (3, {"group_by": "a", "stratify_by": "b"}, "exclude each other"),
         (3, {"assign": "balanced"}, "assigns groups"),
     ],
 )
@@ -81,10 +82,6 @@ def test_what_is_refused(arguments: Any, others: dict[str, Any], message: str) -
         (lambda: ss.Splits.by_folder(test="b", validation=0.1), "train, which is not named"),
         (lambda: ss.Splits.by_folder(validation=1.5), "above 0 and at most 1"),
         (lambda: ss.Splits.by_folder(a=0.5, b=0.5), "less than 1"),
-        (
-            lambda: ss.Splits.by_folder(validation=0.1, stratify_by="a", group_by="b"),
-            "exclude each other",
-        ),
     ],
 )
 def test_options_of_named_splits(make: Callable[[], ss.Splits], expected: str) -> None:
@@ -98,6 +95,8 @@ def test_options_of_named_splits(make: Callable[[], ss.Splits], expected: str) -
         "Splits.by_folder(validation=0.1)",
         'Splits.by_folder(train="a", validation=0.1, test="b", stratify_by="label")',
         'Splits.by_column("part", validation=0.1, dev=0.25, group_by="patient", allow_empty=True)',
+        'Splits.by_folder(validation=0.1, stratify_by="label", group_by="patient")',
+        'Splits(train=0.8, validation=0.2, stratify_by="label", group_by="patient")',
     ],
 )
 def test_fractions_of_train_are_written_as_given(text: str) -> None:

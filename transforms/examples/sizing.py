@@ -65,14 +65,9 @@ class SampleSizes:
 
 
 def measure_sample(
-    readers: Sequence[RunReader],
-    *,
-    partitions: Sequence[int],
-    prepared: Features,
-    apply_graph: ApplyGraph | None,
+    records: pa.RecordBatch | None, *, prepared: Features, apply_graph: ApplyGraph | None
 ) -> SampleSizes:
-    """Encodes and compresses the records with the lowest keys, partition by partition."""
-    records = _lowest(readers, partitions)
+    """Encodes and compresses records, such as :func:`lowest_records` returns."""
     if records is None:
         return SampleSizes(0, 0, 0)
     columns = records.select(wire_schema(prepared).names)
@@ -88,7 +83,10 @@ def sizes_of(columns: pa.RecordBatch, *, prepared: int) -> SampleSizes:
     return SampleSizes(prepared=prepared, stored=len(content), gzipped=gzipped)
 
 
-def _lowest(readers: Sequence[RunReader], partitions: Sequence[int]) -> pa.RecordBatch | None:
+def lowest_records(
+    readers: Sequence[RunReader], partitions: Sequence[int]
+) -> pa.RecordBatch | None:
+    """The records with the lowest keys, partition by partition; None if there are none."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for partition in partitions:

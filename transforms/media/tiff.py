@@ -40,6 +40,7 @@ _MODES: dict[tuple[int, tuple[int, ...], tuple[int, ...]], str] = {
     (3, (8,), ()): "P",
 }
 """Pillow's modes by photometric interpretation, bits of the samples, and extra samples."""
+_PNG = b"\x89PNG\r\n\x1a\n"
 _MARK = b"tEXtSource\0TIFF"
 """The first chunk after the header of a PNG made from a TIFF."""
 _MARK_START = 37
@@ -83,6 +84,17 @@ def read_any_header(data: bytes) -> ImageHeader:
         UnreadableImageError: as :func:`~.image_header.read_header` does.
     """
     return _read_directory(data, MAX_PIXELS).header if data[:4] in _ORDERS else read_header(data)
+
+
+def has_16_bits(data: bytes) -> bool:
+    """Whether a PNG or TIFF has 16 bits for each sample, from its first bytes if they suffice.
+
+    Raises:
+        UnreadableImageError: as :func:`read_any_header` does for a TIFF.
+    """
+    if data[:4] in _ORDERS:
+        return _read_directory(data, MAX_PIXELS).mode.startswith("I;16")
+    return data.startswith(_PNG) and data[24:25] == b"\x10"
 
 
 class _Directory(NamedTuple):

@@ -371,7 +371,7 @@ class Pack(BuiltIn):
         Raises:
             RecipeError: naming the splits that can be used.
         """
-        if splits.stratify_by is not None:
+        if splits.key_strata is not None:
             raise RecipeError(
                 "text.pack: with stratify_by, a record's split is known only after all records "
                 "have been counted, but a row must not mix splits. Split by a hash, a group, a "

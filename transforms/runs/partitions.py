@@ -37,10 +37,12 @@ from ...schemas.features import (
 )
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.splits import SplitRule, Splits
+from ...schemas.visible import visible
 from ...schemas.wire import FLOATS
 from .key_histogram import stratum_codes
 from .keys import NO_PARTITION, Keys, assign_partitions
 
+_SHOWN = 5
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 Partitions = npt.NDArray[np.int16]
 
@@ -143,12 +145,10 @@ def partition_records(
     if splits.decided_by_all and ends is None:
         return np.zeros(columns.num_rows, np.int16), ""
     if rule is not None and rule.by != "time":
-        named, message = _named_partitions(
-            ids, columns, splits=splits, rule=rule, features=features
-        )
+        named, message = named_partitions(ids, columns, splits=splits, features=features)
         if splits.of_train is None or splits.group_by is None:
             return named, message
-        by_group, missing = _by_group(columns, splits.of_train, features, seed=seed)
+        by_group, missing = _by_group(columns, splits.of_train, features, seed=seed, ends=ends)
         return with_divided_train(named, by_group, splits), f"{message}; or its {missing}"
     if splits.group_by is not None:
         return _by_group(columns, splits, features, seed=seed, ends=ends)
@@ -201,15 +201,12 @@ def _split_folder(path: str, words: frozenset[str]) -> str | None:
     return next((folder for folder in folders if folder in words), None)
 
 
-def _named_partitions(
-    ids: Sequence[str],
-    columns: pa.RecordBatch,
-    *,
-    splits: Splits,
-    rule: SplitRule,
-    features: Features,
+def named_partitions(
+    ids: Sequence[str], columns: pa.RecordBatch, *, splits: Splits, features: Features
 ) -> tuple[Partitions, str]:
-    """The splits that folders or a column name."""
+    """The splits that folders or a column name: int16[n]; and why records have none."""
+    rule = splits.rule
+    assert rule is not None
     if rule.by == "folder":
         words = frozenset(text for _, texts in rule.values for text in texts)
         folders = [_split_folder(path, words) for path in ids]
@@ -389,6 +386,34 @@ def count_labels(column: pa.Array, feature: Feature) -> Counter[str]:
     counts = pc.value_counts(column.drop_null())
     texts = label_texts(counts.field("values"), feature)
     return Counter(dict(zip(texts.to_pylist(), counts.field("counts").to_pylist(), strict=True)))
+
+
+def describe_lacking(
+    labels: Mapping[str, Mapping[str, int]], feature: Feature | None, name: str
+) -> str:
+    """Which classes have no record, or none in some split, for people; empty if all have.
+
+    Args:
+        labels: Records of each label, by split.
+        feature: The label's feature: of numbers and texts, not all need to be everywhere.
+        name: Its name.
+
+    >>> feature = ClassLabel(names=("cat", "dog", "emu"))
+    >>> describe_lacking({"train": {"cat": 2, "dog": 1}, "test": {"cat": 1}}, feature, "label")
+    "no 'dog' in test; no record has the label 'emu'"
+    """
+    if not isinstance(feature, ClassLabel) or not labels:
+        return ""
+    used = {split: counts for split, counts in labels.items() if any(counts.values())}
+    parts = []
+    for label in feature.names:
+        empty = [split for split, counts in used.items() if not counts.get(label)]
+        if len(empty) == len(used):
+            parts.append(f"no record has the {name} {visible(label)!r}")
+        elif empty:
+            parts.append(f"no {visible(label)!r} in {' and '.join(empty)}")
+    more = len(parts) - _SHOWN
+    return "; ".join(parts[:_SHOWN]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:

@@ -92,7 +92,7 @@ def test_boxes_come_back_equal(tmp_path: Path, lab: Any, name: str) -> None:
     write(tmp_path / "d", FORMATS[name])
     recipe = suggest_recipe(str(tmp_path / "d"))
     planned = forecast(recipe, progress=Silent())
-    assert planned.class_counts == {}
+    assert planned.label_counts == {}
     snapshot = ss.build(recipe, tmp_path / "out")
     reader = snapshot.reader()
     assert [*CLASSES] == reader.CLASS_NAMES

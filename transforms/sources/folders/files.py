@@ -162,6 +162,26 @@ class LabelledFolder(abc.ABC):
         """
         return self._labels.infer(self._records(files), opened)
 
+    def read_labels(
+        self, files: Sequence[SourceFile], *, features: Features, opened: OpenSource
+    ) -> tuple[list[str], Mapping[str, pa.Array]]:
+        """The ids of records and the wire columns of some features, without reading the files.
+
+        Records that would be rejected for their labels are left out.
+
+        Args:
+            files: The records' files.
+            features: Features besides the files' content.
+            opened: The opened source.
+        """
+        reader = self._labels.reader(features, opened)
+        ids, found = [], []
+        for file in self._records(files):
+            with contextlib.suppress(UnlabelledError):
+                found.append(reader.find(file.path))
+                ids.append(file.path)
+        return ids, reader.columns(found)
+
     def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
         """The number of table rows without a record."""
         return self._labels.num_unused_rows(self._records(files), opened)

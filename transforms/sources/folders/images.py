@@ -20,10 +20,10 @@ import pydantic
 from ....schemas.blocks import Block, Selection, SourceFile
 from ....schemas.config import config_class
 from ....schemas.errors import DataError
-from ....schemas.features import Features, Image, Mask
+from ....schemas.features import Features, Image, Mask, written
 from ....schemas.recipe import OpenSource, PrepareStep
 from ...media.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError
-from ...media.tiff import read_any_header, readable_image
+from ...media.tiff import has_16_bits, read_any_header, readable_image
 from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
@@ -42,6 +42,8 @@ BATCH_PIXELS = 48 << 20
 
 MAX_HEADERS = 20_000
 """Maximum number of headers read: those of the files with the lowest path hashes."""
+_NUM_LOOKED_AT = 32
+"""Number of images of which the bits are looked at."""
 FALLBACK_SIZE = (256, 256)
 """The size if no size has a majority."""
 MASK = "mask"
@@ -344,6 +346,26 @@ class ImageFolder(MediaFolder):
                 "file's content. Rename it."
             )
         return files_of | labels
+
+    def remarks(self, files: Sequence[SourceFile], opened: OpenSource) -> list[str]:
+        """How many of a few images have more bits than are kept by default."""
+        of_masks = self.masks is not None
+        pictures = [file for file in files if not (of_masks and file.of) and not file.problem]
+        deep = list(
+            read_headers(
+                sorted(pictures, key=_path_hash)[:_NUM_LOOKED_AT],
+                opened,
+                read=lambda _, data: has_16_bits(data),
+                unreadable=UnreadableImageError,
+                cut_short="truncated image",
+            )
+        )
+        if not any(deep):
+            return []
+        return [
+            f"{sum(deep):,} of {len(deep):,} sampled images have 16 bits, of which the upper 8 are "
+            f'used, unless ss.images.decode({written(self.parts[0])}, 1, dtype="uint16") keeps all.'
+        ]
 
     def _kind(self, features: Features) -> MediaKind[ImageHeader]:
         return MediaKind(

@@ -1,0 +1,88 @@
+"""What users should know of their data before it is built: ``plan`` and ``build`` say the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.features import ClassLabel, Features, Timestamp, written
+from ...transforms.runs.partitions import is_countable
+from .stages import label_of
+from .survey import Survey
+
+_MIN_RECORDS = 50
+"""Of fewer records, many features have a different value in each."""
+_UNIQUE = 0.95
+_MAX_BYTES = 40
+"""Mean length of texts that may be ids: longer ones are different as texts are."""
+
+
+def survey_notices(survey: Survey) -> Iterator[str]:
+    """What the list of files and the features say, before a record is read."""
+    problems = Counter(file.problem for file in survey.inventory.files if file.problem)
+    for problem, number in problems.most_common():
+        yield f"{number:,} file{'s' * (number != 1)} will become rejects: {problem}"
+    recipe, prepared = survey.recipe, survey.features.prepared
+    for name, feature in prepared.items():
+        if isinstance(feature, ClassLabel) and len(feature.names) < 2:
+            yield f"feature {name!r} has only the class {', '.join(map(repr, feature.names))}"
+    lost = recipe.source.label
+    is_last = recipe.preprocessing_fn is None and recipe.transform_from is None
+    has_it = lost in survey.features.raw or lost in survey.features.undeclared
+    if is_last and has_it and label_of(recipe, prepared) is None:
+        yield (
+            f"the source's label {lost!r} is not a feature of the examples: they have no label. "
+            "Keep it, or name another one: ss.Recipe(label=…)"
+        )
+
+
+def sample_notices(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterator[str]:
+    """What prepared records say, some or all.
+
+    Args:
+        batches: The records, with the wire columns of the prepared features.
+        survey: The survey.
+    """
+    recipe, features = survey.recipe, survey.features.prepared
+    if recipe.preprocessing_fn is not None or recipe.transform_from is not None:
+        return  # it chooses and changes features
+    splits = recipe.splits
+    of_rule = splits.rule.feature if splits.rule is not None else None
+    used = {label_of(recipe, features), splits.group_by, splits.stratify_by, of_rule}
+    num_records = sum(map(len, batches))
+    if num_records < _MIN_RECORDS:
+        return
+    names = [
+        name
+        for name in _may_be_ids(features)
+        if name not in used and _is_unique([batch.column(name) for batch in batches])
+    ]
+    if names:
+        listed = ", ".join(map(repr, names))
+        few = f"ss.records.drop([{', '.join(written(name) for name in names)}])"
+        yield (
+            f"nearly every one of {num_records:,} sampled records has a value of its own of "
+            f"{listed}. A model can only memorize such values, as ids are: {few} in prepare= "
+            "leaves them out"
+        )
+
+
+def _may_be_ids(features: Features) -> Iterable[str]:
+    for name, feature in features.items():
+        if is_countable(feature) and not isinstance(feature, ClassLabel | Timestamp):
+            yield name
+
+
+def _is_unique(columns: Sequence[pa.Array]) -> bool:
+    """Whether integers all differ, or nearly all of short texts."""
+    column = pa.chunked_array(columns)
+    num_distinct, num_values = pc.count_distinct(column).as_py(), len(column) - column.null_count
+    if pa.types.is_integer(column.type):
+        return bool(num_distinct == len(column))
+    if num_values < _MIN_RECORDS or num_distinct < _UNIQUE * num_values:
+        return False
+    mean: float = pc.mean(pc.binary_length(column)).as_py()
+    return mean <= _MAX_BYTES
