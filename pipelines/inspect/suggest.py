@@ -282,6 +282,8 @@ def _look_again(
     unit: Any = kind.removeprefix("time ")
     if unit != kind and column.is_uniform and isinstance(table, Csv | JsonLines):
         return Timestamp(unit, optional=optional), None
+    if isinstance(source, Csv) and source.thousands is None and (found := column.thousands()):
+        return feature, Hint(found)
     # Other sources do not read numbers in texts.
     if isinstance(table, Csv | JsonLines) and (found := column.explain()):
         if isinstance(source, Csv) and (setting := column.null_values()):

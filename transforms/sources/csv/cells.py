@@ -49,7 +49,17 @@ from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ..arrow.values import INEXACT, class_codes, culprits, shown_classes
 from ..text_stream import Offsets, Rows, shown_text
-from .rows import OVER_LINES, TOO_LONG, SmallTable, Table, join_tables
+from .rows import (
+    AFTER_QUOTE,
+    DANGLING,
+    OVER_LINES,
+    TOO_LONG,
+    SmallTable,
+    Table,
+    is_number,
+    join_tables,
+    thousands_setting,
+)
 
 CellFeature = ClassLabel | Scalar | Text | Timestamp
 Mask = npt.NDArray[np.bool_]
@@ -402,8 +412,7 @@ class CellReader:
         self, rows: Rows, column: _Column, *, codes: Offsets, texts: pa.Array
     ) -> Offsets:
         """The codes of the texts of a column that cannot be parsed."""
-        is_float = pa.types.is_floating(column.arrow_type)
-        plain = self._table.with_points(texts) if is_float else texts
+        plain = self._table.plain_numbers(texts) if is_number(column.arrow_type) else texts
         hopeless = unfit_texts(plain, column.arrow_type)
         if column.arrow_type == pa.large_string():
             return np.flatnonzero(hopeless)
@@ -426,6 +435,9 @@ class CellReader:
                 number = float(cell)
                 other = "float32" if float(str(np.float32(number))) == number else "float64"
         shown = _shown(cell)
+        is_marked = is_number(column.arrow_type) and self._table.thousands is None
+        if is_marked and (setting := thousands_setting(cell.decode(errors="replace"))):
+            return f"If it is a number, set {setting} in the source"
         return (
             f"Fix the cell, list {shown} in null_values if it means a missing value, declare "
             f"types={{{column.name!r}: {other!r}}}"
@@ -517,6 +529,8 @@ def _row_problem(rows: Rows) -> str:
             f"the line does not end {within}. Is this a CSV file? Remove the line, {longer}, "
             f"{quarantine}"
         )
+    if rows.problem == DANGLING:
+        return f"the text ends after an escape, which needs a character. Remove it, {quarantine}"
     return (
         f"a cell begins with a quote that is not closed {within}. Close it, or double the quote "
         f"inside quotes; if cells are that long, {longer}; {quarantine}"
@@ -531,6 +545,9 @@ def _quoting_problem(row: bytes, problem: str) -> str:
             f"a quote makes one row of {num_lines:,} lines that each look complete, from "
             f"{_shown(row)} on"
         )
+    if problem == AFTER_QUOTE and b'\\"' in row:
+        fix = "If a backslash and a quote mean the quote, set escape='\\\\' in the source"
+        return _with_fix(found, fix)
     return _with_fix(
         found,
         "If quotes are plain text in this file, set quote=None in the source; otherwise double "
