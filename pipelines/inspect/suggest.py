@@ -623,7 +623,7 @@ def _notes_on(reading: Reading, num_skipped: Mapping[str, int]) -> tuple[str, ..
     """What a record is, where its label comes from, and which files are skipped."""
     what = _RECORDS.get(type(reading.source))
     if what is None:
-        return ()
+        return reading.notes
     kinds = ", ".join(f"{reason} ({number:,})" for reason, number in num_skipped.items())
     skipped = [f"Skipped: {kinds}."] if kinds else []
     return (f"A record is {what}, {reading.means}.", *skipped)

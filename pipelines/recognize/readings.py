@@ -25,6 +25,8 @@ class Reading:
     """Where the label comes from, for people: what follows "a record is an image"."""
     against: tuple[str, ...] = ()
     """What speaks against it, a sentence each."""
+    notes: tuple[str, ...] = ()
+    """What else was seen, a sentence each."""
     num_rejects: int = 0
     """How many records are known to be rejects."""
 

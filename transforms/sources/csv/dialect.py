@@ -222,8 +222,8 @@ def split_row(line: str, form: Form) -> list[str]:
     mark = " " if form.delimiter == WHITESPACE else form.delimiter
     if not form.quoted and form.escape is None:
         return line.split(mark)
-    quoting = csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE
     lines = io.StringIO(line, newline="")
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE
     return next(csv.reader(lines, delimiter=mark, escapechar=form.escape, quoting=quoting))
 
 

@@ -110,7 +110,8 @@ class Form:
         after = np.minimum.accumulate(np.where(blank, len(codes), places)[::-1])[::-1]
         # The last entry is the end, and, as that of -1, the beginning.
         ends = np.append(np.isin(codes, [*marks(self.delimiter), _LF, _CR]), True)
-        return np.frombuffer(data, np.uint8)[~(blank & (ends[before] | ends[after]))].tobytes()
+        kept = ~(blank & (ends[before] | ends[after]))
+        return bytes(np.frombuffer(data, np.uint8)[kept])
 
     @functools.cached_property
     def quoted_cell(self) -> re.Pattern[bytes]:
