@@ -296,6 +296,9 @@ def _look_again(
             else Timestamp(unit, optional=optional)
         )
         return feature, Hint(f"{found}. {fix} declare:", other)
+    if column.num_cells and column.are_lists:
+        reads = "json.loads in a step ss.records.map_python reads them."
+        return feature, Hint(f"Lists as JSON: {reads}")
     texts = sorted(column.texts or ())
     if len(texts) < 2 or len(texts) * _MIN_REPEATS > column.num_cells:
         return feature, None

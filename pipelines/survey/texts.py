@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -77,6 +78,8 @@ class TextColumn:
     """The first number with marks between thousands, if all cells are such or other numbers."""
     unmarked: bool = False
     """Whether a cell is neither."""
+    are_lists: bool = True
+    """Whether all cells are lists of JSON."""
     wide: bool = False
     """Whether a number among the cells loses digits as a float32."""
     _kinds: dict[str, _Kind] = dataclasses.field(
@@ -137,6 +140,7 @@ class TextColumn:
             is_marked = bool(thousands_setting(text))
             self.marked = self.marked or (text if is_marked else None)
             self.unmarked |= not is_marked and not _NUMBER.fullmatch(text)
+        self.are_lists = self.are_lists and all(map(_is_list, texts))
         for name, kind in self._kinds.items():
             if before >= _ENOUGH and kind.num < before / 2:
                 continue  # Regular expressions on texts that are only texts take long.
@@ -324,6 +328,15 @@ def _fits(cells: pa.Array, texts: Sequence[str], kind: str) -> npt.NDArray[np.bo
     times = to_timestamps(pa.array(texts, pa.large_string()), kind.removeprefix("time "))
     fits: npt.NDArray[np.bool_] = times.is_valid().to_numpy(zero_copy_only=False)
     return fits
+
+
+def _is_list(text: str) -> bool:
+    if not (text.lstrip().startswith("[") and text.rstrip().endswith("]")):
+        return False
+    try:
+        return isinstance(json.loads(text), list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _shown(text: str) -> str:

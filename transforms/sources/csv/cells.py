@@ -17,7 +17,8 @@ floats      a decimal number, rounded to the nearest value of the dtype, but one
             ``inf`` and ``nan`` in any case (but texts in ``null_values``, by default including
             ``NaN``, are missing). A number too large for the dtype is rejected, not turned into
             an infinity
-bool        ``true``, ``True``, ``TRUE``, ``1``; ``false``, ``False``, ``FALSE``, ``0``
+bool        ``true``, ``yes``, ``y``, ``t``, ``on`` and ``1``; ``false``, ``no``, ``n``, ``f``,
+            ``off`` and ``0``; also as ``True`` and ``TRUE``
 string,     any text in the file's encoding, including blanks
 Text
 class       exactly one of the class's names
@@ -47,13 +48,15 @@ from ...examples.dtypes import PRECISION, holds_exactly, is_exact, numpy_dtype
 from ...prepare.engine.validate import is_utf8
 from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
-from ..arrow.values import INEXACT, class_codes, culprits, shown_classes
+from ..arrow.values import INEXACT, class_codes, culprits, mapped_classes, shown_classes
 from ..text_stream import Offsets, Rows, shown_text
 from .rows import (
     AFTER_QUOTE,
     DANGLING,
+    FALSE_TEXTS,
     OVER_LINES,
     TOO_LONG,
+    TRUE_TEXTS,
     SmallTable,
     Table,
     is_number,
@@ -64,7 +67,7 @@ from .rows import (
 CellFeature = ClassLabel | Scalar | Text | Timestamp
 Mask = npt.NDArray[np.bool_]
 
-_BOOLS = (b"true", b"True", b"TRUE", b"1", b"false", b"False", b"FALSE", b"0")
+_BOOLS = tuple(text.encode() for text in (*TRUE_TEXTS, *FALSE_TEXTS))
 _INTEGER = r"^[ \t]*-?[0-9]+[ \t]*$"
 _HEXADECIMAL = r"^[ \t]*0[xX][0-9a-fA-F]+[ \t]*$"
 _FLOAT = (
@@ -477,6 +480,8 @@ class CellReader:
                     finding = ("read", "wrong type", self._how_to_fix(column, cell))
                 else:
                     fix = "Add it to the names of the class, or fix the cell"
+                    if re.fullmatch(rb"-?[0-9]+", cell):
+                        fix += f", or map integers to names: {mapped_classes(feature)}"
                     finding = ("validate", "unknown class", fix)
                 yield row, (*finding[:2], _with_fix(message, finding[2]))
         for row, cell in self._too_large(rows, kept, column, values):

@@ -48,6 +48,15 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 TRUE_VALUES = ("true", "True", "TRUE")
 FALSE_VALUES = ("false", "False", "FALSE")
 
+
+def _in_cases(*words: str) -> tuple[str, ...]:
+    return tuple(form for word in words for form in (word, word.title(), word.upper()))
+
+
+TRUE_TEXTS = ("1", *TRUE_VALUES, *_in_cases("yes", "y", "t", "on"))
+FALSE_TEXTS = ("0", *FALSE_VALUES, *_in_cases("no", "n", "f", "off"))
+"""What a column that is declared as bool may hold; of these, only words of truth are inferred."""
+
 _NULL, _CELL_END = b"\x01", "\x02"
 """In texts of numbers that are parsed again: a missing one, and what separates no cells."""
 _NO_NUMBER = r"[^\t\x20-\x7e]"
@@ -394,7 +403,7 @@ class Table(Form):
         *,
         types: Mapping[int, pa.DataType] | None = None,
         columns: Sequence[int] | None = None,
-        zero_one: bool = True,
+        declared: bool = True,
         on_ragged: Callable[[Any], str] | None = None,
     ) -> pa.Table:
         """Parses rows with pyarrow. Columns are named by position: ``"0"``, ``"1"`` ….
@@ -404,7 +413,7 @@ class Table(Form):
             types: Position -> type. Types of other columns are inferred.
             columns: Positions of the columns to read; all by default. Those beyond the last column
                 are null.
-            zero_one: Whether ``1`` and ``0`` are also bools.
+            declared: Whether bools are declared, and may be ``1`` and ``0`` or ``yes`` and ``no``.
             on_ragged: Decides what to do with a row that has too few or too many cells.
 
         Raises:
@@ -416,7 +425,7 @@ class Table(Form):
             rows,
             types=wanted | dict.fromkeys(numbers, pa.large_binary()),
             columns=columns,
-            zero_one=zero_one,
+            declared=declared,
             on_ragged=on_ragged,
         )
         for place, name in enumerate(parsed.column_names if self.thousands else ()):
@@ -437,7 +446,7 @@ class Table(Form):
         *,
         types: Mapping[int, pa.DataType],
         columns: Sequence[int] | None,
-        zero_one: bool,
+        declared: bool,
         on_ragged: Callable[[Any], str] | None,
     ) -> pa.Table:
         data = self.normal(rows.data)
@@ -464,9 +473,9 @@ class Table(Form):
                 include_missing_columns=True,
                 null_values=list(self.null_values),
                 strings_can_be_null=True,
-                true_values=[*TRUE_VALUES, *(["1"] if zero_one else [])],
+                true_values=list(TRUE_TEXTS if declared else TRUE_VALUES),
                 decimal_point=self.decimal,
-                false_values=[*FALSE_VALUES, *(["0"] if zero_one else [])],
+                false_values=list(FALSE_TEXTS if declared else FALSE_VALUES),
             ),
         )
 

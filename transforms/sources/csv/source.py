@@ -20,7 +20,8 @@ import numpy as np
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ....schemas.config import config_class
 from ....schemas.errors import SchemaError
-from ....schemas.features import Dtype, Features
+from ....schemas.features import Dtype, Features, Tensor, written
+from ....schemas.features import Sequence as Sequence_
 from ....schemas.limits import too_many_columns
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
@@ -158,6 +159,7 @@ class Csv:
                 raise ValueError(
                     f"types: {name!r} is {wanted!r}, expected one of {', '.join(_DTYPES)}, "
                     "or ss.Scalar(…), ss.ClassLabel(…), ss.Text(…) or ss.Timestamp(…)"
+                    + (f". {_parse_lists(name, wanted)}" if _is_list(wanted) else "")
                 )
 
     def _check_marks(self) -> None:
@@ -392,6 +394,7 @@ class Csv:
                 raise SchemaError(
                     f"features= declares {name!r} as {feature}; a CSV column can be a Scalar, "
                     "ClassLabel, Text or Timestamp."
+                    + (f" {_parse_lists(name, feature)}" if _is_list(feature) else "")
                 )
             num = num_columns[name]
             if num != 1 and not (num == 0 and self.columns == UNION):
@@ -399,6 +402,20 @@ class Csv:
                     f"{table.path} has {num or 'no'} columns named {name!r}, expected one. Its "
                     f"columns are {', '.join(map(repr, table.header))}."
                 )
+
+
+def _is_list(feature: object) -> bool:
+    """Whether a feature holds several values."""
+    return isinstance(feature, Sequence_ | Tensor)
+
+
+def _parse_lists(name: str, feature: Any) -> str:
+    """How lists in the cells of a column are read."""
+    return (
+        "For lists such as [1, 2] in cells, leave it a string, and add to prepare: "
+        f"ss.records.map_python(lambda record: {{{name!r}: json.loads(record[{name!r}])}}, "
+        f"{{{name!r}: {written(feature)}}})"
+    )
 
 
 def _refuse_doubled(tables: Sequence[FoundTable], declared: Collection[str]) -> None:
