@@ -25,10 +25,10 @@ class Reading:
     """Where the label comes from, for people: what follows "a record is an image"."""
     against: tuple[str, ...] = ()
     """What speaks against it, a sentence each."""
-    notes: tuple[str, ...] = ()
-    """What else was seen, a sentence each."""
     num_rejects: int = 0
     """How many records are known to be rejects."""
+    notes: tuple[str, ...] = ()
+    """What else was seen, a sentence each."""
 
     def line(self) -> str:
         """Arguments of ``ss.Recipe``, to copy; credentials are left out of URLs."""

@@ -110,4 +110,5 @@ def _are_one_to_one(values: pa.Array, label: pa.Array) -> bool:
         return False
     if num * _MIN_REPEATS > len(values):
         return values.type == label.type and bool(values.equals(label))
-    return pa.table({"a": one, "b": other}).group_by(["a", "b"]).aggregate([]).num_rows == num
+    pairs = pa.table({"a": one, "b": other}).group_by(["a", "b"]).aggregate([])
+    return bool(pairs.num_rows == num)

@@ -480,7 +480,7 @@ class CellReader:
                     finding = ("read", "wrong type", self._how_to_fix(column, cell))
                 else:
                     fix = "Add it to the names of the class, or fix the cell"
-                    if re.fullmatch(rb"-?[0-9]+", cell):
+                    if isinstance(feature, ClassLabel) and re.fullmatch(rb"-?[0-9]+", cell):
                         fix += f", or map integers to names: {mapped_classes(feature)}"
                     finding = ("validate", "unknown class", fix)
                 yield row, (*finding[:2], _with_fix(message, finding[2]))
