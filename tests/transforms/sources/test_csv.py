@@ -251,7 +251,7 @@ def cell(text: bytes, feature: Scalar | ClassLabel, **settings: object) -> objec
         (b"true", "bool", 1),
         (b"False", "bool", 0),
         (b"1", "bool", 1),
-        (b"yes", "bool", "wrong type"),
+        (b"ja", "bool", "wrong type"),
         (b" x ", "string", b" x "),
         (b"NA", "string", "missing value"),
         (b"\xc3\xa9", "string", "é".encode()),
