@@ -282,6 +282,8 @@ def _look_again(
     unit: Any = kind.removeprefix("time ")
     if unit != kind and column.is_uniform and isinstance(table, Csv | JsonLines):
         return Timestamp(unit, optional=optional), None
+    if isinstance(source, Csv) and source.thousands is None and (found := column.thousands()):
+        return feature, Hint(found)
     # Other sources do not read numbers in texts.
     if isinstance(table, Csv | JsonLines) and (found := column.explain()):
         if isinstance(source, Csv) and (setting := column.null_values()):
@@ -294,6 +296,9 @@ def _look_again(
             else Timestamp(unit, optional=optional)
         )
         return feature, Hint(f"{found}. {fix} declare:", other)
+    if column.num_cells and column.are_lists:
+        reads = "json.loads in a step ss.records.map_python reads them."
+        return feature, Hint(f"Lists as JSON: {reads}")
     texts = sorted(column.texts or ())
     if len(texts) < 2 or len(texts) * _MIN_REPEATS > column.num_cells:
         return feature, None
@@ -621,7 +626,7 @@ def _notes_on(reading: Reading, num_skipped: Mapping[str, int]) -> tuple[str, ..
     """What a record is, where its label comes from, and which files are skipped."""
     what = _RECORDS.get(type(reading.source))
     if what is None:
-        return ()
+        return reading.notes
     kinds = ", ".join(f"{reason} ({number:,})" for reason, number in num_skipped.items())
     skipped = [f"Skipped: {kinds}."] if kinds else []
     return (f"A record is {what}, {reading.means}.", *skipped)

@@ -43,6 +43,8 @@ def csv_tables(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> 
         skip=found.skip if _all_skip(found.skip, tables, opened) else 0,
         comment=found.comment,
         decimal=found.decimal,
+        thousands=found.thousands,
+        strip=found.strip,
     )
     if len(found.readings) > 1:
         raise UnclearError(

@@ -27,6 +27,8 @@ class Reading:
     """What speaks against it, a sentence each."""
     num_rejects: int = 0
     """How many records are known to be rejects."""
+    notes: tuple[str, ...] = ()
+    """What else was seen, a sentence each."""
 
     def line(self) -> str:
         """Arguments of ``ss.Recipe``, to copy; credentials are left out of URLs."""

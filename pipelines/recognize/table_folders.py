@@ -2,7 +2,8 @@
 
 Folders named ``key=value`` are columns. Words such as ``train`` and ``test`` in the names of all
 folders or files, with ``train`` among them, divide the records. Where only some names have such
-words, or the files of splits have different columns, it is unclear which records are meant.
+words, or the files of splits have different columns, it is unclear which records are meant. Of a
+competition's files, the training data is meant.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
 _NUM_PROBED = 64
 _HEAD_BYTES = 1 << 16
 _MAX_TABLES = 20
+_SUBMISSION = "submi"
+"""What names such as ``sample_submission.csv`` and ``sampleSubmit.csv`` have in common."""
 _LABELS = ("y", "label", "labels")
 
 
@@ -64,7 +67,11 @@ def arrange_tables(source: Any, listed: Sequence[SourceFile], opened: OpenedSour
             values = {str(folder_values(path)[key]).lower() for path in paths}
             if key.lower() in _SPLIT_KEYS and _are_splits({USUAL_WORDS.get(v) for v in values}):
                 return Reading(source, Splits.by_column(key))
-    return _by_folders(source, paths, opened) or _by_names(source, files, opened)
+    return (
+        _by_folders(source, paths, opened)
+        or _of_competition(source, files, opened)
+        or _by_names(source, files, opened)
+    )
 
 
 def _keys(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> tuple[str, ...]:
@@ -128,6 +135,41 @@ def _by_folders(source: Any, paths: Sequence[str], opened: OpenedSource) -> Read
         if split in splits.values()
     }
     return Reading(source, Splits.by_folder(**by_split))
+
+
+def _of_competition(
+    source: Any, files: Sequence[SourceFile], opened: OpenedSource
+) -> Reading | None:
+    """The training data of a competition; None if the files are not clearly those of one.
+
+    There are the file to train on, the same without its label to test on, and one to submit, which
+    has the label and one of the other columns, the id.
+    """
+    if not isinstance(source, Csv):
+        return None
+    groups: dict[str | None, list[SourceFile]] = {}
+    for file in files:
+        name = os.path.basename(file.path).lower()
+        split = _SUBMISSION if _SUBMISSION in name else split_in(name.partition(".")[0])
+        groups.setdefault(split, []).append(file)
+    if set(groups) != {"train", "test", _SUBMISSION} or len(files) > len(groups):
+        return None
+    train, test, submitted = (groups[split][0] for split in ("train", "test", _SUBMISSION))
+    columns, known, answers = (_columns(source, [f], opened) for f in (train, test, submitted))
+    labels, ids = columns - known, answers & known
+    clear = known < columns and labels < answers and answers == labels | ids and len(ids) == 1
+    part = _part(source, [train], files, opened) if clear else None
+    if part is None:
+        return None
+    named = sorted(labels)
+    if len(named) == 1:
+        part = dataclasses.replace(part, label=source.label or named[0])
+    shown = ", ".join(map(repr, named))
+    note = (
+        f"Not read: {test.path!r}, which lacks the label ({shown}), and {submitted.path!r}, the "
+        f"form of its answers ({next(iter(ids))!r} and the label)."
+    )
+    return Reading(part, notes=(note,))
 
 
 def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:

@@ -30,6 +30,7 @@ from ...transforms.storage.opened_source import OpenedSource
 from ..inventory.hash_cache import read_sources, write_source
 from ..inventory.step import input_digest
 from ..watchdog import expected_to_advance
+from .telltales import telltale_columns
 
 _FORMAT = 4
 _WHAT = f"findings {_FORMAT}"
@@ -132,7 +133,7 @@ def _infer_part(source: Source, files: Sequence[SourceFile], opened: OpenedSourc
         waited_for = f"the inspection of the contents of {storage.redact(source.url)}"
         with expected_to_advance(waited_for):
             inferred = source.infer(files, opened)
-            remarks = source.remarks(files, opened) if isinstance(source, Remarks) else ()
+            remarks = source.remarks(files, opened) if isinstance(source, Remarks) else []
         try:
             features, structs = flatten(inferred)
             wire_columns(features)
@@ -140,7 +141,8 @@ def _infer_part(source: Source, files: Sequence[SourceFile], opened: OpenedSourc
             where = f"{type(source).__name__}, {storage.redact(source.url)}"
             raise SchemaError(f"{where}: {error}") from None
         flat = {"features": features_to_json(features), "structs": list(structs)}
-        return flat | {"names": list(features), "remarks": list(remarks)}
+        remarks = [*remarks, *telltale_columns(source, files, opened, features)]
+        return flat | {"names": list(features), "remarks": remarks}
 
     stored = remembered(opened, _content(source, files, opened), "features", infer)
     features = features_from_json(stored["features"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import Source
 from ...transforms.sources.blocks import cut_spacing
 from ...transforms.sources.csv.cells import to_timestamps, unfit_texts
+from ...transforms.sources.csv.rows import thousands_setting
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.csv.types import are_wide
 from ...transforms.sources.json.source import JsonLines
@@ -39,6 +41,7 @@ _ENOUGH = 1000
 _MAX_ODD = 3
 """Maximum number of texts that are shown of those that are not of the kind."""
 _MAX_SHOWN_CHARS = 40
+_NUMBER = re.compile(r"\s*[-+]?[0-9]+([.,][0-9]*)?\s*")
 _LIKE_TIME = re.compile(r"[ \t]*[0-9]{4}-")
 _KINDS = {
     "integer": "integers",
@@ -71,6 +74,12 @@ class TextColumn:
     """Whether all of the files were read."""
     texts: Counter[str] | None = dataclasses.field(default_factory=Counter)
     """How often each text occurs; None if there are more than ``MAX_LABELS``."""
+    marked: str | None = None
+    """The first number with marks between thousands, if all cells are such or other numbers."""
+    unmarked: bool = False
+    """Whether a cell is neither."""
+    are_lists: bool = True
+    """Whether all cells are lists of JSON."""
     wide: bool = False
     """Whether a number among the cells loses digits as a float32."""
     _kinds: dict[str, _Kind] = dataclasses.field(
@@ -127,6 +136,11 @@ class TextColumn:
                 self.texts[text] += count
             if len(self.texts) > MAX_LABELS:
                 self.texts = None
+        for text in () if self.unmarked else texts:
+            is_marked = bool(thousands_setting(text))
+            self.marked = self.marked or (text if is_marked else None)
+            self.unmarked |= not is_marked and not _NUMBER.fullmatch(text)
+        self.are_lists = self.are_lists and all(map(_is_list, texts))
         for name, kind in self._kinds.items():
             if before >= _ENOUGH and kind.num < before / 2:
                 continue  # Regular expressions on texts that are only texts take long.
@@ -147,6 +161,15 @@ class TextColumn:
         """Keeps only times among the kinds if not exactly this many cells are numbers."""
         if self.kind in ("integer", "number") and self._kinds[self.kind].num != num:
             del self._kinds["integer"], self._kinds["number"]
+
+    def thousands(self) -> str:
+        """How a CSV source reads cells that are numbers with marks; empty if not all are."""
+        if self.unmarked or self.marked is None:
+            return ""
+        setting = thousands_setting(self.marked)
+        found = f"Numbers with marks: {setting} in the source reads {self.marked!r} as thousands"
+        both = self.marked.count(",") == 1 and "." not in self.marked
+        return f"{found}, decimal=',' as a fraction." if both else f"{found}."
 
     def null_values(self) -> str:
         """The setting of a CSV source that reads the odd texts as missing; empty if too many."""
@@ -305,6 +328,15 @@ def _fits(cells: pa.Array, texts: Sequence[str], kind: str) -> npt.NDArray[np.bo
     times = to_timestamps(pa.array(texts, pa.large_string()), kind.removeprefix("time "))
     fits: npt.NDArray[np.bool_] = times.is_valid().to_numpy(zero_copy_only=False)
     return fits
+
+
+def _is_list(text: str) -> bool:
+    if not (text.lstrip().startswith("[") and text.rstrip().endswith("]")):
+        return False
+    try:
+        return isinstance(json.loads(text), list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _shown(text: str) -> str:

@@ -54,13 +54,13 @@ class Differs(Exception):
     """How what was read differs from the file."""
 
 
-def raw_table(data: bytes) -> Raw:
+def raw_table(data: bytes, *, strip: bool = False) -> Raw:
     """The cells of a file, split by the mark that makes most rows equally wide."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("cp1252", "replace")
-    found = [rows for mark in ",;\t|" if (rows := _rows(text, mark))]
+    found = [rows for mark in ",;\t|" if (rows := _rows(text, mark, strip))]
     found += [rows] if (rows := _rows(text, " ")) else []
     rows = max(found, key=_is_regular, default=[])
     usual = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
@@ -69,11 +69,13 @@ def raw_table(data: bytes) -> Raw:
     return Raw(rows[0] if is_header else None, rows[is_header:])
 
 
-def _rows(text: str, mark: str) -> list[list[str]]:
+def _rows(text: str, mark: str, strip: bool = False) -> list[list[str]]:
     if mark == " ":
         text = "\n".join(line.strip() for line in text.splitlines())
     lines = io.StringIO(text, newline="")
-    return [row for row in csv.reader(lines, delimiter=mark, skipinitialspace=mark == " ") if row]
+    reader = csv.reader(lines, delimiter=mark, skipinitialspace=strip or mark == " ")
+    rows = [row for row in reader if row]
+    return [[cell.strip(" \t") for cell in row] for row in rows] if strip else rows
 
 
 def _is_regular(rows: Sequence[Sequence[str]]) -> bool:
@@ -130,6 +132,7 @@ def compare(
     dtypes: dict[str, str],
     *,
     ordered: bool = True,
+    thousands: str | None = None,
 ) -> None:
     """Compares columns with the cells of a file.
 
@@ -150,6 +153,8 @@ def compare(
                 raise Differs(f"column {i + 1}, {name!r}, is not among {left[:3]}")
             continue
         left.remove(read)
+        if thousands and dtypes[read] != "string":
+            cells = [cell.replace(thousands, "") for cell in cells]
         wanted[read] = [expected(cell, dtypes[read]) for cell in cells]
     if left:
         raise Differs(f"columns {left[:3]} are not in the file")
@@ -191,7 +196,9 @@ def read_file(path: Path) -> None:
         ]
         for name in features
     }
-    compare(raw_table(path.read_bytes()), list(features), columns, dtypes)
+    strip, thousands = (getattr(recipe.files, name, None) for name in ("strip", "thousands"))
+    raw = raw_table(path.read_bytes(), strip=bool(strip))
+    compare(raw, list(features), columns, dtypes, thousands=thousands)
 
 
 def _value(value: Any, dtype: str) -> Any:

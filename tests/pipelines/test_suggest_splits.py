@@ -14,7 +14,12 @@ from PIL import Image as Pillow
 
 import snapshard as ss
 from snapshard.pipelines.build import build
-from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
+from snapshard.pipelines.inspect.suggest import (
+    describe_inferred,
+    describe_suggestion,
+    suggest,
+    suggest_recipe,
+)
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError
 from snapshard.transforms.storage.opened_source import open_source
@@ -206,6 +211,66 @@ def test_keys_that_not_all_files_have_are_refused(paths: list[str], words: str) 
     with pytest.raises(DataError, match=words) as refused:
         suggest_recipe("d")
     assert '\n    source=ss.Csv("d")' in str(refused.value)
+
+
+def write_competition(**texts: str) -> None:
+    usual = {
+        "train": "id,age,label\n" + "".join(f"{i},{i % 9},{'ab'[i % 2]}\n" for i in range(40)),
+        "test": "id,age\n" + "".join(f"{i},{i % 9}\n" for i in range(40, 60)),
+        "sample_submission": "id,label\n" + "".join(f"{i},a\n" for i in range(40, 60)),
+    }
+    Path("d").mkdir()
+    for name, text in (usual | texts).items():
+        Path(f"d/{name}.csv").write_text(text)
+
+
+@pytest.mark.parametrize("suffix", ["", "er"])
+def test_of_a_competition_the_training_data_is_read(suffix: str) -> None:
+    write_competition()
+    Path("d/sample_submission.csv").rename(f"d/gender_submission{suffix}.csv")
+    recipe, notes = suggest("d")
+    assert recipe.source == ss.Csv("d/train.csv", label="label")
+    assert recipe.splits.fractions
+    (note,) = notes
+    assert note == (
+        "Not read: 'test.csv', which lacks the label ('label'), and "
+        f"'gender_submission{suffix}.csv', the form of its answers ('id' and the label)."
+    )
+    text = describe_suggestion("d")
+    assert "# Not read: 'test.csv', which lacks the label" in text
+    assert "# Not read: 'test.csv', which lacks the label" in describe_inferred(recipe, notes, "d")
+    Path("made.py").write_text(text)
+    assert sum(build(load_recipe_file("made.py"), "out").reader().NUM_EXAMPLES.values()) == 40
+
+
+def test_a_competition_with_several_labels_has_none_in_its_recipe() -> None:
+    rows = "".join(f"{i},{i % 9},a,1.5\n" for i in range(40))
+    write_competition(
+        train="id,age,label,other\n" + rows, sample_submission="id,label,other\n1,a,2\n"
+    )
+    recipe, (note,) = suggest("d")
+    assert recipe.source == ss.Csv("d/train.csv")
+    assert "lacks the label ('label', 'other')" in note
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"sample_submission": "id,target\n1,a\n"},
+        {"sample_submission": "id,age,label\n1,2,a\n"},
+        {"sample_submission": "label\na\n"},
+        {"test": "id,age,label\n1,2,a\n"},
+        {"test": "id,age,other\n1,2,a\n"},
+        {"other": "id,label\n1,a\n"},
+        {"test_labels": "id,label\n1,a\n"},
+    ],
+    ids=str,
+)
+def test_other_folders_with_a_submission_are_refused(texts: dict[str, str]) -> None:
+    write_competition(**texts)
+    with pytest.raises(DataError, match=r"files that are named like splits") as refused:
+        suggest_recipe("d")
+    assert '  source=ss.Csv("d/train.csv")' in str(refused.value)
 
 
 @pytest.mark.parametrize("names", ["{}_{}", "{1}-{0}"])

@@ -275,6 +275,35 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     assert not warnings  # the recipe declares the columns
 
 
+@pytest.mark.parametrize(
+    ("text", "source", "comment"),
+    [
+        (
+            "x, n\n" + "".join(f'a{i}, "{i * 234_567:,}"\n' for i in range(9)),
+            "thousands=',', strip=True",
+            "",
+        ),
+        (
+            "x,n\n" + "".join(f'a{i},"{1_000 + i:,}"\n' for i in range(9)),
+            "",
+            "thousands=',' in the source reads '1,000' as thousands, decimal=',' as a fraction.",
+        ),
+        (
+            "x, n\n" + "".join(f"a{i},{i}\n" for i in range(9)),
+            "",
+            "t.csv: the column ' n' has blanks around its name. strip=True in the source leaves",
+        ),
+    ],
+)
+def test_blanks_and_thousands_are_found_where_clear_and_named_elsewhere(
+    text: str, source: str, comment: str
+) -> None:
+    Path("t.csv").write_text(text)
+    made = " ".join(describe_suggestion("t.csv").replace("#", " ").split())
+    assert f"ss.Csv('t.csv'{source and f', {source}'})".replace("'", '"') in made.replace("'", '"')
+    assert comment in made
+
+
 def test_lines_are_skipped_only_if_all_files_have_them() -> None:
     Path("data").mkdir()
     for name, title in (("a", "Sales of 2020\n"), ("b", "Sales of 2021\n")):

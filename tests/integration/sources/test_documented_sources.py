@@ -52,6 +52,10 @@ def _arrays(folder: Path) -> None:
     np.savez(folder / "mnist.npz", **arrays, y_train=np.zeros(3, int), y_test=np.zeros(3, int))
 
 
+def _lists(folder: Path) -> None:
+    (folder / "lists.csv").write_text('x,y\n1,"[1, 2]"\n2,[]\n')
+
+
 def _exports(folder: Path) -> None:
     (folder / "exports").mkdir()
     (folder / "exports" / "2024.csv").write_text("id,amount\n1,2.5\n")
@@ -112,6 +116,7 @@ EXAMPLES: list[tuple[str, str, Callable[[Path], None]]] = [
     ("sources.md", "Numpy", _arrays),
     ("sources.md", "Files", _binary),
     ("csv.md", "Files with different columns", _exports),
+    ("csv.md", "Types", _lists),
 ]
 
 

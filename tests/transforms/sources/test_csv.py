@@ -17,11 +17,13 @@ from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tens
 from snapshard.schemas.recipe import Source
 from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.csv.cells import MAX_BATCH_ROWS
-from snapshard.transforms.sources.csv.rows import Table, cut_offsets, find_rows
+from snapshard.transforms.sources.csv.rows import Form, Table, cut_offsets, find_rows
 from snapshard.transforms.sources.csv.source import Csv
 from snapshard.transforms.storage.opened_source import open_source
 
 from .memory_files import Memory, PlainText, joined
+
+FORM = Form(delimiter=",")
 
 
 def in_memory(**files: bytes) -> Memory:
@@ -51,7 +53,7 @@ def rows_of(
     data: bytes, *, max_row_bytes: int | None = None, **kwargs: object
 ) -> list[tuple[int, bytes, str]]:
     text = PlainText(data, max_row_bytes=max_row_bytes)
-    found = find_rows(text, 0, len(data), delimiter=",", **kwargs)
+    found = find_rows(text, 0, len(data), FORM, **kwargs)
     return [
         (rows.offset + int(start), rows.text(i), rows.problem)
         for rows in found
@@ -182,7 +184,7 @@ def test_a_file_cut_anywhere_gives_the_same_rows(
 ) -> None:
     content, _, offsets = written
     source, opened = Csv("a.csv", null_values=NO_NULLS), in_memory(a_csv=content)
-    cuts = cut_offsets(PlainText(content), 0, delimiter=",", every=1)
+    cuts = cut_offsets(PlainText(content), 0, FORM, every=1)
     assert cuts == offsets
     if not cuts:
         return
@@ -249,7 +251,7 @@ def cell(text: bytes, feature: Scalar | ClassLabel, **settings: object) -> objec
         (b"true", "bool", 1),
         (b"False", "bool", 0),
         (b"1", "bool", 1),
-        (b"yes", "bool", "wrong type"),
+        (b"ja", "bool", "wrong type"),
         (b" x ", "string", b" x "),
         (b"NA", "string", "missing value"),
         (b"\xc3\xa9", "string", "é".encode()),
@@ -271,7 +273,7 @@ def test_a_cell_is_parsed_alone_as_among_others(text: str, dtype: str) -> None:
     source, data = Csv("a.csv", null_values=("",)), f'a,b\n"{text}",1\nno,1\n1,1\n'.encode()
     read = read_all(source, in_memory(a_csv=data), {"a": Scalar(dtype, optional=True)})
     table = Table(path="a.csv", header=("a", "b"), delimiter=",", null_values=("",))
-    (rows,) = find_rows(PlainText(data), 4, len(data) - 9, delimiter=",")
+    (rows,) = find_rows(PlainText(data), 4, len(data) - 9, FORM)
     kind = {"float32": pa.float32(), "bool": pa.bool_(), "string": pa.large_string()}
     try:
         table.parse(rows, types={0: kind.get(dtype) or getattr(pa, dtype)()})

@@ -157,7 +157,7 @@ def test_titles_and_comments(head: bytes, skip: int, comment: str | None) -> Non
         (["0,123", "0,456", "0,789", "1,000"], ","),
         (["1,234", "2,345", "3,456", "4,567"], "."),  # thousands, maybe
         (["1,5", "2,5", "a,5", "3,5"], "."),
-        (["1.234,5", "2", "3", "4"], "."),
+        (["1.234,5", "2", "3", "4"], ","),
         (["1,5", "2"], "."),
         (["1.5", "2.5", "3.5", "4.5"], "."),
     ],
@@ -166,3 +166,46 @@ def test_decimal_commas(cells: list[str], decimal: str) -> None:
     text = "x;y\n" + "".join(f"{cell};1\n" for cell in cells)
     assert sniff(text.encode()).decimal == decimal
     assert sniff((text + "1,5;2.5\n").encode()).decimal == "."
+
+
+@pytest.mark.parametrize(
+    ("cells", "mark"),
+    [
+        (["1,234,567", "12", "-3,000", "4,000"], ","),
+        (["1,234.5", "12.25", "3", "4"], ","),
+        (["1.234,5", "12,25", "3", "4"], "."),
+        (["1.234.567", "12", "3", "4"], "."),
+        (["1,234", "12", "3", "4"], None),  # a decimal comma, maybe
+        (["1,234,567", "1,234,568", "1,234,569", "1,234,560"], None),
+        (["1,234,567", "12,5", "3", "4"], None),
+        (["1,234,567", "12", "x", "4"], None),
+        (["1,234,567", "12", "3"], None),
+        ([f"192.168.100.20{number}" for number in range(4)], None),
+        (["1.5", "12", "3", "4"], None),
+    ],
+)
+def test_thousands(cells: list[str], mark: str | None) -> None:
+    text = "x;y\n" + "".join(f"{cell};1\n" for cell in cells)
+    assert sniff(text.encode()).thousands == mark
+    quoted = "x,y\n" + "".join(f'"{cell}",1\n' for cell in cells)
+    assert sniff(quoted.encode()).thousands == (mark if mark == "," else None)
+    other = f"{text}9;1{mark}5\n"  # the same mark before a fraction
+    assert mark is None or sniff(other.encode()).thousands is None
+
+
+@pytest.mark.parametrize(
+    ("head", "strip"),
+    [
+        (b"a, b, c\n1, x, 2\n3, , 4\n5, y, 6\n7, z, 8\n", True),
+        (b'"a", "b"\n"x", 1\n"y, z", 2\n"u", 3\n"v", 4\n', True),
+        (b"a | b | c\n1 | x | 2\n3 |   | 4\n5 | y | 6\n7 | z | 8\n", True),
+        (b"a ,b\n1 ,x\n3 ,y\n5 ,z\n7 ,u\n", True),
+        (b"a, b\n1,x\n3, y\n5, z\n7, u\n", False),
+        (b"a,b\n1, x\n3, y\n5, z\n7, u\n", False),
+        (b"a, b\n1, x\n", False),
+        (b"a\n1\n2\n3\n4\n", False),
+        (b"a b\nc d\ne f\ng h\n", False),
+    ],
+)
+def test_blanks_around_cells(head: bytes, strip: bool) -> None:
+    assert sniff(head).strip == strip

@@ -378,7 +378,8 @@ def _tests(item: Feature, form: TensorForm, feature: Feature) -> Iterator[_Test]
             lambda values: _outside(values, 0, last),
             "unknown class",
             f"an index from 0 to {last}",
-            "Declare every class in names=.",
+            "Declare every class in names=, and return its index; integers of a source are mapped "
+            "there: ss.ClassLabel({INTEGER: 'name', …}).",
         )
     elif isinstance(item, BoundingBoxes):
         yield _Test(

@@ -49,11 +49,13 @@ from ...rejects import reject_at, with_bytes, with_row
 from ...runs.files import wire_schema
 from ..python_values import Lists, UnfitPartError, media_lists, wire_arrays
 from .types import Cells, Leaf, extract, leaves_of, nulls
-from .values import Values, convert, kind_of, shown_classes, takes
+from .values import Values, convert, kind_of, mapped_classes, shown_classes, takes
 
 _SHOWN_CHARS = 60
 
 _Bools = npt.NDArray[np.bool_]
+
+MISSING_ITEM, RAGGED = "missing item", "ragged list"
 _Ints = npt.NDArray[np.int64]
 Payload = Callable[[int], bytes]
 """The raw bytes of a row of a batch."""
@@ -205,7 +207,12 @@ class RowReader:
             bad |= column.bad
         if bad.any():
             for row in np.flatnonzero(bad).tolist():
-                reason, message = next(c for c in cells if c.bad[row]).describe(row)
+                index = next(index for index, column in enumerate(cells) if column.bad[row])
+                reason, message = cells[index].describe(row)
+                name = self._columns[index].name
+                if payload is not None and reason in (MISSING_ITEM, RAGGED) and "." not in name:
+                    message += f". types={{{name!r}: ss.Text()}} reads lists as JSON text, for "
+                    message += "json.loads in a step ss.records.map_python"
                 reject = self._reject(int(at[row]), reason, message)
                 rejects.append(
                     with_row(reject, batch, row)
@@ -464,11 +471,10 @@ class _Found:
         ]
         if cells.levels:
             self._check_items()
-        self._reject_rows(
-            self._of_values(self._values.bad),
-            self._values.reason,
-            "Fix the value, or declare another type",
-        )
+        fix = "Fix the value, or declare another type"
+        if isinstance(feature, ClassLabel) and kind_of(cells.values.type) == "int":
+            fix = f"Fix the value, or map integers to names: {mapped_classes(feature)}"
+        self._reject_rows(self._of_values(self._values.bad), self._values.reason, fix)
         self._dims = self._shape() if form.shape else []
 
     def describe(self, row: int) -> tuple[str, str]:
@@ -525,7 +531,7 @@ class _Found:
             if not levels[index].valid.all():
                 rows = Cells(levels[:index], levels[index].lengths).rows_of_values()
                 lacks[rows[~levels[index].valid]] = True
-        self._reject_rows(lacks, "missing item", "Fill it, or leave the column out")
+        self._reject_rows(lacks, MISSING_ITEM, "Fill it, or leave the column out")
 
     def _shape(self) -> list[_Ints]:
         """The length of each dimension, int64[n] each. Records rows of the wrong shape."""
@@ -541,9 +547,7 @@ class _Found:
             dim[rows[::-1]] = lengths[::-1]
             ragged = np.zeros(len(dim), bool)
             ragged[rows[lengths != dim[rows]]] = True
-            self._reject_rows(
-                ragged, "ragged list", "Make lists of one length in a record, or pad them"
-            )
+            self._reject_rows(ragged, RAGGED, "Make lists of one length in a record, or pad them")
             dims.append(dim)
         for dim, wanted in zip(dims, shape, strict=True):
             if wanted is not None:

@@ -281,6 +281,15 @@ def shown_classes(label: ClassLabel) -> str:
     return f"one of the {len(label.names)} classes {shown}{more}"
 
 
+def mapped_classes(label: ClassLabel) -> str:
+    """How a class of integers is declared, for messages.
+
+    >>> mapped_classes(ClassLabel(("a", "b", "c")))
+    "ss.ClassLabel({INTEGER: 'a', …})"
+    """
+    return f"ss.ClassLabel({{INTEGER: {label.names[0]!r}, …}})"
+
+
 def _names_are(names: tuple[str, ...], kind: str) -> bool:
     if kind == "bool":
         return set(names) <= {"true", "false"}

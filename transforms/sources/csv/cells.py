@@ -17,7 +17,8 @@ floats      a decimal number, rounded to the nearest value of the dtype, but one
             ``inf`` and ``nan`` in any case (but texts in ``null_values``, by default including
             ``NaN``, are missing). A number too large for the dtype is rejected, not turned into
             an infinity
-bool        ``true``, ``True``, ``TRUE``, ``1``; ``false``, ``False``, ``FALSE``, ``0``
+bool        ``true``, ``yes``, ``y``, ``t``, ``on`` and ``1``; ``false``, ``no``, ``n``, ``f``,
+            ``off`` and ``0``; also as ``True`` and ``TRUE``
 string,     any text in the file's encoding, including blanks
 Text
 class       exactly one of the class's names
@@ -47,14 +48,26 @@ from ...examples.dtypes import PRECISION, holds_exactly, is_exact, numpy_dtype
 from ...prepare.engine.validate import is_utf8
 from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
-from ..arrow.values import INEXACT, class_codes, culprits, shown_classes
+from ..arrow.values import INEXACT, class_codes, culprits, mapped_classes, shown_classes
 from ..text_stream import Offsets, Rows, shown_text
-from .rows import OVER_LINES, TOO_LONG, SmallTable, Table, join_tables
+from .rows import (
+    AFTER_QUOTE,
+    DANGLING,
+    FALSE_TEXTS,
+    OVER_LINES,
+    TOO_LONG,
+    TRUE_TEXTS,
+    SmallTable,
+    Table,
+    is_number,
+    join_tables,
+    thousands_setting,
+)
 
 CellFeature = ClassLabel | Scalar | Text | Timestamp
 Mask = npt.NDArray[np.bool_]
 
-_BOOLS = (b"true", b"True", b"TRUE", b"1", b"false", b"False", b"FALSE", b"0")
+_BOOLS = tuple(text.encode() for text in (*TRUE_TEXTS, *FALSE_TEXTS))
 _INTEGER = r"^[ \t]*-?[0-9]+[ \t]*$"
 _HEXADECIMAL = r"^[ \t]*0[xX][0-9a-fA-F]+[ \t]*$"
 _FLOAT = (
@@ -402,8 +415,7 @@ class CellReader:
         self, rows: Rows, column: _Column, *, codes: Offsets, texts: pa.Array
     ) -> Offsets:
         """The codes of the texts of a column that cannot be parsed."""
-        is_float = pa.types.is_floating(column.arrow_type)
-        plain = self._table.with_points(texts) if is_float else texts
+        plain = self._table.plain_numbers(texts) if is_number(column.arrow_type) else texts
         hopeless = unfit_texts(plain, column.arrow_type)
         if column.arrow_type == pa.large_string():
             return np.flatnonzero(hopeless)
@@ -426,6 +438,9 @@ class CellReader:
                 number = float(cell)
                 other = "float32" if float(str(np.float32(number))) == number else "float64"
         shown = _shown(cell)
+        is_marked = is_number(column.arrow_type) and self._table.thousands is None
+        if is_marked and (setting := thousands_setting(cell.decode(errors="replace"))):
+            return f"If it is a number, set {setting} in the source"
         return (
             f"Fix the cell, list {shown} in null_values if it means a missing value, declare "
             f"types={{{column.name!r}: {other!r}}}"
@@ -465,6 +480,8 @@ class CellReader:
                     finding = ("read", "wrong type", self._how_to_fix(column, cell))
                 else:
                     fix = "Add it to the names of the class, or fix the cell"
+                    if isinstance(feature, ClassLabel) and re.fullmatch(rb"-?[0-9]+", cell):
+                        fix += f", or map integers to names: {mapped_classes(feature)}"
                     finding = ("validate", "unknown class", fix)
                 yield row, (*finding[:2], _with_fix(message, finding[2]))
         for row, cell in self._too_large(rows, kept, column, values):
@@ -517,6 +534,8 @@ def _row_problem(rows: Rows) -> str:
             f"the line does not end {within}. Is this a CSV file? Remove the line, {longer}, "
             f"{quarantine}"
         )
+    if rows.problem == DANGLING:
+        return f"the text ends after an escape, which needs a character. Remove it, {quarantine}"
     return (
         f"a cell begins with a quote that is not closed {within}. Close it, or double the quote "
         f"inside quotes; if cells are that long, {longer}; {quarantine}"
@@ -531,6 +550,9 @@ def _quoting_problem(row: bytes, problem: str) -> str:
             f"a quote makes one row of {num_lines:,} lines that each look complete, from "
             f"{_shown(row)} on"
         )
+    if problem == AFTER_QUOTE and b'\\"' in row:
+        fix = "If a backslash and a quote mean the quote, set escape='\\\\' in the source"
+        return _with_fix(found, fix)
     return _with_fix(
         found,
         "If quotes are plain text in this file, set quote=None in the source; otherwise double "

@@ -17,7 +17,7 @@ from ....schemas.recipe import OpenSource
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ..encodings import Reading, not_marked, readings, unmarked_utf16
 from ..text_stream import Rows, Text, held_text, open_text, shown_text, text_start, undamaged
-from .rows import WHITESPACE, Table, find_rows, with_single_blanks, without_comments
+from .rows import WHITESPACE, Form, Table, find_rows, thousands_form, without_comments
 
 SUFFIXES = tuple(name + end for name in (".csv", ".tsv") for end in ("", *COMPRESSED_SUFFIXES))
 """Suffixes of CSV and TSV files, compressed or not."""
@@ -85,6 +85,12 @@ class Dialect:
     """The first character of lines that are not rows."""
     decimal: str = "."
     """The mark before the fraction of a number."""
+    thousands: str | None = None
+    """The mark between groups of three digits."""
+    strip: bool = False
+    """Whether blanks around cells are left out."""
+    escape: str | None = None
+    """The character after which the next one means itself."""
 
     def delimiter_of(self, path: str) -> str:
         """The delimiter of a file."""
@@ -102,6 +108,9 @@ class Dialect:
             quoted=self.quoted,
             comment=self.comment,
             decimal=self.decimal,
+            thousands=self.thousands,
+            strip=self.strip,
+            escape=self.escape,
         )
 
     def open(self, opened: OpenSource, path: str, num_bytes: int) -> Text:
@@ -145,7 +154,7 @@ class Dialect:
                 'Name the file\'s encoding in the source, for example encoding="latin-1".'
             ) from None
         try:
-            cells = split_row(decoded, table.delimiter, quoted=self.quoted)
+            cells = split_row(decoded, table)
         except csv.Error as error:
             raise SchemaError(f"{path}: {what}: {error}. Fix the file's first line.") from None
         if not self.header:
@@ -174,14 +183,7 @@ class ParsedRow:
 
 
 def _windows(text: Text, start: int, table: Table) -> Iterator[Rows]:
-    found = find_rows(
-        text,
-        start,
-        text.stop,
-        delimiter=table.delimiter,
-        quoted=table.quoted,
-        window_bytes=_HEADER_WINDOW_BYTES,
-    )
+    found = find_rows(text, start, text.stop, table, window_bytes=_HEADER_WINDOW_BYTES)
     return (without_comments(rows, table.comment) for rows in found)
 
 
@@ -202,25 +204,27 @@ def parsed_rows(text: Text, start: int, table: Table) -> Iterator[ParsedRow]:
         for row, stop in enumerate(rows.stops.tolist()):
             line = rows.text(row).decode(errors="replace")
             try:
-                cells = split_row(line, table.delimiter, quoted=table.quoted)
+                cells = split_row(line, table)
             except csv.Error:
                 return
             in_quotes = table.quoted and line.lstrip(" \t").startswith('"')
             yield ParsedRow(cells, in_quotes, rows.offset + stop)
 
 
-def split_row(line: str, delimiter: str, *, quoted: bool = True) -> list[str]:
+def split_row(line: str, form: Form) -> list[str]:
     """The cells of a row.
 
     Raises:
         csv.Error: if it has none.
     """
-    if delimiter == WHITESPACE:
-        line = with_single_blanks(line.encode(errors="replace"), quoted=quoted).decode()
-    mark = " " if delimiter == WHITESPACE else delimiter
-    if not quoted:
+    if form.blanks:
+        line = form.normal(line.encode(errors="replace")).decode()
+    mark = " " if form.delimiter == WHITESPACE else form.delimiter
+    if not form.quoted and form.escape is None:
         return line.split(mark)
-    return next(csv.reader(io.StringIO(line, newline=""), delimiter=mark))
+    lines = io.StringIO(line, newline="")
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE
+    return next(csv.reader(lines, delimiter=mark, escapechar=form.escape, quoting=quoting))
 
 
 def _fitted(names: list[str], rows: Sequence[ParsedRow], delimiter: str) -> list[str]:
@@ -288,6 +292,8 @@ class Sniffed:
     skip: int = 0
     comment: str | None = None
     decimal: Literal[".", ","] = "."
+    thousands: Literal[".", ","] | None = None
+    strip: bool = False
     is_table: bool = False
     """Whether the text shows by itself that it is a table, whatever the file's name."""
     readings: tuple[Reading, ...] = ()
@@ -316,8 +322,11 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
         skip = _num_titles(text, default)
     text = (_LINE_END.split(text, maxsplit=skip)[-1] if skip else text).lstrip("\r\n")
     delimiter = _delimiter(text, default)
-    quoted = not _has_plain_quotes(text, delimiter)
-    rows = _sniffed_rows(text, delimiter, quoted=quoted)
+    strip = _is_padded(text, delimiter)
+    quoted = strip or not _has_plain_quotes(text, delimiter)
+    rows = _sniffed_rows(text, Form(delimiter=delimiter, quoted=quoted, strip=strip))
+    thousands = _thousands_mark(rows, delimiter)
+    commas = thousands == "." or (delimiter != "," and _has_decimal_commas(rows))
     return Sniffed(
         delimiter=delimiter,
         encoding=encoding,
@@ -325,7 +334,9 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
         quoted=quoted,
         skip=skip,
         comment=comment,
-        decimal="," if delimiter != "," and _has_decimal_commas(rows) else ".",
+        decimal="," if commas else ".",
+        thousands=thousands,
+        strip=strip,
         is_table=_is_table(rows, delimiter),
         readings=tuple(found),
     )
@@ -343,6 +354,41 @@ def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
         and any(map(_CLEAR_COMMA.fullmatch, cells))
         for cells in columns
     ) and not any(_POINT_NUMBER.fullmatch(cell) for cells in columns for cell in cells)
+
+
+def _thousands_mark(rows: Sequence[Sequence[str]], delimiter: str) -> Literal[".", ","] | None:
+    """The mark between thousands of a column, if it can mean nothing else.
+
+    One of its numbers has two such marks, or one and another before a fraction, as 1,234.5 does.
+    They have different numbers of digits, as addresses such as 192.168.100.200 may not, and no
+    column has a number in which the mark comes before other than three digits.
+    """
+    columns = [[cell for cell in column if cell.strip()] for column in zip(*rows[1:], strict=False)]
+    marks: tuple[tuple[Literal[".", ","], str], ...] = ((",", "."), (".", ","))
+    for mark, decimal in marks[: 1 if delimiter == "," else 2]:
+        form = re.compile(thousands_form(mark, decimal))
+        number = re.compile(rf"{form.pattern}|\s*[-+]?[0-9]+(?:{re.escape(decimal)}[0-9]*)?\s*")
+        other = re.compile(rf"\s*[-+]?[0-9]+{re.escape(mark)}[0-9]+\s*")
+        wrong = (other.fullmatch(c) and not form.fullmatch(c) for cells in columns for c in cells)
+        if any(wrong):
+            continue
+        for cells in columns:
+            written = [cell for cell in cells if form.fullmatch(cell)]
+            clear = any(cell.count(mark) > 1 or decimal in cell for cell in written)
+            enough = len(cells) >= _MIN_BODY and len({*map(len, map(str.strip, cells))}) > 1
+            if clear and enough and all(map(number.fullmatch, cells)):
+                return mark
+    return None
+
+
+def _is_padded(text: str, delimiter: str) -> bool:
+    """Whether each delimiter of the first lines has a blank after it, or each one before it."""
+    lines = [re.sub(r'"[^"]*"', '""', line).split(delimiter) for line in _first_lines(text)]
+    if delimiter == WHITESPACE or len(lines) < _MIN_BODY or any(len(line) < 2 for line in lines):
+        return False
+    return all(cell.startswith(" ") for cells in lines for cell in cells[1:]) or all(
+        cell.endswith(" ") for cells in lines for cell in cells[:-1]
+    )
 
 
 def _is_table(rows: Sequence[Sequence[str]], delimiter: str) -> bool:
@@ -418,7 +464,7 @@ def _num_titles(text: str, default: str) -> int:
             first = titles.pop()
         if not titles or any('"' in bare[number] for number in titles):
             return 0
-        rows = _sniffed_rows("\n".join(lines[first:]) + "\n", mark)
+        rows = _sniffed_rows("\n".join(lines[first:]) + "\n", Form(delimiter=mark))
         found += [first] if _is_table(rows, mark) else []
     return min(found, default=0)
 
@@ -430,16 +476,16 @@ def _first_lines(text: str) -> list[str]:
     return lines[:-1] if len(lines) > 2 else lines or [""]
 
 
-def _sniffed_rows(text: str, delimiter: str, *, quoted: bool = True) -> list[list[str]]:
+def _sniffed_rows(text: str, form: Form) -> list[list[str]]:
     """The cells of the first rows; not of the last one, which may be incomplete."""
     data = text[:_HEADER_WINDOW_BYTES].encode(errors="replace")
     held = held_text(data)
     rows: list[list[str]] = []
-    for window in find_rows(held, 0, held.stop, delimiter=delimiter, quoted=quoted):
+    for window in find_rows(held, 0, held.stop, form):
         for row in range(min(len(window), _MAX_FIRST_ROWS + 1 - len(rows))):
             with contextlib.suppress(csv.Error):
                 line = window.text(row).decode(errors="replace")
-                rows.append(split_row(line, delimiter, quoted=quoted))
+                rows.append(split_row(line, form))
     ended = len(text) <= _HEADER_WINDOW_BYTES and text.endswith(("\n", "\r"))
     return rows if ended or len(rows) < 3 else rows[:-1]
 
@@ -452,7 +498,8 @@ def _has_plain_quotes(text: str, delimiter: str) -> bool:
     if '"' not in text:
         return False
     lines = [line for line in _LINE_END.split(text) if line.strip()]
-    rows = [split_row(line, delimiter, quoted=False) for line in lines[: max(len(lines) - 1, 1)]]
+    form = Form(delimiter=delimiter, quoted=False)
+    rows = [split_row(line, form) for line in lines[: max(len(lines) - 1, 1)]]
     if {*map(len, rows)} != {len(rows[0])} or len(rows[0]) < 2:
         return False
     begin = (sum(cell.startswith('"') for cell in column) for column in zip(*rows, strict=True))
@@ -461,7 +508,7 @@ def _has_plain_quotes(text: str, delimiter: str) -> bool:
     held = held_text(text.encode(errors="replace"))
     names = tuple(map(str, range(len(rows[0]))))
     table = Table(path="", header=names, delimiter=delimiter, null_values=())
-    return any(map(table.misquoted, find_rows(held, 0, held.stop, delimiter=delimiter)))
+    return any(map(table.misquoted, find_rows(held, 0, held.stop, table)))
 
 
 def _is_blank_separated(text: str) -> bool:
@@ -469,7 +516,7 @@ def _is_blank_separated(text: str) -> bool:
 
     Of R's row names the header has none. With quotes, one column of numbers is enough.
     """
-    first, *others = _sniffed_rows(text, WHITESPACE) or [[]]
+    first, *others = _sniffed_rows(text, Form(delimiter=WHITESPACE)) or [[]]
     rows = others or [first]
     width = len(rows[0])
     is_short = width == len(first) + 1 and not any(map(_NUMBER.fullmatch, first))

@@ -12,6 +12,7 @@ on the next line.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -35,6 +36,7 @@ WHITESPACE = "whitespace"
 """The delimiter of cells that runs of blanks and tabs separate; those around a row are none."""
 
 UNCLOSED = "quote not closed"
+DANGLING = "nothing after the escape"
 TOO_LONG = "row too long"
 AFTER_QUOTE = "text after a closing quote"
 OVER_LINES = "quoted cell over complete lines"
@@ -46,6 +48,18 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 TRUE_VALUES = ("true", "True", "TRUE")
 FALSE_VALUES = ("false", "False", "FALSE")
 
+
+def _in_cases(*words: str) -> tuple[str, ...]:
+    return tuple(form for word in words for form in (word, word.title(), word.upper()))
+
+
+TRUE_TEXTS = ("1", *TRUE_VALUES, *_in_cases("yes", "y", "t", "on"))
+FALSE_TEXTS = ("0", *FALSE_VALUES, *_in_cases("no", "n", "f", "off"))
+"""What a column that is declared as bool may hold; of these, only words of truth are inferred."""
+
+_NULL, _CELL_END = b"\x01", "\x02"
+"""In texts of numbers that are parsed again: a missing one, and what separates no cells."""
+_NO_NUMBER = r"[^\t\x20-\x7e]"
 _ASCII = bytes(range(128)) + b"x" * 128
 _INTEGER = r"^[ \t]*[-+]?[0-9]+[ \t]*$"
 _QUOTED = re.compile(rb'((?<![^ \t\r\n])"[^"]*(?:""[^"]*)*")')
@@ -54,6 +68,67 @@ _BLANKS = re.compile(rb"[ \t]+")
 _ZERO_LED = r"^[ \t]*[-+]?0[0-9]"
 _MAX_DIGITS = 400
 """More digits than any float has. Python itself reads at most 4,300."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Form:
+    """What separates the rows and cells of a file; see ``Csv``."""
+
+    delimiter: str
+    quoted: bool = True
+    """Whether cells may be in quotes."""
+    strip: bool = False
+    """Whether blanks around cells, outside quotes, are left out."""
+    escape: str | None = None
+    """The character after which the next one means itself."""
+
+    @property
+    def blanks(self) -> bytes:
+        """The bytes that mean nothing around cells."""
+        if self.delimiter == WHITESPACE:
+            return b" \t"
+        return b"" if not self.strip else b" " if self.delimiter == "\t" else b" \t"
+
+    def masked(self, data: bytes) -> bytes:
+        r"""Rows with ``xx`` for each escape and the byte after it: what is left has its meaning.
+
+        >>> Form(delimiter=",", escape="!").masked(b'a!,b,!"')
+        b'axxb,xx'
+        """
+        if self.escape is None or self.escape.encode() not in data:
+            return data
+        return re.sub(re.escape(self.escape.encode()) + rb"[\s\S]", b"xx", data)
+
+    def normal(self, data: bytes) -> bytes:
+        r"""Rows without blanks that mean nothing.
+
+        >>> Form(delimiter=",", strip=True).normal(b'a b , " c"\n 1,2 \n')
+        b'a b," c"\n1,2\n'
+        """
+        if self.delimiter == WHITESPACE:
+            return with_single_blanks(data, quoted=self.quoted)
+        if not self.strip:
+            return data
+        plain = self.masked(data)
+        codes = np.frombuffer(plain, np.uint8)
+        blank = np.isin(codes, [*self.blanks])
+        for cell in self.quoted_cell.finditer(plain) if self.quoted and b'"' in plain else ():
+            blank[cell.start("quoted") : cell.end("quoted")] = False
+        places = np.arange(len(codes), dtype=np.int32)
+        before = np.maximum.accumulate(np.where(blank, -1, places))
+        after = np.minimum.accumulate(np.where(blank, len(codes), places)[::-1])[::-1]
+        # The last entry is the end, and, as that of -1, the beginning.
+        ends = np.append(np.isin(codes, [*marks(self.delimiter), _LF, _CR]), True)
+        kept = ~(blank & (ends[before] | ends[after]))
+        return bytes(np.frombuffer(data, np.uint8)[kept])
+
+    @functools.cached_property
+    def quoted_cell(self) -> re.Pattern[bytes]:
+        """A cell that begins with a quote, up to the quote that closes it, or the end."""
+        blanks = b"[" + self.blanks + b"]*" if self.strip else b""
+        start = re.escape(marks(self.delimiter)) + rb"\r\n"
+        cell = rb'"[^"]*(?:""[^"]*)*(?:"|\Z)'
+        return re.compile(rb"(?<![^" + start + rb"])" + blanks + rb"(?P<quoted>" + cell + rb")")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +146,13 @@ def find_rows(
     text: Text,
     start: int,
     stop: int,
+    form: Form,
     *,
-    delimiter: str,
-    quoted: bool = True,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Rows]:
     """Finds the rows of bytes [start, stop) of a text, in windows of bounded size.
 
-    Without ``quoted``, quotes mean nothing, and each line is a row.
+    If cells are not quoted, quotes mean nothing, and each line is a row.
 
     ``start`` must be the start of a row, ``stop`` the end of a row or of the text. Each bad row is
     yielded separately. No row is longer than the text's maximum, or :data:`MAX_ROW_BYTES`.
@@ -98,16 +172,18 @@ def find_rows(
             # searched for beyond the maximum length.
             too_much = len(held) > max_bytes
             view = held[:max_bytes] if too_much else held
-            split = _find_ends(view, delimiter, quoted=quoted, final=final and not too_much)
+            plain = form.masked(view)
+            split = _find_ends(plain, form, final=final and not too_much)
             if len(split.ends):
                 end = int(split.ends[-1])
-                blank = b" \t" if delimiter == WHITESPACE else b""
-                yield _whole_rows(held[:end], position - len(held), split, blank)
+                yield _whole_rows(held[:end], plain[:end], position - len(held), split, form.blanks)
                 held = held[end:]
             elif final or too_much:
                 bad, held, position = _bad_row(
                     text, held, position, stop, open_quote=split.open_quote, max_bytes=max_bytes
                 )
+                if final and not too_much and split.open_quote is None:
+                    bad = dataclasses.replace(bad, problem=DANGLING)
                 yield bad
             else:
                 break
@@ -115,16 +191,14 @@ def find_rows(
             return
 
 
-def cut_offsets(
-    text: Text, start: int, *, delimiter: str, every: int, quoted: bool = True
-) -> list[int]:
+def cut_offsets(text: Text, start: int, form: Form, *, every: int) -> list[int]:
     """Offsets of rows at which a file may be cut, about ``every`` bytes.
 
     Reads the entire file once, in bounded memory, and finds the same rows as :func:`find_rows`.
     """
     cuts: list[int] = []
     wanted = start + every
-    for rows in find_rows(text, start, text.stop, delimiter=delimiter, quoted=quoted):
+    for rows in find_rows(text, start, text.stop, form):
         while len(rows) and rows.offset + int(rows.starts[-1]) >= wanted:
             row = int(np.searchsorted(rows.starts, wanted - rows.offset))
             cuts.append(rows.offset + int(rows.starts[row]))
@@ -199,12 +273,12 @@ def with_single_blanks(data: bytes, *, quoted: bool = True) -> bytes:
     return b"".join(parts)
 
 
-def _whole_rows(data: bytes, offset: int, found: _Found, blank: bytes) -> Rows:
+def _whole_rows(data: bytes, plain: bytes, offset: int, found: _Found, blank: bytes) -> Rows:
     starts = np.concatenate(([0], found.ends[:-1]))
-    codes = np.frombuffer(data, np.uint8)
+    codes = np.frombuffer(plain, np.uint8)
     last = codes[found.ends - 1]
     stops = found.ends - ((last == _LF) | (last == _CR))
-    if b"\r" in data:
+    if b"\r" in plain:
         before = codes[np.maximum(found.ends - 2, 0)]
         stops -= (last == _LF) & (before == _CR) & (stops > starts)
     full = stops > starts
@@ -222,22 +296,25 @@ def _whole_rows(data: bytes, offset: int, found: _Found, blank: bytes) -> Rows:
     )
 
 
-def _find_ends(data: bytes, delimiter: str, *, quoted: bool, final: bool) -> _Found:
+def _find_ends(data: bytes, form: Form, *, final: bool) -> _Found:
     codes = np.frombuffer(data, np.uint8)
     breaks = _line_breaks(data, codes, final=final)
-    open_quote, in_cells = None, False
-    if quoted and b'"' in data:
+    escape = form.escape.encode() if form.escape else b""
+    # An escaped line break may be masked.
+    open_quote, in_cells = None, bool(escape)
+    if form.quoted and b'"' in data:
         quotes = np.flatnonzero(codes == _QUOTE)
-        if _regular(codes, quotes, delimiter):
+        if _regular(codes, quotes, form):
             inside = (np.searchsorted(quotes, breaks) & 1).astype(bool)
-            in_cells = bool(inside.any())
+            in_cells |= bool(inside.any())
             breaks = breaks[~inside]
             open_quote = _last_opened(quotes) if len(quotes) % 2 else None
         else:
-            breaks, open_quote = _scan(data, delimiter, final=final)
+            breaks, open_quote = _scan(data, form, final=final)
             in_cells = True
     ends = breaks + 1
-    if final and open_quote is None and (not len(ends) or ends[-1] < len(data)):
+    dangling = escape and data.endswith(escape)
+    if final and open_quote is None and not dangling and (not len(ends) or ends[-1] < len(data)):
         ends = np.append(ends, len(data))
     return _Found(ends, open_quote, in_cells)
 
@@ -254,16 +331,21 @@ def _line_breaks(data: bytes, codes: npt.NDArray[np.uint8], *, final: bool) -> O
     return np.sort(np.concatenate((breaks, alone)))
 
 
-def _regular(codes: npt.NDArray[np.uint8], quotes: Offsets, delimiter: str) -> bool:
+def _regular(codes: npt.NDArray[np.uint8], quotes: Offsets, form: Form) -> bool:
     """Whether every other quote opens a cell, or is the second of a doubled one.
 
     If so, a byte is in a quoted cell if an odd number of quotes precedes it.
     """
     opening = quotes[::2]
-    before = codes[np.maximum(opening - 1, 0)]
+    places = opening - 1
+    if form.strip:
+        inked = ~np.isin(codes, [*form.blanks])
+        places = np.maximum.accumulate(np.where(inked, np.arange(len(codes)), -1))[places]
+        places[0] *= opening[0] > 0
+    before = codes[np.maximum(places, 0)]
     doubled = np.zeros(len(opening), bool)
     doubled[1:] = quotes[1::2][: len(opening) - 1] == opening[1:] - 1
-    at_start = np.isin(before, [*marks(delimiter), _LF, _CR])
+    at_start = np.isin(before, [*marks(form.delimiter), _LF, _CR]) | (places < 0)
     at_start[0] |= opening[0] == 0
     return bool((at_start | doubled).all())
 
@@ -276,17 +358,16 @@ def _last_opened(quotes: Offsets) -> int:
     return int(quotes[index])
 
 
-def _scan(data: bytes, delimiter: str, *, final: bool) -> tuple[Offsets, int | None]:
+def _scan(data: bytes, form: Form, *, final: bool) -> tuple[Offsets, int | None]:
     """Row ends, and any unclosed quote, where unquoted cells also contain quotes.
 
     About ten times slower, and correct for any bytes.
     """
-    start_of_cell = re.escape(marks(delimiter)) + rb"\r\n"
-    token = re.compile(rb"(?<![^" + start_of_cell + rb'])"[^"]*(?:""[^"]*)*(?:"|\Z)|\r\n?|\n')
+    token = re.compile(form.quoted_cell.pattern + rb"|\r\n?|\n")
     breaks, open_quote = [], None
     for match in token.finditer(data):
-        begin, end = match.span()
-        if data[begin] != _QUOTE:
+        begin, end = match.start("quoted"), match.end()
+        if begin < 0:
             if final or end < len(data) or data[end - 1] == _LF:
                 breaks.append(end - 1)
         elif end == len(data) and data.count(b'"', begin) % 2:
@@ -295,23 +376,22 @@ def _scan(data: bytes, delimiter: str, *, final: bool) -> tuple[Offsets, int | N
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Form):
     """How to parse the rows of one file."""
 
     path: str
     """The file, relative to the source's root."""
     header: tuple[str, ...]
-    delimiter: str
     null_values: tuple[str, ...]
     encoding: str = "utf-8"
     plain: bool = True
     """Whether offsets count the file's own bytes, not those of its decoded text."""
-    quoted: bool = True
-    """Whether cells may be in quotes."""
     comment: str | None = None
     """The first character of lines that are not rows."""
     decimal: str = "."
     """The mark before the fraction of a number."""
+    thousands: str | None = None
+    """The mark between groups of three digits."""
 
     def place(self, position: int) -> str:
         """A position in the file, for messages."""
@@ -323,7 +403,7 @@ class Table:
         *,
         types: Mapping[int, pa.DataType] | None = None,
         columns: Sequence[int] | None = None,
-        zero_one: bool = True,
+        declared: bool = True,
         on_ragged: Callable[[Any], str] | None = None,
     ) -> pa.Table:
         """Parses rows with pyarrow. Columns are named by position: ``"0"``, ``"1"`` ….
@@ -333,16 +413,43 @@ class Table:
             types: Position -> type. Types of other columns are inferred.
             columns: Positions of the columns to read; all by default. Those beyond the last column
                 are null.
-            zero_one: Whether ``1`` and ``0`` are also bools.
+            declared: Whether bools are declared, and may be ``1`` and ``0`` or ``yes`` and ``no``.
             on_ragged: Decides what to do with a row that has too few or too many cells.
 
         Raises:
             pa.ArrowInvalid: if a cell does not fit its column's type, or a row is ragged.
         """
-        is_blank = self.delimiter == WHITESPACE
-        data = rows.data
-        if is_blank:
-            data = with_single_blanks(data, quoted=self.quoted)
+        wanted = dict(types or {})
+        numbers = {i: kind for i, kind in wanted.items() if self.thousands and is_number(kind)}
+        parsed = self._parse(
+            rows,
+            types=wanted | dict.fromkeys(numbers, pa.large_binary()),
+            columns=columns,
+            declared=declared,
+            on_ragged=on_ragged,
+        )
+        for place, name in enumerate(parsed.column_names if self.thousands else ()):
+            texts = parsed.column(name).combine_chunks()
+            if int(name) in numbers:
+                values = _parse_numbers(self.plain_numbers(texts), numbers[int(name)])
+                parsed = parsed.set_column(place, name, values)
+            elif int(name) not in wanted and self._has_thousands(texts):
+                with contextlib.suppress(pa.ArrowInvalid):
+                    values = _parse_numbers(self.plain_numbers(texts.cast(pa.large_binary())), None)
+                    if is_number(values.type):
+                        parsed = parsed.set_column(place, name, values)
+        return parsed
+
+    def _parse(
+        self,
+        rows: Rows,
+        *,
+        types: Mapping[int, pa.DataType],
+        columns: Sequence[int] | None,
+        declared: bool,
+        on_ragged: Callable[[Any], str] | None,
+    ) -> pa.Table:
+        data = self.normal(rows.data)
         if data.startswith(b"\xef"):
             # At the very start pyarrow would drop this as a byte order mark.
             data = b"\n" + data
@@ -354,20 +461,21 @@ class Table:
                 use_threads=False,
             ),
             parse_options=pa.csv.ParseOptions(
-                delimiter=" " if is_blank else self.delimiter,
+                delimiter=" " if self.delimiter == WHITESPACE else self.delimiter,
                 quote_char='"' if self.quoted else False,
+                escape_char=self.escape or False,
                 newlines_in_values=rows.breaks_in_cells,
                 invalid_row_handler=on_ragged,
             ),
             convert_options=pa.csv.ConvertOptions(
-                column_types={str(i): kind for i, kind in (types or {}).items()},
+                column_types={str(i): kind for i, kind in types.items()},
                 include_columns=None if columns is None else [str(i) for i in columns],
                 include_missing_columns=True,
                 null_values=list(self.null_values),
                 strings_can_be_null=True,
-                true_values=[*TRUE_VALUES, *(["1"] if zero_one else [])],
+                true_values=list(TRUE_TEXTS if declared else TRUE_VALUES),
                 decimal_point=self.decimal,
-                false_values=[*FALSE_VALUES, *(["0"] if zero_one else [])],
+                false_values=list(FALSE_TEXTS if declared else FALSE_VALUES),
             ),
         )
 
@@ -386,9 +494,10 @@ class Table:
 
     def misquoted(self, rows: Rows) -> dict[int, str]:
         """Rows whose quotes cannot be meant as they stand: their number -> what is wrong."""
+        rows = dataclasses.replace(rows, data=self.masked(rows.data))
         if not self.quoted or b'"' not in rows.data:
             return {}
-        found = dict.fromkeys(_rows_after_quotes(rows, self.delimiter), AFTER_QUOTE)
+        found = dict.fromkeys(_rows_after_quotes(rows, self), AFTER_QUOTE)
         for row in _rows_over_lines(rows) if rows.breaks_in_cells and len(self.header) > 1 else ():
             if _are_complete(rows.text(row), self.delimiter, len(self.header)):
                 found.setdefault(row, OVER_LINES)
@@ -412,13 +521,28 @@ class Table:
         table = self.parse(rows, types={column: pa.large_binary()}, columns=[column])
         return table.column(0).combine_chunks()
 
-    def with_points(self, texts: pa.Array) -> pa.Array:
-        """Cells, large_binary[n], with a point for the decimal mark, and the mark for a point."""
+    def plain_numbers(self, texts: pa.Array) -> pa.Array:
+        """Cells, large_binary[n], as Python writes numbers; a text that is no number stays none.
+
+        Marks between thousands are left out, and a point and the decimal mark change places.
+        """
+        if self.thousands:
+            bare = pc.replace_substring(texts, self.thousands, "")
+            texts = pc.if_else(self._are_thousands(texts), bare, texts)
         if self.decimal == ".":
             return texts
         swap = bytes.maketrans(f"{self.decimal}.".encode(), f".{self.decimal}".encode())
         cells = [None if text is None else text.translate(swap) for text in texts.to_pylist()]
         return pa.array(cells, texts.type)
+
+    def _has_thousands(self, texts: pa.Array) -> bool:
+        """Whether one of the cells, of any type, is a number with marks between thousands."""
+        is_text = pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)
+        return is_text and bool(pc.any(self._are_thousands(texts)).as_py())
+
+    def _are_thousands(self, texts: pa.Array) -> pa.Array:
+        pattern = thousands_form(self.thousands or "", self.decimal)
+        return pc.match_substring_regex(texts, f"^{pattern}$")
 
     def written_integers(
         self, rows: Rows, kept: Offsets, column: int, *, values: pa.Array, smallest: int
@@ -438,7 +562,7 @@ class Table:
         large = np.flatnonzero(np.abs(values.to_numpy(zero_copy_only=False)) >= smallest)
         if not len(large):
             return large, np.zeros(0, object)
-        texts = self.texts(rows.take(kept[large]), column)
+        texts = self.plain_numbers(self.texts(rows.take(kept[large]), column))
         written = pc.match_substring_regex(texts, _INTEGER).fill_null(False)
         integers = [_integer(text) for text in texts.filter(written).to_pylist()]
         return large[written.to_numpy(zero_copy_only=False)], np.array(integers, object)
@@ -448,7 +572,8 @@ class Table:
 
         No row may be ragged.
         """
-        rows = rows.take(_rows_with_zeros(rows, marks(self.delimiter)))
+        before = marks(self.delimiter) + (self.escape or "").encode()
+        rows = rows.take(_rows_with_zeros(rows, before))
         if not len(rows) or not columns:
             return set()
         table = self.parse(rows, types=dict.fromkeys(columns, pa.large_binary()), columns=columns)
@@ -459,23 +584,70 @@ class Table:
         }
 
 
-def _rows_after_quotes(rows: Rows, delimiter: str) -> list[int]:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a type is one of integers or floats."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def thousands_form(mark: str, decimal: str) -> str:
+    """A pattern of numbers with marks between groups of three digits, blanks around included.
+
+    >>> form = thousands_form(",", ".")
+    >>> [bool(re.fullmatch(form, text)) for text in ("1,234.5", "12,345,678", "1,23", "0,123")]
+    [True, True, False, False]
+    """
+    groups = rf"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+"
+    return rf"[ \t]*[-+]?{groups}(?:{re.escape(decimal)}[0-9]*)?(?:[eE][-+]?[0-9]+)?[ \t]*"
+
+
+def thousands_setting(cell: str) -> str:
+    """The settings with which a cell is a number with marks between thousands; empty if none.
+
+    >>> thousands_setting("1,234"), thousands_setting("1.234,5"), thousands_setting("1,5")
+    ("thousands=','", "thousands='.', decimal=','", '')
+    """
+    for mark, decimal in ((",", "."), (".", ","), ("'", "."), (" ", ".")):
+        if re.fullmatch(thousands_form(mark, decimal), cell):
+            return f"thousands={mark!r}" + (", decimal=','" if decimal == "," else "")
+    return ""
+
+
+def _parse_numbers(texts: pa.Array, kind: pa.DataType | None) -> pa.Array:
+    """Cells, large_binary[n], as pyarrow parses them in a file; of any type it infers if None.
+
+    Raises:
+        pa.ArrowInvalid: if one is not of the type.
+    """
+    if pc.any(pc.match_substring_regex(texts, _NO_NUMBER)).as_py():
+        raise pa.ArrowInvalid("a character that no number has")
+    data = b"\n".join(texts.fill_null(_NULL).to_pylist()) + b"\n"
+    parsed = pa.csv.read_csv(
+        pa.py_buffer(data),
+        read_options=pa.csv.ReadOptions(
+            column_names=["0"], block_size=len(data) + 1, use_threads=False
+        ),
+        parse_options=pa.csv.ParseOptions(
+            delimiter=_CELL_END, quote_char=False, ignore_empty_lines=False
+        ),
+        convert_options=pa.csv.ConvertOptions(
+            column_types={} if kind is None else {"0": kind}, null_values=[_NULL.decode()]
+        ),
+    )
+    return parsed.column(0).combine_chunks()
+
+
+def _rows_after_quotes(rows: Rows, form: Form) -> list[int]:
     """Rows that have text between a closing quote and the end of its cell."""
     codes = np.frombuffer(rows.data, np.uint8)
     quotes = np.flatnonzero(codes == _QUOTE)
-    if _regular(codes, quotes, delimiter):
+    if _regular(codes, quotes, form):
         # The second of a doubled quote opens the cell again.
         following = np.append(codes, np.uint8(_LF))[quotes[1::2] + 1]
-        ends = np.isin(following, [*marks(delimiter), _LF, _CR, _QUOTE])
+        ends = np.isin(following, [*marks(form.delimiter), _LF, _CR, _QUOTE])
         quotes = quotes[1::2][~ends]
     doubtful = np.unique(np.searchsorted(rows.starts, quotes, side="right") - 1)
-    form = _row_form(delimiter)
-    blank = delimiter == WHITESPACE
-    return [
-        row
-        for row in doubtful.tolist()
-        if not form.fullmatch(with_single_blanks(rows.text(row)) if blank else rows.text(row))
-    ]
+    whole = _row_form(form.delimiter)
+    return [row for row in doubtful.tolist() if not whole.fullmatch(form.normal(rows.text(row)))]
 
 
 @functools.lru_cache(maxsize=8)

@@ -20,7 +20,8 @@ import numpy as np
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ....schemas.config import config_class
 from ....schemas.errors import SchemaError
-from ....schemas.features import Dtype, Features
+from ....schemas.features import Dtype, Features, Tensor, written
+from ....schemas.features import Sequence as Sequence_
 from ....schemas.limits import too_many_columns
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
@@ -76,7 +77,7 @@ _STREAM_WINDOWS = 16
 
 @config_class
 class Csv:
-    """Rows of CSV and TSV files: RFC 4180 quoting, any line ending.
+    r"""Rows of CSV and TSV files: RFC 4180 quoting, any line ending.
 
     Files may be compressed with GZIP, Zstandard, bzip2 or xz, which is detected from their content.
     A file that is compressed or not UTF-8 is one block, whatever its size; others are cut into
@@ -104,6 +105,11 @@ class Csv:
         skip: The number of lines before the header, or before the rows if there is none.
         comment: The first character of lines that are not rows, such as ``#``.
         decimal: The mark before the fraction of numbers: ``,`` reads ``1,5`` as 1.5.
+        thousands: The mark between groups of three digits: ``,`` reads ``1,234,567`` as 1234567.
+            One of ``,``, ``.``, ``'``, ``_`` and a blank.
+        strip: Whether blanks and tabs around cells are left out, but not those in quotes.
+        escape: The character after which the next one means itself, as ``\`` in
+            ``"a \"b\" c"``. A quote in quotes may be doubled, too.
     """
 
     url: str
@@ -119,6 +125,9 @@ class Csv:
     skip: int = 0
     comment: str | None = None
     decimal: Literal[".", ","] = "."
+    thousands: Literal[",", ".", "'", "_", " "] | None = None
+    strip: bool = False
+    escape: str | None = None
     media = False
     numbered = True
     side_urls: ClassVar[tuple[str, ...]] = ()
@@ -141,6 +150,7 @@ class Csv:
             )
         if self.decimal == self.delimiter:
             raise ValueError(f"decimal={self.decimal!r} is the delimiter, too")
+        self._check_marks()
         names = () if self.columns == UNION else self.columns
         if len(set(names)) < len(names) or not all(map(str.strip, names)):
             raise ValueError(f"columns={names!r}, expected unique, non-empty names")
@@ -149,6 +159,34 @@ class Csv:
                 raise ValueError(
                     f"types: {name!r} is {wanted!r}, expected one of {', '.join(_DTYPES)}, "
                     "or ss.Scalar(…), ss.ClassLabel(…), ss.Text(…) or ss.Timestamp(…)"
+                    + (f". {_parse_lists(name, wanted)}" if _is_list(wanted) else "")
+                )
+
+    def _check_marks(self) -> None:
+        separated = self.delimiter not in (" ", WHITESPACE)
+        if self.thousands == self.decimal:
+            raise ValueError(f"thousands={self.thousands!r} is the decimal mark, too")
+        if self.quote is None and self.thousands == (self.delimiter or ","):
+            raise ValueError(f"thousands={self.thousands!r} is the delimiter, and quote=None")
+        if self.strip and not separated:
+            raise ValueError(f"strip=True, but delimiter={self.delimiter!r} is a blank")
+        if self.escape is None:
+            return
+        if not _COMMENT.fullmatch(self.escape):
+            raise ValueError(
+                f"escape={self.escape!r}, expected one ASCII character other than a quote, a "
+                "letter or a digit"
+            )
+        if not separated or self.escape in (self.delimiter, self.comment):
+            raise ValueError(
+                f"escape={self.escape!r} with delimiter={self.delimiter!r} and comment="
+                f"{self.comment!r}, expected three different characters, and no blank"
+            )
+        for text in self.null_values:
+            if self.escape in text:
+                raise ValueError(
+                    f"null_values: {text!r} is never a cell, because escape={self.escape!r} is "
+                    "left out of cells; remove one of the two"
                 )
 
     def settings(self) -> dict[str, object]:
@@ -159,6 +197,9 @@ class Csv:
         changed |= {"skip": self.skip} if self.skip else {}
         changed |= {} if self.comment is None else {"comment": self.comment}
         changed |= {} if self.decimal == "." else {"decimal": self.decimal}
+        changed |= {} if self.thousands is None else {"thousands": self.thousands}
+        changed |= {"strip": True} if self.strip else {}
+        changed |= {} if self.escape is None else {"escape": self.escape}
         return changed | {
             "columns": UNION if dialect.union else list(dialect.columns),
             "delimiter": dialect.delimiter,
@@ -220,6 +261,8 @@ class Csv:
         remarks += [
             f"{found.place(name)}: a column without a name is read as {name!r}." for name in kept
         ]
+        if not self.strip and (padded := found.padded):
+            remarks.append(f"{padded}. strip=True in the source leaves out blanks around cells.")
         return remarks + [
             f"{each.file.path}: several columns are named {name!r}. Those after the first are read "
             f"as {_numbered(each.header, name)}."
@@ -339,6 +382,9 @@ class Csv:
             skip=self.skip,
             comment=self.comment,
             decimal=self.decimal,
+            thousands=self.thousands,
+            strip=self.strip,
+            escape=self.escape,
         )
 
     def _check_features(self, table: Table, features: Features) -> None:
@@ -348,6 +394,7 @@ class Csv:
                 raise SchemaError(
                     f"features= declares {name!r} as {feature}; a CSV column can be a Scalar, "
                     "ClassLabel, Text or Timestamp."
+                    + (f" {_parse_lists(name, feature)}" if _is_list(feature) else "")
                 )
             num = num_columns[name]
             if num != 1 and not (num == 0 and self.columns == UNION):
@@ -355,6 +402,20 @@ class Csv:
                     f"{table.path} has {num or 'no'} columns named {name!r}, expected one. Its "
                     f"columns are {', '.join(map(repr, table.header))}."
                 )
+
+
+def _is_list(feature: object) -> bool:
+    """Whether a feature holds several values."""
+    return isinstance(feature, Sequence_ | Tensor)
+
+
+def _parse_lists(name: str, feature: Any) -> str:
+    """How lists in the cells of a column are read."""
+    return (
+        "For lists such as [1, 2] in cells, leave it a string, and add to prepare: "
+        f"ss.records.map_python(lambda record: {{{name!r}: json.loads(record[{name!r}])}}, "
+        f"{{{name!r}: {written(feature)}}})"
+    )
 
 
 def _refuse_doubled(tables: Sequence[FoundTable], declared: Collection[str]) -> None:
@@ -466,8 +527,8 @@ class CsvFiles:
         header = self._dialect.read_header(text, file.path) if text.plain else None
         if header is None:
             return []
-        delimiter, quoted = self._dialect.delimiter_of(file.path), self._dialect.quoted
-        return cut_offsets(text, header.stop, delimiter=delimiter, quoted=quoted, every=every)
+        table = self._dialect.table(file.path, header.names)
+        return cut_offsets(text, header.stop, table, every=every)
 
     def header_bytes(self, file: SourceFile) -> int:
         """The offset up to which a file's text determines its columns."""
@@ -672,6 +733,15 @@ class _Inspected:
     left_out: Mapping[str, str]
     """Columns without a name that hold nothing of the data -> why."""
 
+    @property
+    def padded(self) -> str:
+        """A column whose name has blanks around it, for people; empty if there is none."""
+        for each in self.tables:
+            for name in each.header.written:
+                if name != name.strip(" \t"):
+                    return f"{each.file.path}: the column {name!r} has blanks around its name"
+        return ""
+
     def place(self, name: str) -> str:
         """The first file with a column, and its position there."""
         first = next(each for each in self.tables if name in each.header.nameless)
@@ -684,7 +754,7 @@ def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
 
 
 def _find_rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
-    found = find_rows(text, start, text.stop, delimiter=table.delimiter, quoted=table.quoted)
+    found = find_rows(text, start, text.stop, table)
     return (without_comments(rows, table.comment) for rows in found)
 
 

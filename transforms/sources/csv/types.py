@@ -108,12 +108,12 @@ class ColumnTypes:
         if rows.problem or not len(rows):
             return
         try:
-            parsed = table.parse(rows, zero_one=False)
+            parsed = table.parse(rows, declared=False)
         except pa.ArrowInvalid:
             rows = table.whole(rows)
             if not len(rows):
                 return
-            parsed = table.parse(rows, zero_one=False)
+            parsed = table.parse(rows, declared=False)
         self.num_rows += len(parsed)
         indices = {name: index for index, name in enumerate(table.header)}
         cells = {name: parsed.column(indices[name]).combine_chunks() for name in self.columns}

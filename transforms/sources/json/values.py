@@ -195,7 +195,10 @@ def fitted(value: Any, type_: pa.DataType, dtype: str) -> Any:
         if fits and not low <= value < high:
             raise UnfitError("out of range", f"is {shown(value)}, out of range for {type_}")
     if not fits:
-        raise UnfitError("wrong type", f"is {shown(value)}, expected {type_}")
+        how = ""
+        if pa.types.is_boolean(type_) and isinstance(value, str):
+            how = ": as texts, declare ss.ClassLabel(('no', 'yes')), with the words that occur"
+        raise UnfitError("wrong type", f"is {shown(value)}, expected {type_}{how}")
     if pa.types.is_floating(type_):
         return float(value)
     return value if isinstance(value, bool) else int(value)
