@@ -41,6 +41,7 @@ _SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
 _NUM_PROBED = 64
 _HEAD_BYTES = 1 << 16
 _MAX_TABLES = 20
+_NUM_SHOWN = 3
 _SUBMISSION = "submi"
 """What names such as ``sample_submission.csv`` and ``sampleSubmit.csv`` have in common."""
 _LABELS = ("y", "label", "labels")
@@ -189,7 +190,7 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
                     Reading(dataclasses.replace(source, columns="union")),
                 ],
             )
-        return Reading(source)
+        return Reading(source, notes=_on_folders([file.path for file in files]))
     shown = ", ".join(repr(group[0].path) for group in splits.values())
     what = f"{opened.shown} holds files that are named like splits ({shown})"
     if isinstance(source, Numpy) and all(file.path.endswith(".npy") for file in files):
@@ -224,6 +225,20 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
     if not differing:
         readings.append(Reading(source))
     raise UnclearError(f"{what}, {why}.", readings)
+
+
+def _on_folders(paths: Sequence[str]) -> tuple[str, ...]:
+    """What is said of folders that tell files of rows apart."""
+    folders = [path.split("/")[:-1] for path in paths]
+    depth = _num_shared(folders)
+    names = sorted({parts[depth] for parts in folders if len(parts) > depth})
+    if len(names) < 2 or any(map(folder_values, paths)):
+        return ()
+    shown = ", ".join(names[:_NUM_SHOWN]) + (" …" if len(names) > _NUM_SHOWN else "")
+    return (
+        f"The names of the {len(names):,} folders ({shown}) are in no column. To have them as one, "
+        f"name them KEY={names[0]} and so on, and set hive=True.",
+    )
 
 
 def _in_each_folder(

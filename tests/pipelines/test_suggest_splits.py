@@ -94,6 +94,14 @@ def test_names_of_all_files_say_it(paths: list[str], source: Any, splits: Any) -
     assert made.features["label"] == ss.ClassLabel(("a", "b"))
 
 
+def test_folders_that_are_no_columns_are_said() -> None:
+    write("d/run/1.csv", "d/walk/1.csv", "d/walk/2.csv")
+    text = describe_suggestion("d")
+    assert "# The names of the 2 folders (run, walk) are in no column." in text
+    write("one/1.csv", "one/2.csv", "keys/k=1/1.csv", "keys/k=2/1.csv")
+    assert "in no column" not in describe_suggestion("one") + describe_suggestion("keys")
+
+
 @pytest.mark.parametrize("begin", ["x_", "x_1.0_", "x."])
 @pytest.mark.parametrize("ending", ["jsonl", "txt"])
 def test_other_kinds(begin: str, ending: str) -> None:
