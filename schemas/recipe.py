@@ -15,7 +15,7 @@ from .blocks import Block, RawBatch, Selection, SourceFile
 from .config import check_revision, check_texts, repr_of_settings
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
-from .limits import Limits
+from .limits import DEFAULT_LIMITS, Limits
 from .reject_budgets import Budget, allowed_rejects, check_budget
 from .shards import Shards
 from .splits import Splits
@@ -136,7 +136,7 @@ class ExtractedSource(Protocol):
     def media(self) -> bool:
         """See :attr:`Source.media`."""
 
-    def extract(self, folder: str, *, base: str) -> Source:
+    def extract(self, folder: str, *, base: str, limits: Limits = DEFAULT_LIMITS) -> Source:
         """Copies all records into files; returns the source that reads them.
 
         Files are named by their content: unchanged ones are not written again. The files and the
@@ -145,6 +145,7 @@ class ExtractedSource(Protocol):
         Args:
             folder: The workspace's folder for all extracted files; it may not exist yet.
             base: The recipe's folder; relative paths are resolved against it.
+            limits: The recipe's limits on what files may request.
 
         Raises:
             RecipeError: if the recipe's settings are invalid.

@@ -28,6 +28,7 @@ from ...transforms.sources.text import TextFiles
 from ...transforms.storage.opened_source import OpenedSource, is_hidden
 from .annotations import find_annotations
 from .csv_tables import csv_tables, find_other_tables
+from .extracted_files import find_extracted
 from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
@@ -53,6 +54,9 @@ def recognize(
         UnclearError: if they may be several things.
         DataError: if they are none that is known.
     """
+    extracted = find_extracted(url, listed, opened)
+    if extracted is not None:
+        return extracted
     annotated = find_annotations(url, listed, opened)
     if annotated is not None:
         return annotated

@@ -379,7 +379,9 @@ def _extract(recipe: Recipe, workspace: Workspace, *, progress: Progress) -> Rec
     refuse_written_secrets(recipe)
     progress.start("extract", total=None, unit="records")
     with expected_to_advance(f"the extraction of {type(source).__name__}"):
-        extracted = source.extract(workspace.extracted, base=recipe.folder)
+        extracted = source.extract(
+            workspace.extracted, base=recipe.folder, limits=recipe.limits
+        )
     progress.finish("extract", reused=False)
     return altered(recipe, source=extracted)
 

@@ -312,6 +312,17 @@ def sources_of(source: Source | ExtractedSource) -> tuple[Source, ...]:
     return (source,) if isinstance(source, Source) else ()
 
 
+def urls_of(source: Any) -> tuple[str, ...]:
+    """The URLs that a recipe's source, or each of several, reads."""
+    parts = [part for _, part in source.sources] if isinstance(source, Sources) else [source]
+    return tuple(
+        url
+        for part in parts
+        for url in (getattr(part, "url", ""), *getattr(part, "side_urls", ()))
+        if url
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class SourcePart:
     """One source of a recipe, with its root."""
