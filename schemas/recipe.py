@@ -9,7 +9,7 @@ import os
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from .blocks import Block, RawBatch, Selection, SourceFile
 from .config import check_revision, check_texts, repr_of_settings
@@ -152,6 +152,12 @@ class ExtractedSource(Protocol):
             DataError: if there are no records, or they cannot be distinguished.
             StorageError: if reading or writing fails.
         """
+
+
+def reads_files(source: Source | ExtractedSource) -> TypeGuard[Source]:
+    """Whether a source's records are in files, those of each if it is several sources."""
+    parts: Iterable[Any] = getattr(source, "sources", ())
+    return all(reads_files(part) for _, part in parts) if parts else isinstance(source, Source)
 
 
 @runtime_checkable
@@ -539,7 +545,7 @@ class Recipe:
         Raises:
             TypeError: if they have not been extracted (by ``pipelines.inventory.survey``).
         """
-        if not isinstance(self.source, Source):
+        if not reads_files(self.source):
             raise TypeError(f"{type(self.source).__name__} has not been extracted")
         return self.source
 

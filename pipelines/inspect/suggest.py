@@ -34,7 +34,14 @@ from ...schemas.features import (
 from ...schemas.limits import DEFAULT_LIMITS
 from ...schemas.naming import LATEST, MANIFEST, SCHEMA, Workspace, join
 from ...schemas.progress import Silent
-from ...schemas.recipe import ExtractedSource, PrepareStep, Recipe, SelectsRows, Source
+from ...schemas.recipe import (
+    ExtractedSource,
+    PrepareStep,
+    Recipe,
+    SelectsRows,
+    Source,
+    reads_files,
+)
 from ...schemas.splits import Splits
 from ...schemas.wire import FLOATS
 from ...transforms import storage
@@ -151,7 +158,7 @@ def describe_suggestion(
 def _extracted(found: _Suggestion) -> Iterator[_Suggestion]:
     """The suggestion with a source of files; records that are in none are extracted for it."""
     source = found.recipe.source
-    if isinstance(source, Source):
+    if reads_files(source):
         yield found
         return
     with storage.temporary_folder() as scratch:
@@ -195,7 +202,7 @@ def _describe(found: _Suggestion, source: Source | ExtractedSource, folder: str)
     recipe = _changed(recipe, prepare=(*recipe.prepare, *stacks))
     if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
         recipe = _with_splits_that_fill(recipe)
-    if not isinstance(source, Source):
+    if not reads_files(source):
         recipe = _changed(recipe, source=_with_label(source, name))
     seen = _seen_from(recipe, folder)
     said = (*found.notes, *inferred.remarks)
@@ -589,7 +596,7 @@ def _suggest(url: str, *, label: str | None = None, number: int | None = None) -
     source = reading.source
     if label is not None and source.label != label:
         source = _with_label(source, label)
-    if not isinstance(source, Source):
+    if not reads_files(source):
         recipe = Recipe(name=_name_of(url), source=source, splits=reading.splits or _USUAL)
         object.__setattr__(recipe, "folder", ".")
         return _Suggestion(recipe, opened, _files_of(source), ())
@@ -680,7 +687,7 @@ def _that_fill(reading: Reading) -> Reading:
 
 def _files_of(source: Any) -> Sequence[SourceFile]:
     """The files that a source reads."""
-    if not isinstance(source, Source):
+    if not reads_files(source):
         return [file for url in urls_of(source) for file in open_source(url, ".").list()]
     return source.select(open_files(source, ".", DEFAULT_LIMITS).list()).files
 

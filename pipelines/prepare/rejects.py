@@ -198,7 +198,7 @@ def source_shown(survey: Survey) -> str | dict[str, str] | None:
 
     None if records are not in files.
     """
-    return None if survey.extracted is not None else survey.opened.location
+    return None if survey.extracted else survey.opened.location
 
 
 def forget_refused(workspace: Workspace) -> None:

@@ -339,9 +339,7 @@ def _refuse_titles(written: Collection[str], number: int, where: str) -> None:
         )
 
 
-def _batches(
-    sheet: Any, columns: Sequence[_Column], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def _batches(sheet: Any, columns: Sequence[_Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows as columns, with their numbers as positions."""
     for chunk in _chunks(sheet):
         problems: list[str | None] = [None] * len(chunk)
