@@ -103,7 +103,9 @@ def _columns(table: _Source, folder: str) -> frozenset[str]:
 
 def _joined(tables: Sequence[_Source]) -> Sources | None:
     """The tables of several files under the files' names; None if two have one name."""
-    named = {re.sub(r"\W+", "_", _stem(table), flags=re.ASCII).strip("_"): table for table in tables}
+    named = {
+        re.sub(r"\W+", "_", _stem(table), flags=re.ASCII).strip("_"): table for table in tables
+    }
     fit = all(name.isidentifier() and name.isascii() for name in named)
     return Sources(**named) if fit and len(named) == len(tables) else None
 

@@ -257,9 +257,10 @@ class _Counts:
         self._num_rows += len(cells)
 
     def column(self, place: int, name: str, declared: object) -> _Column:
-        """The column: the kind of at least half of the cells, or text."""
+        """The column: of the kind of at least half of the cells, else of text."""
         num = self.kinds.total()
-        kind, most = self.kinds.most_common(1)[0] if num else ("text", 0)
+        by_number = [(count, kind != "text", kind) for kind, count in self.kinds.items()]
+        most, _, kind = max(by_number, default=(0, False, "text"))
         if declared == "string" or getattr(declared, "dtype", "") == "string" or 2 * most < num:
             kind = "text"
         types: Mapping[str, pa.DataType] = {
@@ -331,7 +332,9 @@ def _columns(
 
 def _refuse_titles(written: Collection[str], number: int, where: str) -> None:
     named = list(filter(None, written))
-    if 2 * len(named) <= len(written):
+    # Columns before the first name may be those of row names.
+    inner = itertools.dropwhile(lambda name: not name, written)
+    if sum(not name for name in inner) >= len(named):
         raise SchemaError(
             f"Excel: {where}: row {number} is the first with cells, and names {len(named)} of "
             f"{len(written)} columns: {', '.join(map(repr, named)) or 'none'}. If it is a title, "
