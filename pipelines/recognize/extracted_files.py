@@ -24,6 +24,8 @@ from .unread_formats import format_of
 
 _Source = Excel | Hdf5
 _SOURCES: Mapping[str, type[_Source]] = {"Excel": Excel, "HDF5": Hdf5}
+_MIXED = "mixed"
+"""The split of datasets whose names say several."""
 _MAX_FILES = 20
 _MAX_READINGS = 20
 
@@ -81,6 +83,8 @@ def _splits(tables: Sequence[_Source]) -> dict[str, _Source]:
     found: dict[str, _Source] = {}
     for table in tables:
         split = _split_of(table)
+        if split == _MIXED:
+            continue  # all groups of a file together
         if split is None or split in found:
             return {}
         found[split] = table
@@ -88,10 +92,12 @@ def _splits(tables: Sequence[_Source]) -> dict[str, _Source]:
 
 
 def _split_of(table: _Source) -> str | None:
-    """The split in the name of a sheet, of all datasets, or of the file."""
+    """The split in the name of a sheet, of all datasets, or of the file; None without one."""
     inner = [table.sheet or ""] if isinstance(table, Excel) else (table.datasets or {}).values()
-    splits = {split_in(path.replace("_", " ")) for path in inner if path}
-    return splits.pop() if len(splits) == 1 else split_in(_stem(table)) if not splits else None
+    splits = {split_in(path) for path in inner if path}
+    if len(splits) > 1:
+        return None if None in splits else _MIXED
+    return splits.pop() if splits else split_in(_stem(table))
 
 
 def _columns(table: _Source, folder: str) -> frozenset[str]:
@@ -103,9 +109,8 @@ def _columns(table: _Source, folder: str) -> frozenset[str]:
 
 def _joined(tables: Sequence[_Source]) -> Sources | None:
     """The tables of several files under the files' names; None if two have one name."""
-    named = {
-        re.sub(r"\W+", "_", _stem(table), flags=re.ASCII).strip("_"): table for table in tables
-    }
+    names = [re.sub(r"\W+", "_", _stem(table), flags=re.ASCII).strip("_") for table in tables]
+    named = dict(zip(names, tables, strict=True))
     fit = all(name.isidentifier() and name.isascii() for name in named)
     return Sources(**named) if fit and len(named) == len(tables) else None
 

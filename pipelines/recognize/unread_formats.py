@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
+from ...transforms.sources.folders.bystanders import is_document
 from ...transforms.storage import git_lfs
 from ...transforms.storage.opened_source import OpenedSource, is_hidden
 
@@ -67,8 +68,12 @@ def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
 def format_of(
     listed: Sequence[SourceFile], opened: OpenedSource
 ) -> tuple[str, Sequence[SourceFile]]:
-    """The format of most files, and those files; "" if it is none of :data:`FORMATS`."""
-    visible = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
+    """The format of most files but documents, and those files; "" if none of :data:`FORMATS`."""
+    visible = [
+        file
+        for file in listed
+        if file.num_bytes and not is_hidden(file.path) and not is_document(file.path)
+    ]
     bare = next((file for file in visible if _is_bare(file.path)), None)
     of_bare = _by_content(opened.read(bare.path, 0, _HEAD_BYTES)) if bare else ""
     formats = [of_bare if _is_bare(f.path) else _by_name(f.path) for f in visible]

@@ -413,7 +413,6 @@ def test_steps_and_the_model_for_serving(lab: Any, tmp_path: Path) -> None:
         (lambda: ss.Sources(a="t.csv"), "a='t.csv' is not a source"),
         (lambda: ss.Sources(**{"a/b": ss.Csv("t.csv")}), "'a/b' is not a valid name"),
         (lambda: ss.Sources(a=ss.Sources(b=ss.Csv("t.csv"))), "'a' is itself ss.Sources"),
-        (lambda: ss.Sources(a=ss.Table({"x": [1]})), "whose records are not in files"),
         (
             lambda: ss.Sources(a=ss.Csv("t", label="x"), b=ss.Csv("t", label="y")),
             "the label of 'a' is 'x', that of 'b' is 'y'",
