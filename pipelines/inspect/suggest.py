@@ -157,7 +157,7 @@ def describe_suggestion(
 @contextlib.contextmanager
 def _extracted(found: _Suggestion) -> Iterator[_Suggestion]:
     """The suggestion with a source of files; records that are in none are extracted for it."""
-    source = found.recipe.source
+    source: Any = found.recipe.source
     if reads_files(source):
         yield found
         return

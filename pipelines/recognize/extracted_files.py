@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
@@ -104,7 +105,8 @@ def _columns(table: _Source, folder: str) -> frozenset[str]:
     """The names of a table's columns."""
     if isinstance(table, Hdf5) and table.datasets:
         return frozenset(table.datasets)
-    return frozenset(table.extract(folder, base=".").columns)
+    extracted: Any = table.extract(folder, base=".")
+    return frozenset(extracted.columns)
 
 
 def _joined(tables: Sequence[_Source]) -> Sources | None:

@@ -378,7 +378,7 @@ def _extract(recipe: Recipe, workspace: Workspace, *, progress: Progress) -> Rec
         DataError: if there are no records.
         StorageError: if reading or writing fails.
     """
-    source = recipe.source
+    source: Any = recipe.source
     if reads_files(source):
         return recipe
     refuse_written_secrets(recipe)

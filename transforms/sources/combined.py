@@ -244,7 +244,8 @@ class Sources:
         return digest({"numbered": self.numbered, "rows": rows, "source": _described(source)})[:32]
 
     def _source(self, name: str) -> Source:
-        return dict(self.sources)[name]
+        source: Source = dict(self.sources)[name]
+        return source
 
     def in_order(self) -> list[tuple[str, Source]]:
         """The sources in the order of their files' paths."""

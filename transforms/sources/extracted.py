@@ -34,7 +34,7 @@ from ..storage import git_lfs
 from ..storage.opened_source import open_source
 from ..storage.read_files import open_for_arrow
 from .arrow.files import DAMAGE
-from .arrow.hugging_face import class_names, with_column_types
+from .arrow.hugging_face import class_names, classes_by_leaf, with_column_types
 from .arrow.ipc import Arrow
 from .arrow.rows import MediaRowReader
 from .arrow.types import leaves_of
@@ -184,7 +184,13 @@ class ExtractedTable:
         offsets = (0, *self.cuts(file, opened, every=0))
         with _opened(opened, part.path) as reader:
             schema = _of_records(reader.schema)
-            rows = MediaRowReader(schema, features, path=self.name, unit=self.unit)
+            rows = MediaRowReader(
+                schema,
+                features,
+                path=self.name,
+                unit=self.unit,
+                classes=classes_by_leaf(self.specs),
+            )
             for number, offset in zip(range(reader.num_record_batches), offsets, strict=True):
                 if part.start <= offset < part.stop:
                     yield self._read_batch(reader.get_batch(number), rows)
