@@ -449,8 +449,9 @@ def _shown_feature(feature: Feature) -> str:
 def _names_to_read(feature: Feature, names: tuple[str, ...]) -> tuple[str, ...]:
     """The names of a file's classes, if a feature has these and others: else ()."""
     item = item_of(feature)
-    is_united = isinstance(item, ClassLabel) and item.values is None
-    return names if is_united and set(names) < set(item.names) else ()
+    if not isinstance(item, ClassLabel) or item.values is not None:
+        return ()
+    return names if set(names) < set(item.names) else ()
 
 
 def _named(numbers: pa.Array, names: tuple[str, ...]) -> pa.Array:
