@@ -44,12 +44,14 @@ if TYPE_CHECKING:
     from .transforms.sources.combined import Sources
     from .transforms.sources.csv.source import Csv
     from .transforms.sources.custom import Files
+    from .transforms.sources.excel import Excel
     from .transforms.sources.folders.arrays import ArrayFolder
     from .transforms.sources.folders.audio import AudioFolder
     from .transforms.sources.folders.clips import ClipFolder
     from .transforms.sources.folders.images import ImageFolder
     from .transforms.sources.folders.texts import TextFolder
     from .transforms.sources.folders.web_dataset import WebDataset
+    from .transforms.sources.hdf5 import Hdf5
     from .transforms.sources.iterable import Iterable
     from .transforms.sources.json.source import JsonLines
     from .transforms.sources.memory import Table
@@ -75,8 +77,10 @@ __all__ = [
     "Csv",
     "Dataflow",
     "Direct",
+    "Excel",
     "Files",
     "Flink",
+    "Hdf5",
     "HuggingFace",
     "Image",
     "ImageFolder",
@@ -138,7 +142,9 @@ _EXPORTS: dict[str, str] = {
     "Csv": ".transforms.sources.csv.source",
     "Dataflow": ".schemas.runner",
     "Direct": ".schemas.runner",
+    "Excel": ".transforms.sources.excel",
     "Flink": ".schemas.runner",
+    "Hdf5": ".transforms.sources.hdf5",
     "Image": ".schemas.features",
     "ImageFolder": ".transforms.sources.folders.images",
     "Iterable": ".transforms.sources.iterable",

@@ -52,6 +52,10 @@ class Limits:
         }
 
 
+DEFAULT_LIMITS = Limits()
+"""The limits of a recipe that sets none."""
+
+
 def too_many_columns(path: str, found: int, max_columns: int) -> str:
     """The error message for a table of too many columns."""
     return (

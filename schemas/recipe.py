@@ -9,13 +9,13 @@ import os
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from .blocks import Block, RawBatch, Selection, SourceFile
 from .config import check_revision, check_texts, repr_of_settings
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
-from .limits import Limits
+from .limits import DEFAULT_LIMITS, Limits
 from .reject_budgets import Budget, allowed_rejects, check_budget
 from .shards import Shards
 from .splits import Splits
@@ -136,7 +136,7 @@ class ExtractedSource(Protocol):
     def media(self) -> bool:
         """See :attr:`Source.media`."""
 
-    def extract(self, folder: str, *, base: str) -> Source:
+    def extract(self, folder: str, *, base: str, limits: Limits = DEFAULT_LIMITS) -> Source:
         """Copies all records into files; returns the source that reads them.
 
         Files are named by their content: unchanged ones are not written again. The files and the
@@ -145,12 +145,19 @@ class ExtractedSource(Protocol):
         Args:
             folder: The workspace's folder for all extracted files; it may not exist yet.
             base: The recipe's folder; relative paths are resolved against it.
+            limits: The recipe's limits on what files may request.
 
         Raises:
             RecipeError: if the recipe's settings are invalid.
             DataError: if there are no records, or they cannot be distinguished.
             StorageError: if reading or writing fails.
         """
+
+
+def reads_files(source: Source | ExtractedSource) -> TypeGuard[Source]:
+    """Whether a source's records are in files, those of each if it is several sources."""
+    parts: Iterable[Any] = getattr(source, "sources", ())
+    return all(reads_files(part) for _, part in parts) if parts else isinstance(source, Source)
 
 
 @runtime_checkable
@@ -538,7 +545,7 @@ class Recipe:
         Raises:
             TypeError: if they have not been extracted (by ``pipelines.inventory.survey``).
         """
-        if not isinstance(self.source, Source):
+        if not reads_files(self.source):
             raise TypeError(f"{type(self.source).__name__} has not been extracted")
         return self.source
 

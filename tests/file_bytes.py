@@ -1,9 +1,10 @@
 """The bytes of small archives, tables and arrays."""
 
+import datetime
 import io
 import tarfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,3 +65,62 @@ def npz(save: Any = np.savez, **arrays: Any) -> bytes:
     sink = io.BytesIO()
     save(sink, **arrays)
     return sink.getvalue()
+
+
+def workbook(sheets: Mapping[str, Sequence[Sequence[Any]]], *, hidden: Sequence[str] = ()) -> bytes:
+    """An Excel workbook: numbers, bools, texts, dates, times and durations; None is no cell."""
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    main = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    package = "http://schemas.openxmlformats.org/package/2006"
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
+    formats = ("yyyy\\-mm\\-dd", "yyyy\\-mm\\-dd hh:mm:ss", "hh:mm:ss", "[h]:mm:ss")
+    links = [f'<Relationship Id="r0" Type="{office}/styles" Target="styles.xml"/>']
+    named = []
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types"><Override '
+        f'PartName="/xl/workbook.xml" ContentType="{kind}"/></Types>',
+        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+        f'Type="{office}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/styles.xml": f"<styleSheet {main}><numFmts>"
+        + "".join(f'<numFmt numFmtId="{i}" formatCode="{f}"/>' for i, f in enumerate(formats, 164))
+        + '</numFmts><cellXfs><xf numFmtId="0"/>'
+        + "".join(f'<xf numFmtId="{i}"/>' for i in range(164, 168))
+        + "</cellXfs></styleSheet>",
+    }
+    for number, (name, rows) in enumerate(sheets.items(), 1):
+        state = ' state="hidden"' if name in hidden else ""
+        named.append(f'<sheet name="{name}" sheetId="{number}" r:id="r{number}"{state}/>')
+        links.append(
+            f'<Relationship Id="r{number}" Type="{office}/worksheet" '
+            f'Target="worksheets/{number}.xml"/>'
+        )
+        lines = (f"<row>{''.join(map(_cell, row))}</row>" for row in rows)
+        parts[f"xl/worksheets/{number}.xml"] = (
+            f"<worksheet {main}><sheetData>{''.join(lines)}</sheetData></worksheet>"
+        )
+    parts["xl/workbook.xml"] = (
+        f'<workbook {main} xmlns:r="{office}"><sheets>{"".join(named)}</sheets></workbook>'
+    )
+    parts["xl/_rels/workbook.xml.rels"] = (
+        f'<Relationships xmlns="{package}/relationships">{"".join(links)}</Relationships>'
+    )
+    return zip_of({name: text.encode() for name, text in parts.items()})
+
+
+def _cell(value: Any) -> str:
+    day = datetime.timedelta(days=1)
+    if value is None:
+        return "<c/>"
+    if isinstance(value, str):
+        if value.startswith("#"):
+            return f'<c t="e"><v>{value}</v></c>'
+        return f'<c t="inlineStr"><is><t>{value}</t></is></c>'
+    if isinstance(value, bool):
+        return f'<c t="b"><v>{value:d}</v></c>'
+    if isinstance(value, datetime.datetime):
+        return f'<c s="2"><v>{(value - datetime.datetime(1899, 12, 30)) / day!r}</v></c>'
+    if isinstance(value, datetime.date):
+        return f'<c s="1"><v>{(value - datetime.date(1899, 12, 30)).days}</v></c>'
+    if isinstance(value, datetime.timedelta):
+        return f'<c s="4"><v>{value / day!r}</v></c>'
+    return f"<c><v>{value!r}</v></c>"

@@ -17,6 +17,8 @@ from snapshard.transforms import storage
 WAV = b"RIFF\x26\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\2\0\0\0\1\0"
 SOURCES: dict[str, tuple[str, str, str]] = {
     "sql": ("adbc_driver_sqlite", "ss.Sql('t.db', 'SELECT 1', key='n')", ""),
+    "excel": ("python_calamine", "ss.Excel('t.xlsx')", ""),
+    "hdf5": ("h5py", "ss.Hdf5('t.h5')", ""),
     "audio": ("soundfile", "ss.AudioFolder('s')", "ss.audio.decode('audio')"),
     "text": ("tokenizers", "ss.Csv('t.csv')", "ss.text.tokenize('s', tokenizer='t.json')"),
 }

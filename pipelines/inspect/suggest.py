@@ -12,7 +12,7 @@ import re
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
@@ -31,15 +31,23 @@ from ...schemas.features import (
     nest,
     written,
 )
-from ...schemas.naming import LATEST, MANIFEST, SCHEMA, join
+from ...schemas.limits import DEFAULT_LIMITS
+from ...schemas.naming import LATEST, MANIFEST, SCHEMA, Workspace, join
 from ...schemas.progress import Silent
-from ...schemas.recipe import PrepareStep, Recipe, SelectsRows, Source
+from ...schemas.recipe import (
+    ExtractedSource,
+    PrepareStep,
+    Recipe,
+    SelectsRows,
+    Source,
+    reads_files,
+)
 from ...schemas.splits import Splits
 from ...schemas.wire import FLOATS
 from ...transforms import storage
 from ...transforms.prepare import audio
 from ...transforms.prepare.tables import Stack
-from ...transforms.sources.combined import Sources, open_files, sources_of
+from ...transforms.sources.combined import Sources, open_files, urls_of
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
@@ -142,6 +150,27 @@ def describe_suggestion(
         DataError: if it is empty or of an unknown kind, or its features cannot be inferred.
     """
     found = _suggest(url, label=label, number=reading)
+    with _extracted(found) as suggestion:
+        return _describe(suggestion, found.recipe.source, folder)
+
+
+@contextlib.contextmanager
+def _extracted(found: _Suggestion) -> Iterator[_Suggestion]:
+    """The suggestion with a source of files; records that are in none are extracted for it."""
+    source: Any = found.recipe.source
+    if reads_files(source):
+        yield found
+        return
+    with storage.temporary_folder() as scratch:
+        source = source.extract(Workspace(scratch).extracted, base=".")
+        opened = open_files(source, ".", found.opened.limits)
+        files = source.select(opened.list()).files
+        recipe = _changed(found.recipe, source=source)
+        yield dataclasses.replace(found, recipe=recipe, opened=opened, files=files)
+
+
+def _describe(found: _Suggestion, source: Source | ExtractedSource, folder: str) -> str:
+    """The text of a recipe file with all features; ``source`` is what it names."""
     recipe, opened, files = found.recipe, found.opened, found.files
     inferred = infer_features(recipe.files, files, opened)
     if recipe.source.label is None and LABEL in inferred.features:
@@ -173,6 +202,8 @@ def describe_suggestion(
     recipe = _changed(recipe, prepare=(*recipe.prepare, *stacks))
     if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
         recipe = _with_splits_that_fill(recipe)
+    if not reads_files(source):
+        recipe = _changed(recipe, source=_with_label(source, name))
     seen = _seen_from(recipe, folder)
     said = (*found.notes, *inferred.remarks)
     return recipe_text(seen, features, resolved.structs, hints=hints, notes=said)
@@ -218,7 +249,7 @@ def describe_inferred(recipe: Recipe, notes: Sequence[str], url: str) -> str:
         notes: What it said of the data.
         url: The raw data.
     """
-    has_columns = _takes_label(recipe.files) and _may_have_label(recipe)
+    has_columns = _takes_label(recipe.source) and _may_have_label(recipe)
     label = " --label COLUMN" if has_columns else ""
     data = shlex.quote(storage.redact(url))
     return (
@@ -230,7 +261,7 @@ def describe_inferred(recipe: Recipe, notes: Sequence[str], url: str) -> str:
 
 def _may_have_label(recipe: Recipe) -> bool:
     """Whether a column may be the label, and none is named."""
-    of_columns = not recipe.files.media or getattr(recipe.files, "table", None) is not None
+    of_columns = not recipe.source.media or getattr(recipe.source, "table", None) is not None
     return of_columns and recipe.source.label is None
 
 
@@ -270,7 +301,7 @@ def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource)
 
 def _of_files(recipe: Recipe) -> bool:
     """Whether each record is a file, or several: TFRecords with images are a table, too."""
-    return recipe.files.media and not isinstance(recipe.files, TFRecords)
+    return recipe.source.media and not isinstance(recipe.source, TFRecords)
 
 
 def _look_again(
@@ -352,19 +383,18 @@ def _labelled(recipe: Recipe, label: str) -> Recipe:
     return _changed(recipe, source=_with_label(recipe.files, label))
 
 
-def _takes_label(source: Source) -> bool:
+def _takes_label(source: Source | ExtractedSource) -> bool:
     if isinstance(source, Sources):
         return all(_takes_label(part) for _, part in source.sources)
     return any(field.name == "label" for field in dataclasses.fields(source))  # type: ignore[arg-type]
 
 
-def _with_label(source: Source, label: str) -> Source:
+def _with_label(source: Any, label: str | None) -> Any:
     if not _takes_label(source):
         raise RecipeError(f"{type(source).__name__} has no columns, so label={label!r} is not one.")
     if isinstance(source, Sources):
         return Sources(**{name: _with_label(part, label) for name, part in source.sources})
-    changed: Source = dataclasses.replace(source, label=label)  # type: ignore[type-var]
-    return changed
+    return dataclasses.replace(source, label=label)
 
 
 def _seen_from(recipe: Recipe, folder: str) -> Recipe:
@@ -468,8 +498,7 @@ def recipe_text(
     steps = [repr(step) for step in recipe.prepare]
     source = f"source={source_text(recipe.source)},"
     bare = source
-    urls = [part.url for part in sources_of(recipe.source)]
-    for place in (*urls, *recipe.files.side_urls):
+    for place in urls_of(recipe.source):
         if not storage.is_local(place):
             bare = bare.replace(written(place), written(storage.redact(place)))
     lines = [
@@ -572,6 +601,10 @@ def _suggest(url: str, *, label: str | None = None, number: int | None = None) -
     source = reading.source
     if label is not None and source.label != label:
         source = _with_label(source, label)
+    if not reads_files(source):
+        recipe = Recipe(name=_name_of(url), source=source, splits=reading.splits or _USUAL)
+        object.__setattr__(recipe, "folder", ".")
+        return _Suggestion(recipe, opened, _files_of(source), ())
     if getattr(source, "url", None) != url:
         opened = open_files(source, ".", opened.limits)
         listed = opened.list()
@@ -652,9 +685,16 @@ def _that_fill(reading: Reading) -> Reading:
         return reading
     recipe = Recipe(name="reading", source=reading.source, splits=_USUAL)
     object.__setattr__(recipe, "folder", ".")
-    files = recipe.files.select(open_files(recipe.files, ".", recipe.limits).list()).files
+    files = _files_of(reading.source)
     few = _are_few(recipe, files) and _with_splits_that_fill(recipe).splits == _ONE_SPLIT
     return dataclasses.replace(reading, splits=_ONE_SPLIT) if few else reading
+
+
+def _files_of(source: Any) -> Sequence[SourceFile]:
+    """The files that a source reads."""
+    if not reads_files(source):
+        return [file for url in urls_of(source) for file in open_source(url, ".").list()]
+    return source.select(open_files(source, ".", DEFAULT_LIMITS).list()).files
 
 
 def _are_few(recipe: Recipe, files: Sequence[SourceFile]) -> bool:

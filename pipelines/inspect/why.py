@@ -22,7 +22,7 @@ from ...schemas.fingerprint import canonical_json
 from ...schemas.manifest import Manifest, json_checksum
 from ...schemas.naming import BUILD, MANIFEST, OutputPaths, Workspace, join
 from ...schemas.progress import Progress
-from ...schemas.recipe import Recipe, Source
+from ...schemas.recipe import Recipe, reads_files
 from ...schemas.visible import visible
 from ...transforms import storage
 from ...transforms.storage.opened_source import path_bytes
@@ -183,7 +183,7 @@ def why_not_found(
         )
     with storage.temporary_folder() as scratch:
         # Records that are not in files are copied to the workspace, which must not change here.
-        lasting = isinstance(recipe.source, Source)
+        lasting = reads_files(recipe.source)
         survey = take_survey(
             recipe,
             workspace=find_workspace(folder) if lasting else Workspace(scratch),

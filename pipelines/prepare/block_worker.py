@@ -20,7 +20,7 @@ from ...schemas.blocks import Block, KeySpan, RawBatch, WorkUnit
 from ...schemas.errors import DamagedWorkError, PayloadPlace, Reject, StorageError
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
-from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords, Source
+from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords
 from ...transforms.activity import advance, working_on
 from ...transforms.code.dependencies import Dependencies, functions_in, refuse_undeclared
 from ...transforms.media.image_codecs import parts_by_pixels
@@ -32,7 +32,8 @@ from ...transforms.runs.key_histogram import KeyBins
 from ...transforms.runs.keys import NO_PARTITION, record_keys
 from ...transforms.runs.partitions import SplitEnds
 from ...transforms.runs.summary import Summary, name_summary, read_runs, run_readers
-from ...transforms.sources.combined import open_files
+from ...transforms.sources.combined import open_files, with_tables
+from ...transforms.sources.extracted import ExtractedTable
 from ..recipe.shipping import StagedRecipe, altered
 from ..survey.stages import StageFeatures, stages_of
 from .run_files import RunFiles, keys_suffix, run_in_place
@@ -88,8 +89,8 @@ class PrepareConfig:
     """The features of the stage before."""
     ends: SplitEnds | None = None
     """Ends of splits by time, or splits of balanced groups, once known."""
-    source: Source | None = None
-    """The source that the recipe's source was extracted to; None if its own files are read."""
+    tables: Mapping[str, ExtractedTable] = dataclasses.field(default_factory=dict)
+    """What records that are not in files were extracted to, by the names of their sources."""
     sides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The sha256 of each additional file of the source, by URL."""
     dependencies: Dependencies = dataclasses.field(default_factory=Dependencies)
@@ -105,8 +106,8 @@ class RunMaker:
         """Loads the recipe and compiles the stage's steps."""
         self._config = config
         recipe = config.staged.load()
-        if config.source is not None:
-            recipe = altered(recipe, source=config.source)
+        if config.tables:
+            recipe = altered(recipe, source=with_tables(recipe.source, config.tables))
         self._functions = tuple(functions_in(recipe))
         self._held = config.dependencies.hold()
         stages = stages_of(recipe)

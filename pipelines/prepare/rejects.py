@@ -198,7 +198,10 @@ def source_shown(survey: Survey) -> str | dict[str, str] | None:
 
     None if records are not in files.
     """
-    return None if survey.extracted is not None else survey.opened.location
+    location = survey.opened.location
+    if isinstance(location, dict):
+        return {name: url for name, url in location.items() if name not in survey.extracted}
+    return None if survey.extracted else location
 
 
 def forget_refused(workspace: Workspace) -> None:

@@ -127,7 +127,7 @@ def first_config(survey: Survey, staged: StagedRecipe, workspace: Workspace) -> 
         features=survey.stages[0],
         key=_stage_key(survey, 0, ""),
         ends=time_ends(survey.recipe.splits, survey.features.prepared),
-        source=survey.extracted,
+        tables=survey.extracted,
         sides=survey.opened.sides,
         dependencies=survey.dependencies,
     )

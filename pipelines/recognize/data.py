@@ -31,6 +31,7 @@ from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_so
 from ...transforms.storage.tar import archive_scheme
 from .annotations import find_annotations
 from .csv_tables import csv_tables, find_other_tables
+from .extracted_files import find_extracted
 from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
@@ -59,6 +60,9 @@ def recognize(
         UnclearError: if they may be several things.
         DataError: if they are none that is known.
     """
+    extracted = find_extracted(url, listed, opened)
+    if extracted is not None:
+        return extracted
     annotated = find_annotations(url, listed, opened)
     if annotated is not None:
         return annotated

@@ -8,17 +8,17 @@ from typing import Any
 
 from ...schemas.errors import DataError
 from ...schemas.features import call, written
-from ...schemas.recipe import Source
+from ...schemas.recipe import ExtractedSource, Source
 from ...schemas.splits import Splits
 from ...transforms import storage
-from ...transforms.sources.combined import Sources, sources_of
+from ...transforms.sources.combined import Sources, urls_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
     """One meaning of a folder: a source, and what it makes of the folder's names."""
 
-    source: Source
+    source: Source | ExtractedSource
     splits: Splits | None = None
     """If names say them."""
     means: str = "without a label"
@@ -35,9 +35,8 @@ class Reading:
         splits = "" if self.splits is None else f", splits=ss.{self.splits!r}"
         rejects = f", max_rejects={self.num_rejects}" if self.num_rejects else ""
         source = source_text(self.source)
-        for part in sources_of(self.source):
-            for url in (part.url, *part.side_urls):
-                source = source.replace(written(url), written(storage.redact(url)))
+        for url in urls_of(self.source):
+            source = source.replace(written(url), written(storage.redact(url)))
         return f"source={source}{splits}{rejects}"
 
 

@@ -124,7 +124,7 @@ def _by_folders(source: Any, paths: Sequence[str], opened: OpenedSource) -> Read
     if not _are_splits(set(splits.values())) or not all(map(is_unicode, names)):
         return None
     if depth:
-        inner = _url_of(source.url, "/".join(folders[0][:depth]), opened)
+        inner = url_of(source.url, "/".join(folders[0][:depth]), opened)
         if inner is None:
             return None
         source = dataclasses.replace(source, url=inner)
@@ -324,13 +324,13 @@ def _part(
         inner = os.path.join(glob.escape(folder), pattern)
     elif re.search(r"[*?[]", inner):
         inner = glob.escape(inner)
-    url = _url_of(source.url, inner, opened)
+    url = url_of(source.url, inner, opened)
     return None if url is None else dataclasses.replace(source, url=url)
 
 
 def _arrays(source: Numpy, group: Sequence[SourceFile], opened: OpenedSource) -> Numpy | None:
     """The arrays of a split as features: ``x_train.npy`` is ``x``. None if two have one name."""
-    found = {_feature_in(_stem(f.path)): _url_of(source.url, f.path, opened) for f in group}
+    found = {_feature_in(_stem(f.path)): url_of(source.url, f.path, opened) for f in group}
     urls = {name: url for name, url in found.items() if url is not None}
     if len(urls) < len(group):
         return None
@@ -352,7 +352,7 @@ def _feature_in(stem: str) -> str:
     return "_".join(word for word in words if word.lower() not in USUAL_WORDS) or "data"
 
 
-def _url_of(url: str, inner: str, opened: OpenedSource) -> str | None:
+def url_of(url: str, inner: str, opened: OpenedSource) -> str | None:
     """The URL of what is inside a source's folder or archive; None if it is a glob."""
     if opened.pattern or opened.single or "?" in url or "::" in url:
         return None

@@ -1,6 +1,6 @@
-"""Names what cannot be read as it is: formats without a source, and files that were not downloaded.
+"""Names the formats of files by suffix or content, and files that were not downloaded.
 
-Each format has a recipe with a function that reads it, in docs/sources.md.
+Each format without a source has a recipe with a function that reads it, in docs/sources.md.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
+from ...transforms.sources.folders.bystanders import is_document
 from ...transforms.storage import git_lfs
 from ...transforms.storage.opened_source import OpenedSource, is_hidden
 
@@ -41,6 +42,8 @@ FORMATS = (
         ((4, b"ftypisom"), (4, b"ftypmp4"), (4, b"ftypqt"), (8, b"AVI "), (0, b"\x1aE\xdf\xa3")),
     ),
 )
+READ = ("Excel", "HDF5")
+"""Those that have a source, behind an extra."""
 
 
 def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
@@ -53,17 +56,31 @@ def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
     for file in small[:: 1 + len(small) // _NUM_PROBED]:
         if git_lfs.is_pointer(opened.read(file.path, 0, _HEAD_BYTES)):
             raise git_lfs.refusal(opened.place(file.path))
-    visible = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
+    name, files = format_of(listed, opened)
+    if name and name not in READ:
+        raise DataError(
+            f"{opened.shown} holds {len(files):,} {name} file{'s' * (len(files) > 1)} (first: "
+            f"{files[0].path!r}), which no source reads. A function can: copy the recipe in "
+            f"docs/sources.md, 'Formats without a source: {name}'."
+        )
+
+
+def format_of(
+    listed: Sequence[SourceFile], opened: OpenedSource
+) -> tuple[str, Sequence[SourceFile]]:
+    """The format of most files but documents, and those files; "" if none of :data:`FORMATS`."""
+    visible = [
+        file
+        for file in listed
+        if file.num_bytes and not is_hidden(file.path) and not is_document(file.path)
+    ]
     bare = next((file for file in visible if _is_bare(file.path)), None)
     of_bare = _by_content(opened.read(bare.path, 0, _HEAD_BYTES)) if bare else ""
     formats = [of_bare if _is_bare(f.path) else _by_name(f.path) for f in visible]
     (name, num), *_ = Counter(formats).most_common(1) or [("", 0)]
-    if name and 2 * num > len(visible):
-        raise DataError(
-            f"{opened.shown} holds {num:,} {name} file{'s' * (num > 1)} (first: "
-            f"{visible[formats.index(name)].path!r}), which no source reads. A function can: "
-            f"copy the recipe in docs/sources.md, 'Formats without a source: {name}'."
-        )
+    if not name or 2 * num <= len(visible):
+        return "", ()
+    return name, [file for file, of in zip(visible, formats, strict=True) if of == name]
 
 
 def _is_bare(path: str) -> bool:

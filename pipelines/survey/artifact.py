@@ -16,7 +16,6 @@ from ...schemas.blocks import Block, SourceFile
 from ...schemas.features import features_from_json, features_to_json
 from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
-from ...schemas.recipe import Source
 from ...transforms import storage
 from ...transforms.sources.extracted import ExtractedTable
 from ...transforms.storage.artifacts import put_artifact, read_artifact
@@ -36,8 +35,8 @@ class StoredInventory:
     inferred: Inferred
     sides: Sequence[str]
     """The sha256 of each of the source's side files, in the order of ``side_urls``."""
-    extracted: Source | None
-    """What records of a query or a table in memory were extracted to; None for files."""
+    extracted: Mapping[str, ExtractedTable]
+    """What records that are not in files were extracted to, by the names of their sources."""
     parts: Mapping[str, object]
     """The parts of the fingerprint, as JSON."""
     fingerprint: str
@@ -67,7 +66,7 @@ def put_inventory(stored: StoredInventory, workspace: Workspace) -> str:
             url.rpartition("/")[2].partition(".")[0]
             for url in write_descriptors(inventory.blocks, workspace)
         ],
-        "extracted": extracted.to_json() if isinstance(extracted, ExtractedTable) else None,
+        "tables": {name: table.to_json() for name, table in extracted.items()},
         "features": features_to_json(stored.inferred.features),
         "fingerprint": stored.fingerprint,
         "input_digest": inventory.input_digest,
@@ -109,7 +108,7 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
     blocks = (
         line for digest in head["blocks"] for line in read_descriptors(workspace.blocks(digest))
     )
-    features, table = features_from_json(head["features"]), head["extracted"]
+    features = features_from_json(head["features"])
     return StoredInventory(
         inventory=Inventory(
             files=tuple(files),
@@ -125,9 +124,10 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
             {feature: features[feature] for feature in head["names"]}, tuple(head["structs"])
         ),
         sides=tuple(head["sides"]),
-        extracted=(
-            None if table is None else ExtractedTable.from_json(table, folder=workspace.extracted)
-        ),
+        extracted={
+            name: ExtractedTable.from_json(table, folder=workspace.extracted)
+            for name, table in head.get("tables", {}).items()
+        },
         parts=head["parts"],
         fingerprint=head["fingerprint"],
     )

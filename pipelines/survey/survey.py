@@ -17,7 +17,7 @@ from ...schemas.fingerprint import FingerprintParts, digest, fingerprint, librar
 from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
-from ...schemas.recipe import Recipe, Source
+from ...schemas.recipe import Recipe, Source, reads_files
 from ...transforms.analysis.graph import ANALYSIS, ON_RUNNER
 from ...transforms.code.dependencies import (
     Dependencies,
@@ -28,7 +28,14 @@ from ...transforms.code.dependencies import (
 )
 from ...transforms.code.digest import CodeHashes
 from ...transforms.prepare.engine.chain import digest_with_files, read_step_files
-from ...transforms.sources.combined import blocks_have_sides, open_files, settings_of_all
+from ...transforms.sources.combined import (
+    blocks_have_sides,
+    open_files,
+    settings_of_all,
+    tables_of,
+    with_tables,
+)
+from ...transforms.sources.extracted import ExtractedTable
 from ...transforms.storage.opened_source import OpenedSource
 from ..inventory.exclusions import IdList, read_ids
 from ..inventory.sample import Limit
@@ -62,8 +69,8 @@ class Survey:
 
     recipe: Recipe
     """With a source of files: those of other sources have been extracted."""
-    extracted: Source | None
-    """What workers, which load the recipe again, must read instead of its source, if anything."""
+    extracted: Mapping[str, ExtractedTable]
+    """What workers, which load the recipe again, must read instead of its sources, by name."""
     opened: OpenedSource
     """The source; with a stored inventory, it was not accessed."""
     inventory: Inventory
@@ -131,7 +138,7 @@ def take_survey(
     if code.seconds > _SLOW_S:
         progress.warn(_what_is_hashed(code, recipe.folder))
     held = dependencies.hold()
-    given, findings = recipe, None
+    findings = None
     if stored is None:
         recipe = _extract(recipe, workspace, progress=progress)
         opened, inventory = _list_source(
@@ -148,11 +155,9 @@ def take_survey(
         for remark in inferred.remarks if recipe.features is None else ():
             progress.warn(remark)
     else:
-        recipe = (
-            _extract(recipe, workspace, progress=progress)
-            if stored.extracted is None
-            else altered(recipe, source=stored.extracted)
-        )
+        recipe = altered(recipe, source=with_tables(recipe.source, stored.extracted))
+        # The recipe may have changed, and with it what is extracted.
+        recipe = _extract(recipe, workspace, progress=progress)
         opened = open_files(recipe.files, recipe.folder, recipe.limits, look=False)
         # The recipe may have changed, and with it their number: the fingerprint will differ.
         opened = opened.expecting(dict(zip(recipe.files.side_urls, stored.sides, strict=False)))
@@ -202,7 +207,7 @@ def take_survey(
     )
     return Survey(
         recipe=recipe,
-        extracted=None if given is recipe else source,
+        extracted=tables_of(source),
         opened=opened,
         inventory=inventory,
         inferred=inferred,
@@ -373,13 +378,13 @@ def _extract(recipe: Recipe, workspace: Workspace, *, progress: Progress) -> Rec
         DataError: if there are no records.
         StorageError: if reading or writing fails.
     """
-    source = recipe.source
-    if isinstance(source, Source):
+    source: Any = recipe.source
+    if reads_files(source):
         return recipe
     refuse_written_secrets(recipe)
     progress.start("extract", total=None, unit="records")
     with expected_to_advance(f"the extraction of {type(source).__name__}"):
-        extracted = source.extract(workspace.extracted, base=recipe.folder)
+        extracted = source.extract(workspace.extracted, base=recipe.folder, limits=recipe.limits)
     progress.finish("extract", reused=False)
     return altered(recipe, source=extracted)
 

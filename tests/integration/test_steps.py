@@ -424,7 +424,8 @@ def test_a_build_and_a_chain_go_on_from_each_other(project: Project) -> None:
 
 
 @pytest.mark.slow  # several builds
-def test_a_query_runs_once_in_a_chain(project: Project) -> None:
+@pytest.mark.parametrize("among", ["{}", 'ss.Sources(db={}, table=ss.Csv("t.csv", label="label"))'])
+def test_a_query_runs_once_in_a_chain(project: Project, among: str) -> None:
     database = project.folder / "data.db"
     connection = sqlite3.connect(database)
     connection.execute("create table t (id integer primary key, number integer, label text)")
@@ -436,7 +437,8 @@ def test_a_query_runs_once_in_a_chain(project: Project) -> None:
         'ss.Sql("data.db", "select * from t", key="id", label="label", '
         'types={"number": "int32", "label": ss.ClassLabel(("class 0", "class 1"))})'
     )
-    project.describe(query)
+    (project.folder / "t.csv").write_text("number,label\n" + "1,class 0\n" * 20)
+    project.describe(among.format(query))
     expected = project.built()
     project.step("inventory")
     database.unlink()

@@ -75,7 +75,7 @@ def prepared_of(entries: list[RunEntry], *, num_kept: int, num_filtered: int = 0
 def survey_of(max_rejects: Any) -> Any:
     recipe = ss.Recipe(name="r", source=ss.Csv("t.csv"), max_rejects=max_rejects)
     return SimpleNamespace(
-        recipe=recipe, extracted=None, opened=SimpleNamespace(location="https://***@host/t.csv")
+        recipe=recipe, extracted={}, opened=SimpleNamespace(location="https://***@host/t.csv")
     )
 
 

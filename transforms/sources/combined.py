@@ -34,13 +34,21 @@ from ...schemas.features import (
 )
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.fingerprint import digest
-from ...schemas.limits import Limits
-from ...schemas.recipe import CountsRows, ExtractedSource, HasRows, OpenSource, Source
+from ...schemas.limits import DEFAULT_LIMITS, Limits
+from ...schemas.recipe import (
+    CountsRows,
+    ExtractedSource,
+    HasRows,
+    OpenSource,
+    Source,
+    reads_files,
+)
 from ...schemas.wire import Dtype
 from ..code.digest import functions_of
 from ..runs.files import wire_schema
 from ..storage.opened_source import OpenedSource, open_source, path_bytes, unopened_source
 from .arrow.types import join_types
+from .extracted import ExtractedTable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _SOURCES = "sources"
@@ -60,14 +68,14 @@ class Sources:
     of all sources. Other types must be equal.
     """
 
-    sources: tuple[tuple[str, Source], ...]
+    sources: tuple[tuple[str, Any], ...]
     """Name and source, in the order given."""
 
-    def __init__(self, **sources: Source) -> None:
+    def __init__(self, **sources: Source | ExtractedSource) -> None:
         """Checks names and sources; reads nothing.
 
         Args:
-            sources: The sources of files, by name: ASCII letters, digits, '_' and '-'.
+            sources: The sources, by name: ASCII letters, digits, '_' and '-'.
 
         Raises:
             RecipeError: if there is none, a name or source is invalid, or their labels differ.
@@ -87,13 +95,7 @@ class Sources:
                 raise RecipeError(
                     f"Sources: {name!r} is itself ss.Sources. Give all sources to one of them."
                 )
-            if isinstance(source, ExtractedSource) and not isinstance(source, Source):
-                raise RecipeError(
-                    f"Sources: {name!r} is {type(source).__name__}, whose records are not in "
-                    "files; it cannot be combined with other sources. Write its records to "
-                    "files, such as Parquet, and name these."
-                )
-            if not isinstance(source, Source):
+            if not isinstance(source, Source | ExtractedSource):
                 raise RecipeError(
                     f"Sources: {name}={reprlib.repr(source)} is not a source. Write for example "
                     f'{name}=ss.Csv("table.csv").'
@@ -139,6 +141,25 @@ class Sources:
     def functions(self) -> tuple[Any, ...]:
         """The user's functions that the sources call."""
         return tuple(function for _, source in self.sources for function in functions_of(source))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The passwords that are written in the sources."""
+        return tuple(text for _, source in self.sources for text in getattr(source, "secrets", ()))
+
+    def extract(self, folder: str, *, base: str, limits: Limits = DEFAULT_LIMITS) -> Sources:
+        """The sources with records that are not in files, such as query results, extracted.
+
+        Raises:
+            SnapshardError: as the ``extract`` of one of them does, with its name.
+        """
+        made = {}
+        for name, source in self.sources:
+            made[name] = source
+            if not reads_files(source):
+                with naming(name):
+                    made[name] = source.extract(folder, base=base, limits=limits)
+        return Sources(**made)
 
     def settings(self) -> dict[str, object]:
         """The settings of all sources, by name."""
@@ -223,7 +244,8 @@ class Sources:
         return digest({"numbered": self.numbered, "rows": rows, "source": _described(source)})[:32]
 
     def _source(self, name: str) -> Source:
-        return dict(self.sources)[name]
+        source: Source = dict(self.sources)[name]
+        return source
 
     def in_order(self) -> list[tuple[str, Source]]:
         """The sources in the order of their files' paths."""
@@ -307,9 +329,34 @@ def open_files(source: Source, folder: str, limits: Limits, *, look: bool = True
 
 def sources_of(source: Source | ExtractedSource) -> tuple[Source, ...]:
     """The sources of files in a recipe: none if its records are not in files."""
+    parts = [part for _, part in source.sources] if isinstance(source, Sources) else [source]
+    return tuple(filter(reads_files, parts))
+
+
+def tables_of(source: Source) -> dict[str, ExtractedTable]:
+    """What the records of a source were extracted to: by name, empty if it is the only one."""
+    parts = source.sources if isinstance(source, Sources) else (("", source),)
+    return {name: part for name, part in parts if isinstance(part, ExtractedTable)}
+
+
+def with_tables(
+    source: Source | ExtractedSource, tables: Mapping[str, ExtractedTable]
+) -> Source | ExtractedSource:
+    """A source that reads what its records were extracted to, as :func:`tables_of` returned it."""
     if isinstance(source, Sources):
-        return tuple(part for _, part in source.sources)
-    return (source,) if isinstance(source, Source) else ()
+        return Sources(**{name: tables.get(name, part) for name, part in source.sources})
+    return tables.get("", source)
+
+
+def urls_of(source: Any) -> tuple[str, ...]:
+    """The URLs that a recipe's source, or each of several, reads."""
+    parts = [part for _, part in source.sources] if isinstance(source, Sources) else [source]
+    return tuple(
+        url
+        for part in parts
+        for url in (getattr(part, "url", ""), *getattr(part, "side_urls", ()))
+        if url
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,15 +391,20 @@ class SourcePart:
             if record_id.startswith(self.prefix) and record_id.endswith(self.suffix)
         )
 
-    @contextlib.contextmanager
-    def naming(self) -> Iterator[None]:
+    def naming(self) -> contextlib.AbstractContextManager[None]:
         """Adds the source's name to errors about its data or settings."""
-        try:
-            yield
-        except (DataError, RecipeError) as error:
-            if not self.name:
-                raise
-            raise type(error)(f"Source {self.name!r}: {error}") from error
+        return naming(self.name)
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Adds the name of one of several sources to errors about its data or settings."""
+    try:
+        yield
+    except (DataError, RecipeError) as error:
+        if not name:
+            raise
+        raise type(error)(f"Source {name!r}: {error}") from error
 
 
 def parts_of(source: Source, opened: OpenedSource) -> tuple[SourcePart, ...]:

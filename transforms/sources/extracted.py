@@ -7,8 +7,10 @@ so ids do not depend on how rows are divided into files.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import importlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,17 +21,20 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import PlaceError, Reject, SchemaError
+from ...schemas.errors import DataError, PlaceError, RecipeError, Reject, SchemaError
 from ...schemas.features import Features, features_from_json
+from ...schemas.limits import Limits
 from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance
 from ..rejects import reject_at, with_row
 from ..runs.keys import text_keys
+from ..storage import git_lfs
+from ..storage.opened_source import open_source
 from ..storage.read_files import open_for_arrow
 from .arrow.files import DAMAGE
-from .arrow.hugging_face import class_names, with_column_types
+from .arrow.hugging_face import class_names, classes_by_leaf, with_column_types
 from .arrow.ipc import Arrow
 from .arrow.rows import MediaRowReader
 from .arrow.types import leaves_of
@@ -52,6 +57,8 @@ _MAX_STEP = 1 << 62
 _BATCH_ROWS = 1 << 16
 _SAMPLED_ROWS = 1024
 _COMPARED_BYTES = 16 << 20
+_CHUNK_BYTES = 4 << 20
+_HEAD_BYTES = 512
 
 
 @config_class
@@ -68,6 +75,7 @@ class ExtractedTable:
         label: The label of the source.
         types: The types of the source, and other known types of columns.
         specs: The column types of a Hugging Face dataset.
+        notes: How columns are read that have no name, a line each.
     """
 
     url: str
@@ -79,6 +87,7 @@ class ExtractedTable:
     label: str | None = None
     types: Mapping[str, Any] | None = None
     specs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     media = False
     numbered = True
@@ -99,7 +108,7 @@ class ExtractedTable:
                 name: kind if isinstance(kind, str) else features_from_json({name: kind})[name]
                 for name, kind in types.items()
             }
-        lists = {name: tuple(value[name]) for name in ("files", "columns")}
+        lists = {name: tuple(value[name]) for name in ("files", "columns", "notes")}
         return cls(**{**value, **lists, "url": folder, "types": types})
 
     def settings(self) -> dict[str, object]:
@@ -142,6 +151,11 @@ class ExtractedTable:
         inferred: Mapping[str, Any] = arrow.infer(files, opened)
         return with_column_types(inferred, self.specs, declared=self.types or {})
 
+    def remarks(self, files: Sequence[SourceFile], opened: OpenSource) -> Sequence[str]:
+        """See :attr:`notes`."""
+        del files, opened
+        return self.notes
+
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:
@@ -170,7 +184,13 @@ class ExtractedTable:
         offsets = (0, *self.cuts(file, opened, every=0))
         with _opened(opened, part.path) as reader:
             schema = _of_records(reader.schema)
-            rows = MediaRowReader(schema, features, path=self.name, unit=self.unit)
+            rows = MediaRowReader(
+                schema,
+                features,
+                path=self.name,
+                unit=self.unit,
+                classes=classes_by_leaf(self.specs),
+            )
             for number, offset in zip(range(reader.num_record_batches), offsets, strict=True):
                 if part.start <= offset < part.stop:
                     yield self._read_batch(reader.get_batch(number), rows)
@@ -236,6 +256,69 @@ def _shortened(problem: bytes) -> str:
     """A finding, with the middle of a long value left out."""
     text = problem.decode(errors="replace")
     return text if len(text) <= 300 else f"{text[:150]} … {text[-100:]}"
+
+
+def import_extra(module: str, *, of: str, extra: str) -> Any:
+    """A module of a package that an extra installs.
+
+    Raises:
+        RecipeError: if it is not installed; ``of`` is what needs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0].replace("_", "-")
+        raise RecipeError(
+            f"{of} needs the package {package}, which is not installed ({error}). Run: pip install "
+            f'"snapshard[{extra}]"'
+        ) from None
+
+
+@contextlib.contextmanager
+def local_file(
+    url: str, *, of: str, base: str, limits: Limits, near: str
+) -> Iterator[tuple[str, str]]:
+    """The path of a source's single file on this machine, and its name for messages.
+
+    A file in an archive or a store is copied to a scratch folder.
+
+    Args:
+        url: Any fsspec URL.
+        of: The class of the source, for messages.
+        base: The recipe's folder.
+        limits: Limits on what the file may request.
+        near: Where the scratch folder is.
+
+    Raises:
+        RecipeError: if it does not exist or is not a single file.
+        DataError: if it is empty, or a pointer of Git LFS.
+        SourceChangedError: if it changed before the body ended.
+        StorageError: if it cannot be read.
+    """
+    opened = open_source(url, base, limits)
+    if not opened.single:
+        raise RecipeError(
+            f"{of}: {opened.shown} is a folder, a glob or an archive, expected one file. Name the "
+            "file, and combine several by ss.Sources(a=…, b=…)."
+        )
+    opened = opened.proving([])
+    head = opened.read(opened.single, 0, _HEAD_BYTES)
+    if git_lfs.is_pointer(head):
+        raise git_lfs.refusal(opened.shown)
+    if not head:
+        raise DataError(f"{of}: {opened.shown} is empty.")
+    try:
+        if opened.local:
+            yield opened.full_path(opened.single), opened.shown
+        else:
+            with storage.scratch_folder(near) as scratch:
+                path = os.path.join(scratch, os.path.basename(opened.single))
+                chunks = opened.chunks(opened.single, chunk_bytes=_CHUNK_BYTES)
+                with storage.failing_as_storage_error("write", path), open(path, "wb") as file:
+                    file.writelines(chunks)
+                yield path, opened.shown
+    finally:
+        opened.check()
 
 
 def extract_batches(

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from ...schemas.config import config_class
 from ...schemas.errors import DataError, RecipeError, SchemaError, SnapshardError
+from ...schemas.limits import DEFAULT_LIMITS, Limits
 from ...schemas.recipe import Source
 from .. import storage
 from ..activity import advance
@@ -110,7 +111,7 @@ class Iterable:
         if self.names is not None and len(set(self.names)) < len(self.names):
             raise ValueError(f"names={self.names!r}, expected unique names")
 
-    def extract(self, folder: str, *, base: str) -> Source:
+    def extract(self, folder: str, *, base: str, limits: Limits = DEFAULT_LIMITS) -> Source:
         """Copies the records to files in the folder.
 
         Raises:
@@ -119,7 +120,7 @@ class Iterable:
             DataError: if the function raises an exception, there are no records, or a key is
                 missing or not unique.
         """
-        del base
+        del base, limits
         with storage.scratch_folder(folder.rpartition("/")[0] or ".") as scratch:
             spool = _Spool(os.path.join(scratch, "records.arrows"))
             spool.write(self._batches())

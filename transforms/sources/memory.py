@@ -15,6 +15,7 @@ import pyarrow as pa
 from ...schemas.config import config_class
 from ...schemas.errors import DataError, RecipeError, SchemaError
 from ...schemas.features import ClassLabel
+from ...schemas.limits import DEFAULT_LIMITS, Limits
 from ...schemas.recipe import Source
 from ..examples.dtypes import numpy_dtype
 from ..examples.row_values import holds_bool
@@ -67,7 +68,7 @@ class Table:
                 "stream"
             )
 
-    def extract(self, folder: str, *, base: str) -> Source:
+    def extract(self, folder: str, *, base: str, limits: Limits = DEFAULT_LIMITS) -> Source:
         """Copies the table to files in the folder.
 
         Raises:
@@ -75,7 +76,7 @@ class Table:
             SchemaError: if it cannot be converted to Arrow, or a column cannot be stored.
             DataError: if it has no rows.
         """
-        del base
+        del base, limits
         types = dict(self.types or {})
         if isinstance(self.data, Mapping):
             for name, values in self.data.items():

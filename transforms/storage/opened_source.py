@@ -28,7 +28,7 @@ from fsspec.archive import AbstractArchiveFileSystem
 
 from ...schemas.blocks import FileRange, SourceFile
 from ...schemas.errors import DataError, RecipeError, SourceChangedError
-from ...schemas.limits import Limits
+from ...schemas.limits import DEFAULT_LIMITS, Limits
 from ...schemas.naming import WORKSPACE, Workspace
 from .. import storage
 from ..activity import reading, working_on
@@ -43,7 +43,6 @@ _ARCHIVES: weakref.WeakValueDictionary[tuple[str, str, int, str, int], TarArchiv
 _ARCHIVES = weakref.WeakValueDictionary()
 """Archives open in this process: finding members and decompressing take long."""
 _STORE_AHEAD_BYTES = 4 << 20
-_DEFAULT_LIMITS = Limits()
 _Opened = TypeVar("_Opened", bound="OpenedSource")
 _MARKS = (Workspace(WORKSPACE).hash_cache, Workspace(WORKSPACE).elsewhere)
 """Files in the folder of a recipe's snapshots: one of them exists from the first inventory on."""
@@ -105,7 +104,7 @@ class OpenedSource:
     archived: bool = False
     folder: str = dataclasses.field(default=".", repr=False)
     sides: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
-    limits: Limits = _DEFAULT_LIMITS
+    limits: Limits = DEFAULT_LIMITS
     proof: SourceProof | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
@@ -499,7 +498,7 @@ def _sorted_by_path(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
     return tuple(sorted(files, key=lambda file: path_bytes(file.path)))
 
 
-def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> OpenedSource:
+def open_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> OpenedSource:
     """Opens a source: finds its root, and checks that it exists.
 
     The root of a glob is the last folder before its first wildcard; a pattern that matches a
@@ -533,7 +532,7 @@ def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> Open
     )
 
 
-def unopened_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> OpenedSource:
+def unopened_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> OpenedSource:
     """A source as it is named, which is not looked at: none of its files can be read."""
     return OpenedSource(url=_absolute(url, folder), root="", folder=folder, limits=limits)
 

@@ -413,7 +413,6 @@ def test_steps_and_the_model_for_serving(lab: Any, tmp_path: Path) -> None:
         (lambda: ss.Sources(a="t.csv"), "a='t.csv' is not a source"),
         (lambda: ss.Sources(**{"a/b": ss.Csv("t.csv")}), "'a/b' is not a valid name"),
         (lambda: ss.Sources(a=ss.Sources(b=ss.Csv("t.csv"))), "'a' is itself ss.Sources"),
-        (lambda: ss.Sources(a=ss.Table({"x": [1]})), "whose records are not in files"),
         (
             lambda: ss.Sources(a=ss.Csv("t", label="x"), b=ss.Csv("t", label="y")),
             "the label of 'a' is 'x', that of 'b' is 'y'",
@@ -513,3 +512,27 @@ def test_a_block_proves_its_own_source_alone(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("x\n2\n")
     with pytest.raises(SourceChangedError, match=r"b\.csv"):
         proving.check()
+
+
+def _described(path: Path, names: list[str]) -> Path:
+    """A table as the Hugging Face hub has them: numbers, and the names of classes."""
+    spec = {"_type": "ClassLabel", "names": names}
+    specs = {"label": spec, "labels": {"_type": "Sequence", "feature": spec}}
+    table = pa.table({"label": [0, 1, None], "labels": [[0, 1], [], [1]], "name": [*names, "?"]})
+    metadata = {"huggingface": json.dumps({"info": {"features": specs}})}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    return path
+
+
+def test_numbers_keep_the_names_that_their_own_file_gives(lab: Any, tmp_path: Path) -> None:
+    lists = {"a": ["cat", "dog"], "b": ["bird", "cat"]}
+    urls = {n: str(_described(tmp_path / f"{n}.parquet", names)) for n, names in lists.items()}
+    snapshot = build_all(tmp_path, ss.Sources(**{n: ss.Parquet(url) for n, url in urls.items()}))
+    names = ("bird", "cat", "dog")
+    assert snapshot.manifest.features["label"] == ss.ClassLabel(names, optional=True)
+    found = lab.stored_rows(snapshot)
+    for source, own in lists.items():
+        for row in range(2):
+            record = found[f"{source}/{source}.parquet#{row}"]
+            assert names[record["label"]] == record["name"].decode() == own[row]
+        assert [names[i] for i in found[f"{source}/{source}.parquet#0"]["labels"]] == own

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from PIL import Image as Pillow
 
 import snapshard as ss
 
+from ...file_bytes import workbook
 from ..documented import run_examples
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -54,6 +56,17 @@ def _arrays(folder: Path) -> None:
 
 def _lists(folder: Path) -> None:
     (folder / "lists.csv").write_text('x,y\n1,"[1, 2]"\n2,[]\n')
+
+
+def _sheets(folder: Path) -> None:
+    rows = [["id", "zip", "returned"], *([i, "0123", "no"] for i in range(3))]
+    (folder / "orders.xlsx").write_bytes(workbook({"2023": rows, "2024": rows}))
+
+
+def _digits(folder: Path) -> None:
+    with h5py.File(folder / "digits.h5", "w") as file:
+        file["x_train"], file["y_train"] = np.zeros((3, 28, 28), np.uint8), [0, 1, 2]
+        file["x_test"], file["y_test"] = np.zeros((2, 28, 28), np.uint8), [0, 1]
 
 
 def _exports(folder: Path) -> None:
@@ -115,6 +128,8 @@ EXAMPLES: list[tuple[str, str, Callable[[Path], None]]] = [
     ("sources.md", "ClipFolder", _clips),
     ("sources.md", "Numpy", _arrays),
     ("sources.md", "Files", _binary),
+    ("sources.md", "Excel", _sheets),
+    ("sources.md", "Hdf5", _digits),
     ("csv.md", "Files with different columns", _exports),
     ("csv.md", "Types", _lists),
 ]

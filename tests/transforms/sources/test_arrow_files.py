@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import sys
 import zipfile
 from collections.abc import Callable
@@ -24,8 +25,10 @@ from snapshard.schemas.features import (
     Tensor,
     Timestamp,
 )
+from snapshard.transforms.sources.arrow.hugging_face import HuggingFace
 from snapshard.transforms.sources.arrow.ipc import Arrow
 from snapshard.transforms.sources.arrow.parquet import Parquet
+from snapshard.transforms.sources.memory import Table
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
 from ...file_bytes import ipc, parquet
@@ -365,3 +368,36 @@ def test_a_file_that_cannot_be_opened_again_has_changed(
     cut = _Cut(**opened.__getstate__())
     with pytest.raises(SourceChangedError, match=rf"{name} changed while the build read it"):
         source.infer(source.select(opened.list()).files, cut)
+
+
+@pytest.mark.parametrize("kind", ["Parquet", "HuggingFace", "Table"])
+@pytest.mark.parametrize(
+    ("names", "codes"),
+    [
+        (("b", "c", "d"), [1, 2]),  # with the classes of another source
+        (("c", "d"), [0, 1]),
+        (("x", "y", "z"), [0, 1]),  # declared names, of the same numbers
+        (("d", "c"), [0, 1]),
+    ],
+)
+def test_numbers_have_the_names_of_their_file(
+    reading: Any, kind: str, names: tuple[str, ...], codes: list[int]
+) -> None:
+    spec = {"_type": "ClassLabel", "names": ["c", "d"]}
+    specs = {"n": spec, "of": {"n": spec}, "some": {"_type": "List", "feature": spec}}
+    columns: dict[str, Any] = {"n": [0, 1, 2, -1], "of": [{"n": 1}] * 4, "some": [[0, 1]] * 4}
+    metadata = {"huggingface": json.dumps({"info": {"features": specs}})}
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    reading.write("d/t.parquet", parquet(table))
+    reading.write("d/t.arrow", ipc(table))
+    if kind == "Table":
+        source: Any = Table(table).extract(str(reading.folder / "w" / "t"), base="")
+    else:
+        source = Parquet("d/t.parquet") if kind == "Parquet" else HuggingFace("d")
+    label = ClassLabel(names)
+    got = reading.read(source, features={"n": label, "of.n": label, "some": Sequence(label)})
+    unknown = len(names) == 3 and codes == [0, 1]  # 2 is one of three declared names
+    assert got.column("n") == [*codes, *([2] if unknown else [])]
+    assert len(got.rejects) == (1 if unknown else 2)
+    assert got.column("of.n") == [codes[1]] * len(got.rows)
+    assert got.column("some") == [codes] * len(got.rows)

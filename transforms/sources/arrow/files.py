@@ -443,7 +443,7 @@ def _with_absent(schema: pa.Schema, absent: Features) -> pa.Schema:
         for _ in () if form is None else form.shape:
             type_ = pa.list_(type_)
         fields.append(pa.field(name, type_))
-    return pa.schema(fields)
+    return pa.schema(fields, metadata=schema.metadata)
 
 
 def _all_columns(

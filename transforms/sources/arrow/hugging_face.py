@@ -42,6 +42,8 @@ from .rows import MediaRowReader, RowReader
 
 METADATA = b"huggingface"
 _DTYPES = frozenset(get_args(Dtype))
+_ITEMS = re.compile(r"\.feature(?=\.|$)")
+"""What the items of a list are called in the metadata."""
 _ARRAY = re.compile(r"Array[2-5]D")
 
 SUFFIX = ".arrow"
@@ -76,6 +78,16 @@ def classes_of(spec: Any, name: str = "") -> dict[str, tuple[str, ...]]:
         for key, inner in spec.items():
             found |= classes_of(inner, f"{name}.{key}" if name else key)
     return found
+
+
+def classes_by_leaf(specs: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The class names of all columns, by the names of their features.
+
+    >>> label = {"_type": "ClassLabel", "names": ["x"]}
+    >>> classes_by_leaf({"a": label, "b": {"_type": "List", "feature": label}})
+    {'a': ('x',), 'b': ('x',)}
+    """
+    return {_ITEMS.sub("", name): names for name, names in classes_of(specs).items()}
 
 
 def is_media(spec: Any) -> bool:
@@ -146,7 +158,9 @@ class DescribedColumns(ArrowSource):
             and pa.types.is_struct(schema.field(name).type)
             for name, feature in features.items()
         )
-        return (MediaRowReader if in_structs else RowReader)(schema, features, path=path)
+        make = MediaRowReader if in_structs else RowReader
+        classes = classes_by_leaf(column_types(schema))
+        return make(schema, features, path=path, classes=classes)
 
     def infer(self, files: Many[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the columns, from the types in the metadata and the Arrow types.
@@ -207,7 +221,11 @@ class HuggingFace(DescribedColumns):
 
     _format = dataclasses.replace(FORMAT, name="a dataset's Arrow file")
     _remedy = "Give all files the same columns."
-    _reader = MediaRowReader
+
+    @staticmethod
+    def _reader(schema: pa.Schema, features: Features, *, path: str) -> MediaRowReader:
+        classes = classes_by_leaf(column_types(schema))
+        return MediaRowReader(schema, features, path=path, classes=classes)
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""

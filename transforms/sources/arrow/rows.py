@@ -49,13 +49,15 @@ from ...rejects import reject_at, with_bytes, with_row
 from ...runs.files import wire_schema
 from ..python_values import Lists, UnfitPartError, media_lists, wire_arrays
 from .types import Cells, Leaf, extract, leaves_of, nulls
-from .values import Values, convert, kind_of, mapped_classes, shown_classes, takes
+from .values import Values, convert, item_of, kind_of, mapped_classes, shown_classes, takes
 
 _SHOWN_CHARS = 60
+_NO_CLASSES: Mapping[str, tuple[str, ...]] = {}
+_NO_NAME = "\0"
+"""No class has it."""
+MISSING_ITEM, RAGGED = "missing item", "ragged list"
 
 _Bools = npt.NDArray[np.bool_]
-
-MISSING_ITEM, RAGGED = "missing item", "ragged list"
 _Ints = npt.NDArray[np.int64]
 Payload = Callable[[int], bytes]
 """The raw bytes of a row of a batch."""
@@ -168,7 +170,13 @@ class RowReader:
     """Converts batches of one Arrow schema to batches of wire columns."""
 
     def __init__(
-        self, schema: pa.Schema, features: Features, *, path: str, unit: str = "row"
+        self,
+        schema: pa.Schema,
+        features: Features,
+        *,
+        path: str,
+        unit: str = "row",
+        classes: Mapping[str, tuple[str, ...]] = _NO_CLASSES,
     ) -> None:
         """Finds the column of each feature, and checks its type.
 
@@ -177,6 +185,8 @@ class RowReader:
             features: The features of the rows.
             path: Relative path of the file, or name of the table: ids are ``path#position``.
             unit: The unit of positions, for messages: ``row`` or ``byte``.
+            classes: The names that the file itself gives to the numbers of classes. If a feature
+                has these and others, numbers are read as the file's names.
 
         Raises:
             SchemaError: naming the feature whose column is missing or has an incompatible type.
@@ -185,7 +195,12 @@ class RowReader:
         self._path, self._unit = path, unit
         self._wire = wire_schema(features)
         self._columns = [
-            _Column(name, feature, _leaf_of(name, feature, leaves, path=path))
+            _Column(
+                name,
+                feature,
+                _leaf_of(name, feature, leaves, path=path),
+                _names_to_read(feature, classes.get(name, ())),
+            )
             for name, feature in features.items()
         ]
 
@@ -247,7 +262,13 @@ class MediaRowReader:
     """Converts batches of one Arrow schema, including images and sounds, to wire columns."""
 
     def __init__(
-        self, schema: pa.Schema, features: Features, *, path: str, unit: str = "row"
+        self,
+        schema: pa.Schema,
+        features: Features,
+        *,
+        path: str,
+        unit: str = "row",
+        classes: Mapping[str, tuple[str, ...]] = _NO_CLASSES,
     ) -> None:
         """Finds the column of each feature, as :class:`RowReader` does.
 
@@ -269,7 +290,8 @@ class MediaRowReader:
         others = {name: f for name, f in features.items() if name not in self._media}
         self._rows = None
         if others:
-            self._rows = RowReader(_without(schema, self._media), others, path=path, unit=unit)
+            rest = _without(schema, self._media)
+            self._rows = RowReader(rest, others, path=path, unit=unit, classes=classes)
 
     def read(self, batch: pa.RecordBatch, positions: npt.ArrayLike) -> RawBatch:
         """Converts a batch; ``positions``, int64[n], are part of the rows' ids."""
@@ -430,6 +452,22 @@ def _shown_feature(feature: Feature) -> str:
     return f"{kind} of {form.dtype}" + (f" {list(form.shape)}" if form.shape else "")
 
 
+def _names_to_read(feature: Feature, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of a file's classes, if a feature has these and others: else ()."""
+    item = item_of(feature)
+    if not isinstance(item, ClassLabel) or item.values is not None:
+        return ()
+    return names if set(names) < set(item.names) else ()
+
+
+def _named(numbers: pa.Array, names: tuple[str, ...]) -> pa.Array:
+    """The names of numbers; a text that is no name for a number without one."""
+    plain = numbers.cast(pa.int64(), safe=False)
+    known = pc.and_(pc.greater_equal(plain, 0), pc.less(plain, len(names)))
+    texts = pa.array([*names, _NO_NAME], pa.large_string())
+    return texts.take(pc.if_else(known, plain, len(names)))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Column:
     """A feature and the leaf that it is read from."""
@@ -437,11 +475,15 @@ class _Column:
     name: str
     feature: Feature
     leaf: Leaf
+    names: tuple[str, ...] = ()
+    """The names of its numbers, if they are not the feature's."""
 
     def cells_of(self, batch: pa.RecordBatch) -> _Found | MediaCells | PixelCells:
         form = tensor_form(self.feature)
         array = batch.column(self.leaf.column)
         cells = extract(array, self.leaf)
+        if self.names and kind_of(cells.values.type) == "int":
+            cells = dataclasses.replace(cells, values=_named(cells.values, self.names))
         if form is not None:
             is_clip = frames_of(self.feature) is not None
             return (_FoundClips if is_clip else _Found)(self, form, array, cells)

@@ -31,6 +31,16 @@ _NAMES = ("authors", "changelog", "citation", "copying", "license", "notice", "r
 """Of documents with any suffix or none."""
 
 
+def is_document(path: str) -> bool:
+    """Whether a file is about the data: README, LICENSE, ``.pdf``, code.
+
+    >>> [is_document(path) for path in ("README", "a/notes.pdf", "notes.txt", "1.h5")]
+    [True, True, False, False]
+    """
+    name = path.rpartition("/")[2].lower()
+    return name.endswith((*_DOCUMENTS, ".md")) or why_beside(path, media=()).isupper()
+
+
 def why_beside(path: str, *, media: tuple[str, ...]) -> str:
     """Why a file is no record of a folder of media with these suffixes; empty if it may be one.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow as pa
 from ....schemas.errors import DataError, RecipeError, StorageError
 from ...activity import waiting_to
 from ...storage import redact, redact_repeated
-from ..extracted import with_positions
+from ..extracted import import_extra, with_positions
 
 # Classes of SQLSTATE caused by the query, the address or the password.
 _QUERYS_FAULT = ("22", "28", "42", "0A", "2F", "3D", "3F", "25")
@@ -72,14 +71,7 @@ def import_driver(name: str) -> Any:
 
 
 def _imported(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0].replace("_", "-")
-        raise RecipeError(
-            f"ss.Sql needs the package {package}, which is not installed ({error}). Run: pip "
-            'install "snapshard[sql]"'
-        ) from None
+    return import_extra(module, of="ss.Sql", extra="sql")
 
 
 def quoted(name: str) -> str:

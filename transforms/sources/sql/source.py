@@ -17,6 +17,7 @@ from fsspec.registry import known_implementations
 
 from ....schemas.config import config_class
 from ....schemas.errors import RecipeError
+from ....schemas.limits import DEFAULT_LIMITS, Limits
 from ....schemas.recipe import Source
 from ... import storage
 from ...storage.opened_source import open_source
@@ -92,7 +93,7 @@ class Sql:
         """Passwords that are written literally in the uri."""
         return tuple(s for s in passwords_in(self.uri) if not _VARIABLE.fullmatch(s))
 
-    def extract(self, folder: str, *, base: str) -> Source:
+    def extract(self, folder: str, *, base: str, limits: Limits = DEFAULT_LIMITS) -> Source:
         """Runs the query, and copies its rows to files in the folder.
 
         Raises:
@@ -112,7 +113,8 @@ class Sql:
         if scheme and scheme[1] in _POSTGRES:
             rows = extract_postgres(uri, query, key=self.key, folder=folder)
         else:
-            with _database(uri, base=base, near=folder.rpartition("/")[0] or ".") as (path, shown):
+            near = folder.rpartition("/")[0] or "."
+            with _database(uri, base=base, limits=limits, near=near) as (path, shown):
                 rows = extract_sqlite(
                     path, query, key=self.key, folder=folder, types=self.types, shown=shown
                 )
@@ -129,7 +131,7 @@ class Sql:
 
 
 @contextlib.contextmanager
-def _database(uri: str, *, base: str, near: str) -> Iterator[tuple[str, str]]:
+def _database(uri: str, *, base: str, limits: Limits, near: str) -> Iterator[tuple[str, str]]:
     """The path of an SQLite database, and its name for messages.
 
     A database in an archive or a store is first copied to a scratch folder.
@@ -146,7 +148,7 @@ def _database(uri: str, *, base: str, near: str) -> Iterator[tuple[str, str]]:
         path = os.path.join(base, local)
         yield path, path
         return
-    opened = open_source(uri, base)
+    opened = open_source(uri, base, limits)
     if not opened.single:
         raise RecipeError(
             f"Sql: {opened.shown} is a folder or an archive, expected one SQLite database, such as "
