@@ -372,13 +372,13 @@ def _source_seen_from(source: Any, folder: str) -> Any:
         parts = {name: _source_seen_from(part, folder) for name, part in source.sources}
         return Sources(**parts)
     changes: dict[str, Any] = {}
-    places = {"url", "shards", "table", "names", "beside"}
+    places = {"url", "shards", "table", "names", "beside", "lists"}
     for name in places & {field.name for field in dataclasses.fields(source)}:
         place = getattr(source, name)
         if isinstance(place, str):
             changes[name] = _relative(place, folder)
         elif isinstance(place, Mapping):
-            changes[name] = {key: _relative(url, folder) for key, url in place.items()}
+            changes[name] = {key: url and _relative(url, folder) for key, url in place.items()}
     return dataclasses.replace(source, **changes)
 
 

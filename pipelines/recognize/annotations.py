@@ -6,6 +6,7 @@ line to copy for each reading.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -34,6 +35,7 @@ from ...transforms.sources.folders.images import FORMATS, ImageFolder
 from ...transforms.sources.folders.side_tables import LabelTable, TableRows
 from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError
+from .split_lists import with_lists
 
 _MIN_PAIRED = 0.99
 """The smallest share of images with annotations, and of annotations with images, that is clear."""
@@ -94,6 +96,13 @@ def find_annotations(
         *_find_labelme(folder),
         *_find_tables(folder),
     ]
+    if any(reading.splits is None for reading in readings):
+        said = _said_lists(folder)
+        readings = [
+            listing
+            for reading in readings
+            for listing in with_lists(reading, url, listed, opened, said=said)
+        ]
     clear = [reading for reading in readings if not reading.against]
     if len(clear) == 1:
         return clear[0]
@@ -164,13 +173,28 @@ def _yolo_folders(folder: _Folder, path: str) -> dict[str, str]:
     """The folder of each split, as ``data.yaml`` names it."""
     if not path.lower().endswith((".yaml", ".yml")):
         return {}
-    settings = yolo.read_settings(path, folder.opened.read(path))
     folders = {}
-    for word in ("train", "val", "test"):
-        place = settings.get(word)
-        if isinstance(place, str) and (key := key_of(f"{place}/.")).strip("./"):
+    for word, place in yolo.read_places(path, folder.opened.read(path)).items():
+        if (key := key_of(f"{place}/.")).strip("./"):
             folders[USUAL_WORDS[word]] = key.removesuffix("/.").rpartition("/")[2]
     return folders
+
+
+def _said_lists(folder: _Folder) -> dict[str, str]:
+    """The split of each text that ``data.yaml`` or darknet's ``obj.data`` names, by its path."""
+    texts = [file.path for file in folder.ending(".txt")]
+    said = {}
+    for file in folder.ending(".yaml", ".yml", ".data")[:_NUM_LOOKED_AT]:
+        with contextlib.suppress(DataError):
+            for word, place in yolo.read_places(file.path, _read_small(folder, file)).items():
+                ends = [t for t in texts if f"/{place}".endswith(f"/{t}") or _is_end(place, t)]
+                if ends:
+                    said[max(ends, key=len)] = USUAL_WORDS[word]
+    return said
+
+
+def _is_end(place: str, path: str) -> bool:
+    return f"/{path}".endswith(f"/{place.removeprefix('./')}")
 
 
 def _read_small(folder: _Folder, file: SourceFile) -> bytes:
@@ -477,26 +501,12 @@ def _splits(
             found[split[0]].add(split[1])
     used: dict[str, Any] = {split: tuple(sorted(t)) for split, t in found.items() if t}
     if len(used) < 2:
-        return None, _lists(folder)
+        return None, ()
     if bare:
         return None, (f"{len(bare):,} images are in no folder of a split, the first {bare[0]!r}.",)
     if all(set(texts) <= set(FOLDERS[split]) for split, texts in used.items()):
         return Splits.by_folder(), ()
     return Splits.by_folder(**used), ()
-
-
-def _lists(folder: _Folder) -> tuple[str, ...]:
-    """What speaks against random splits: texts that list the images of each."""
-    keys = {key_of(file.path) for file in folder.images}
-    lists = [
-        file.path
-        for file in folder.ending(".txt")
-        if _list_of(file.path) and key_of(file.path) not in keys
-    ]
-    if len({_list_of(path) for path in lists}) < 2:
-        return ()
-    shown = " and ".join(lists[:2])
-    return (f"{shown} list the images of splits. Lists are not read, so this splits by chance:",)
 
 
 def _split_of(folder: str) -> str | None:
@@ -507,8 +517,3 @@ def _split_of(folder: str) -> str | None:
     """
     match = _SPLIT_FOLDER.fullmatch(folder)
     return None if match is None else USUAL_WORDS[match[1]]
-
-
-def _list_of(path: str) -> str | None:
-    """The split whose images a text may list, by its name."""
-    return USUAL_WORDS.get(path.rpartition("/")[2].lower().removesuffix(".txt"))

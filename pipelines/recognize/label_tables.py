@@ -141,8 +141,6 @@ def find_labelled_files(
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
     lists = [named for named in found if not named.columns and named.is_evident]
-    if media.in_classes and any(map(_split_of, lists)):
-        raise _beside_lists(lists, media, opened.shown)
     found = [named for named in found if named.columns]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
     labelled = [named for named in complete if named.has_named_label]
@@ -417,25 +415,6 @@ def _folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: st
 def _some(names: Sequence[str]) -> str:
     more = ", …" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, names[:_SHOWN])) + more
-
-
-def _beside_lists(lists: Sequence[_NamedFiles], media: _Media, shown: str) -> UnclearError:
-    """Lists of the files of splits, beside class folders."""
-    num_named = len({path for named in lists for path in named.named})
-    names = " and ".join(named.name for named in lists)
-    readings = [_by_folders(media)]
-    advice = (
-        f"To use the lists, write a table with a row for each of the {media.what}, and the columns "
-        "file, label and split"
-    )
-    if num_named >= _MIN_NAMED * len(media.paths) and (joined := _by_split(lists)):
-        readings, advice = [*joined, *readings], "The first line below uses the lists"
-    return UnclearError(
-        f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes, and "
-        f"{names} {'list' if len(lists) > 1 else 'lists'} {num_named:,} of them, called like "
-        f"splits. {advice}; the {'last' if len(readings) > 1 else 'following'} line ignores them.",
-        readings,
-    )
 
 
 def _partial(

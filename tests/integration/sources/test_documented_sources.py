@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 from PIL import Image as Pillow
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import suggest_recipe
 
 from ..documented import run_examples
 
@@ -183,6 +185,18 @@ def test_a_folder_of_tiffs(here: Path, lab: Any) -> None:
     for record_id, row in lab.stored_rows(found["snapshot"]).items():
         pixels = np.asarray(Pillow.open(here / "scans" / record_id))
         np.testing.assert_array_equal(row["image"][..., 0], pixels)
+
+
+@pytest.mark.slow
+def test_lists_of_the_files_of_splits(here: Path) -> None:
+    names = [f"{'yes' if number % 2 else 'no'}/{number}.wav" for number in range(12)]
+    for number, name in enumerate(names):
+        (here / "commands" / name).parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(here / "commands" / name, np.full(80, number / 100), 8000)
+    (here / "commands" / "validation_list.txt").write_text("\n".join(names[:4]))
+    (here / "commands" / "testing_list.txt").write_text("\n".join(names[4:6]))
+    found = _example(here, "sources.md", "Lists of the files of splits")
+    assert suggest_recipe("commands").source == found["recipe"].source
 
 
 @pytest.mark.slow

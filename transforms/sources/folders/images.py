@@ -126,6 +126,10 @@ class ImageFolder(MediaFolder):
             them there is the feature ``label``, whose classes are their names.
         rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
             values, in the order of the rows.
+        lists: Texts that name the files of each split, a file on each line: ``{"train":
+            "train.txt", "test": "test.txt"}``, for use with ``ss.Splits.by_column("split")``. None
+            for the split of all other files: ``{"train": None, "test": "test.txt"}``; else files in
+            no list are skipped and counted. Feature ``split``.
         boxes: The format of the files that have the images' boxes: features ``boxes``
             and ``box_labels``. ``"yolo"``: texts such as ``labels/a.txt`` for ``images/a.jpg``; an
             image without one has no boxes. ``"voc"``: Pascal VOC's XML, such as
@@ -154,6 +158,7 @@ class ImageFolder(MediaFolder):
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
+    lists: Mapping[str, str | None] | None = None
     boxes: Literal["yolo", "voc", "labelme", "rows"] | None = None
     names: str | tuple[str, ...] | None = None
     polygons: bool = False
@@ -197,7 +202,7 @@ class ImageFolder(MediaFolder):
     def _check_boxes(self) -> None:
         if self.boxes is not None and self.masks is not None:
             raise ValueError("boxes and masks are mutually exclusive: give one of them")
-        tables = super().side_urls
+        tables = super()._labels.tables
         are_boxes = tables and all(url.lower().endswith(".json") for url in tables)
         if self.bad_boxes != "reject" and self.boxes is None and not are_boxes:
             raise ValueError("bad_boxes= is for boxes= or for COCO's files as table=")
@@ -238,6 +243,7 @@ class ImageFolder(MediaFolder):
             if file.path.lower().endswith(of.suffix)
             and not why_skipped(file.path)
             and not self._names_classes(file.path)
+            and not self._labels.why_beside(file.path)
         ]
         set_aside = {file.path for file in annotations}
         selection = super().select([file for file in files if file.path not in set_aside])

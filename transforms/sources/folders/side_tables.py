@@ -661,6 +661,18 @@ def _read_json(name: str, data: bytes, features: Features) -> TableRows:
     )
 
 
+def rows_of_names(name: str, texts: Many[str]) -> TableRows:
+    """Rows that only name files, such as those of a list."""
+    return TableRows(
+        name=name,
+        **_named(texts),
+        columns=pa.RecordBatch.from_pylist([], schema=pa.schema([])),
+        unfit={},
+        num_lost=0,
+        first_lost="",
+    )
+
+
 def _named(texts: Many[str]) -> dict[str, Any]:
     """The names of rows, and the row of each name."""
     names = [_normal(text) for text in texts]
