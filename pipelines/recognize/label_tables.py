@@ -383,7 +383,8 @@ def _checked(named: _NamedFiles, media: _Media) -> Reading:
     raise UnclearError(
         f"{named.name} has several rows for {len(several):,} of {len(media.paths):,} "
         f"{media.what} (first: {several[0]!r}), expected one for each {one}, which is one record. "
-        f"Keep one row for each {one}, or read lists of their values.",
+        f"Keep one row for each {one}, or read lists of their values. A function can make a record "
+        "of each row: docs/sources.md, 'A record for each row'.",
         [Reading(lists, None, means)],
     )
 

@@ -286,6 +286,7 @@ def test_several_rows_for_a_file_are_refused() -> None:
     write(*names, votes=rows("image,label,person", names * 2, texts="cat dog cow", p="1 2"))
     message, lines = refusal()
     assert "votes.csv has several rows for 20 of 20 images (first: '0.png')" in message
+    assert "'A record for each row'" in message
     source = ss.ImageFolder("data", table="data/votes.csv", rows="list")
     assert lines == [{"source": source}]
     opened = open_source("data", ".")

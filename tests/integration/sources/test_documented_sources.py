@@ -18,6 +18,7 @@ from PIL import Image as Pillow
 
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import suggest_recipe
+from snapshard.schemas.errors import DataError
 
 from ..documented import run_examples
 
@@ -185,6 +186,22 @@ def test_a_folder_of_tiffs(here: Path, lab: Any) -> None:
     for record_id, row in lab.stored_rows(found["snapshot"]).items():
         pixels = np.asarray(Pillow.open(here / "scans" / record_id))
         np.testing.assert_array_equal(row["image"][..., 0], pixels)
+
+
+@pytest.mark.slow
+def test_a_record_for_each_row_of_a_table_of_images(here: Path, lab: Any) -> None:
+    (here / "flickr" / "Images").mkdir(parents=True)
+    lines = ["image,label,person"]
+    for number in range(5):
+        pixels = RNG.integers(0, 256, (6, 8, 3), np.uint8)
+        Pillow.fromarray(pixels).save(here / "flickr" / "Images" / f"{number}.png")
+        lines += [f"{number}.png,{'ab'[person % 2]},{person}" for person in range(4)]
+    (here / "flickr" / "votes.csv").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="A record for each row"):
+        suggest_recipe("flickr")
+    _example(here, "sources.md", "A record for each row")
+    stored = lab.stored_rows(ss.load("out/votes"))
+    assert len({row["file"] for row in stored.values()}) == 5
 
 
 @pytest.mark.slow
