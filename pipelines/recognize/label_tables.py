@@ -39,6 +39,7 @@ from ...transforms.sources.folders.side_tables import (
 )
 from ...transforms.storage.opened_source import OpenedSource, is_hidden
 from .readings import Reading, UnclearError
+from .split_lists import split_of_list
 
 _MIN_NAMED = 0.99
 """A table is that of a folder's labels if it names at least this share of the files."""
@@ -141,7 +142,7 @@ def find_labelled_files(
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
     lists = [named for named in found if not named.columns and named.is_evident]
-    found = [named for named in found if named.columns]
+    found = [named for named in found if named.columns and not _may_be_list(named)]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
     labelled = [named for named in complete if named.has_named_label]
     if media.in_classes and label is None and complete:
@@ -463,6 +464,11 @@ def _split_of(named: _NamedFiles) -> str | None:
             if word in USUAL_WORDS:
                 return USUAL_WORDS[word]
     return None
+
+
+def _may_be_list(named: _NamedFiles) -> bool:
+    """Whether a text is called like a split and has no label: a list, with other columns."""
+    return _is_text(named.name) and bool(split_of_list(named.name)) and not named.has_label
 
 
 def _by_folders(media: _Media) -> Reading:

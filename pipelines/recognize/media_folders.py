@@ -230,9 +230,15 @@ class _Folders:
             )
         stems = self._stems_by(level)
         if _are_samples(stems):
-            files = _listed(sorted(next(iter(stems.values()))))
+            files = sorted(next(iter(stems.values())))
+            if len(files) == 1:
+                raise self._unclear(
+                    f"{len(stems):,} folders with one file each, {files[0]!r}: one folder for each "
+                    "sample, or classes with one of the files",
+                    [plain, reading],
+                )
             raise self._unclear(
-                f"{len(stems):,} folders with the same files, {files}: one folder for "
+                f"{len(stems):,} folders with the same files, {_listed(files)}: one folder for "
                 "each sample, whose files are parts of one record",
                 [],
             )
@@ -395,14 +401,20 @@ class _Folders:
                 "not name them in a known form",
                 [reading],
             )
-        if words := _words_of_names(path.rpartition("/")[2] for path in self.paths):
-            raise self._unclear(
-                f"{self.what} whose names have one of {len(words):,} words ({_listed(words)}), "
-                "which may be classes, but no pattern has these words as a field. To use them, put "
-                f"the {self.what} into a folder for each, or write a table with the columns file "
-                "and label",
-                [reading],
-            )
+        names = [path.rpartition("/")[2] for path in self.paths]
+        if not (words := _words_of_names(names)):
+            return
+        seen = (
+            f"{self.what} whose names have one of {len(words):,} words ({_listed(words)}), "
+            "which may be classes"
+        )
+        if (pattern := _pattern_before_number(names, "")) is not None:
+            raise self._unclear(seen, [self._by_name(pattern, self.url, reading.splits), reading])
+        raise self._unclear(
+            f"{seen}, but no pattern has these words as a field. To use them, put the {self.what} "
+            "into a folder for each, or write a table with the columns file and label",
+            [reading],
+        )
 
     def _unclear(self, seen: str, readings: Sequence[Reading]) -> UnclearError:
         return UnclearError(f"{storage.redact(self.url)} holds {seen}.", readings)
@@ -478,8 +490,12 @@ def name_pattern(names: Sequence[str]) -> str | None:
     The first field is the label: it has several values, each of them repeated. The last one is a
     number if it consists of digits.
 
+    If they do not, everything before a number at the end is the label, if each occurs twice.
+
     >>> name_pattern(["yes_ann_1.wav", "no_ann_2.wav", "yes_bob_3.wav", "no_bob_4.wav"])
     '{label}_{field2}_{n}.wav'
+    >>> name_pattern(["beagle_1.jpg", "american_bulldog_1.jpg"] * 2)
+    '{label}_{n:d}.jpg'
     """
     parts = [name.rpartition(".") for name in names]
     ends = {end for _, _, end in parts}
@@ -496,7 +512,23 @@ def name_pattern(names: Sequence[str]) -> str | None:
         if all(re.fullmatch(r"[0-9]+", text) for text in columns[-1]):
             fields[-1] = "n"
         return f"{separator.join(f'{{{field}}}' for field in fields)}.{end}"
-    return None
+    patterns = (_pattern_before_number(names, separator) for separator in _SEPARATORS)
+    return next(filter(None, patterns), None)
+
+
+def _pattern_before_number(names: Sequence[str], separator: str) -> str | None:
+    """The pattern of names that end in a number, with what is before it as the label.
+
+    None if not all do, or a label occurs once.
+    """
+    parts = [name.rpartition(".") for name in names]
+    ends = {end for _, _, end in parts}
+    expression = re.compile(rf"(.+?){re.escape(separator)}[0-9]+")
+    found = [expression.fullmatch(stem) for stem, _, _ in parts]
+    labels = Counter(match and match[1] for match in found)
+    if None in labels or len(labels) < 2 or min(labels.values()) < 2:
+        return None
+    return f"{{{LABEL}}}{separator}{{n:d}}.{ends.pop() if len(ends) == 1 else '*'}"
 
 
 def _words_of_names(names: Iterable[str]) -> list[str]:

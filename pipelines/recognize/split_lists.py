@@ -11,6 +11,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any
 
 from ...schemas.blocks import SourceFile
@@ -74,14 +75,14 @@ def with_lists(
     if place != root and not place.startswith(f"{root}/"):
         return [reading]
     texts = [file for file in listed if _may_be_list(file)]
-    of_split = {file.path: split for file in texts if (split := _split_of(file.path, said or {}))}
+    of_split = {f.path: split for f in texts if (split := split_of_list(f.path, said or {}))}
     if not of_split:
         return [reading]
     below = place.removeprefix(root).lstrip("/")
     start = len(below) + bool(below)
     inside = [f for f in listed if not below or f.path.startswith(f"{below}/")]
     files = [dataclasses.replace(file, path=file.path[start:]) for file in inside]
-    records = {file.record_id for file in source.select(files).files if not file.unpaired}
+    records = {file.record_id for file in source.select(files).files}
     found = [
         one
         for file in texts[:_MAX_LISTS]
@@ -97,7 +98,10 @@ def with_lists(
     unread = next((list(lists.values()) for lists in by_folder.values() if len(lists) > 1), [])
     if not unread:
         return [reading]
-    against = f"{' and '.join(unread)} are called like lists of splits, and name none of the files:"
+    against = (
+        f"{' and '.join(unread)} are called like lists of splits, but their lines do not name one "
+        "of the files each:"
+    )
     return [dataclasses.replace(reading, against=(*reading.against, against))]
 
 
@@ -106,8 +110,13 @@ def _may_be_list(file: SourceFile) -> bool:
     return is_text and not is_hidden(file.path) and 0 < file.num_bytes <= _MAX_BYTES
 
 
-def _split_of(path: str, said: Mapping[str, str]) -> str | None:
-    """The split whose files a text may list, by its name; ``trainval`` is that of train."""
+def split_of_list(path: str, said: Mapping[str, str] = MappingProxyType({})) -> str | None:
+    """The split whose files a text may list, by its name; ``trainval`` is that of train.
+
+    Args:
+        path: The text's path.
+        said: The split of texts, by path, if another file says it.
+    """
     stem = path.rpartition("/")[2].rpartition(".")[0]
     plain = _WORDS.sub("", stem) or stem
     return said.get(path) or (_TRAIN if plain.lower() == "trainval" else split_of(plain))

@@ -157,7 +157,11 @@ def test_texts_beside_images_that_are_no_labels() -> None:
         ({"data.yaml": "names: [cat]"}, ["the class 1, which data.yaml does not"], "data.yaml"),
         ({"b.yaml": "names: [dog, cat]"}, ["b.yaml and data.yaml"], 'names="d/b.yaml"'),
         ({"label": "0 0 0 1 1 0 1"}, ["polygons"], "polygons=True"),
-        ({"train.txt": "x", "val.txt": "x"}, ["train.txt and val.txt", "none"], "d/data.yaml"),
+        (
+            {"train.txt": "x", "val.txt": "x"},
+            ["and val.txt", "not name one"],
+            "d/data.yaml",
+        ),
         ({"train.txt": "1", "val.txt": "1\n2"}, ["1 files in common", "1.jpg"], "d/data.yaml"),
     ],
 )

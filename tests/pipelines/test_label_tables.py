@@ -401,7 +401,12 @@ def test_lists_of_the_files_of_splits(folder: str, end: str) -> None:
         (range(10), range(10, 18), ["list 18 of 40 files", "not 'cat/20.png'"], 2),
         (range(30), range(29, 40), ["have 1 files in common", "'cat/29.png'"], 1),
         (range(30), range(30, 50), ["test.txt lists 10 files that are not there", "cat/40"], 2),
-        (range(50, 60), range(60, 90), ["test.txt and train.txt", "name none of the files"], 1),
+        (
+            range(50, 60),
+            range(60, 90),
+            ["and train.txt", "do not name one of the"],
+            1,
+        ),
     ],
 )
 def test_incomplete_lists_of_splits(
@@ -420,6 +425,19 @@ def test_incomplete_lists_of_splits(
     lists = {"train": "data/train.txt", "test": "data/test.txt"}
     sources = [ss.ImageFolder("data", lists=lists), ss.ImageFolder("data")]
     assert [line["source"] for line in lines] == sources[2 - num_lines :]
+
+
+def test_lists_with_other_columns_beside_labels_in_names() -> None:
+    names = [f"{c}_{n}" for c in ("Sphynx", "american_bulldog") for n in range(8)]
+    columns = [f"{name} {number % 2} 1 2" for number, name in enumerate(names)]
+    write(
+        *(f"images/{name}.png" for name in names),
+        annotations__trainval_txt="\n".join(columns[:12]),
+        annotations__test_txt="\n".join(columns[12:]),
+    )
+    lists = {"train": "data/annotations/trainval.txt", "test": "data/annotations/test.txt"}
+    source = ss.ImageFolder("data/images", pattern="{label}_{n:d}.png", lists=lists)
+    assert suggest_recipe("data").source == source
 
 
 def test_lists_of_splits_of_images_without_labels_and_with_masks() -> None:

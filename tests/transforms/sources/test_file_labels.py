@@ -167,6 +167,16 @@ def test_a_pattern_of_the_file_name() -> None:
     assert "{speaker}" in odd["message"]
 
 
+def test_a_field_of_digits_alone() -> None:
+    made = labels(pattern="{label}_{n:d}.*")
+    paths = ["american_bulldog_203.jpg", "Sphynx_9.png", "Sphynx_b.png"]
+    features = infer(made, *paths)
+    assert features == {"label": ClassLabel(("Sphynx", "american_bulldog")), "n": Scalar("int64")}
+    *rows, other = read(made, features, *paths)
+    assert rows == [{"label": 1, "n": 203}, {"label": 0, "n": 9}]
+    assert other["reason"] == "file name does not match the pattern"
+
+
 def test_a_field_of_numbers_with_leading_zeros_is_a_string() -> None:
     made = labels(pattern="{label}_{n}.jpg")
     assert infer(made, "a_08.jpg", "a_10.jpg")["n"] == Scalar("string")

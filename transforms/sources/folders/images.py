@@ -91,8 +91,9 @@ class ImageFolder(MediaFolder):
         url: The folder of the class folders: a path, any fsspec URL, or a glob whose root contains
             them. In a recipe, a relative path is relative to the recipe's file.
         pattern: Pattern of the file names, with fields in braces: ``"{label}_{camera}_{n}.jpg"``.
-            Matched with the entire path if it has a '/'. ``*`` matches any characters. Each field
-            is a feature: the label a ClassLabel, a field of digits only an int64, others strings.
+            Matched with the entire path if it has a '/'. ``*`` matches any characters, a field as
+            few as possible, ``{n:d}`` digits alone. Each field is a feature: the label a
+            ClassLabel, a field of digits only an int64, others strings.
         table: A ``.csv``, ``.tsv``, ``.txt`` or ``.jsonl`` file with a row for each image, named in
             a column ``file``, ``file_name``, ``filename``, ``path`` or ``image``, else in the first
             column. Other columns are features: the label a ClassLabel, ``boxes`` of JSON Lines
@@ -117,9 +118,6 @@ class ImageFolder(MediaFolder):
         pair: Two folders, or patterns, of images that belong together, by the names of their
             features: ``pair={"before": "before", "after": "after"}``. They are told apart as images
             and masks are, and there are no class folders either.
-        masks: The name of the folder of the masks, at any depth; None for none.
-        images: With ``masks``: the name of the folder of the images. Files in neither folder are
-            skipped and counted.
         unlisted: Whether files without a row in ``table`` are rejected, or skipped and counted:
             ``"skip"`` reads only the labelled part of a folder.
         one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of

@@ -58,7 +58,7 @@ IN_NO_LIST = "file in no list"
 
 _NO_NAMES = frozenset(["", ".", ".."])
 """Of folders in a store's keys, which are no classes."""
-_FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|(\*)")
+_FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(:d)?\}|(\*)")
 _INTEGER = re.compile(r"-?[0-9]+")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -649,6 +649,8 @@ def _said(lists: SplitLists, names: tuple[str, ...]) -> list[str]:
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """The regular expression of a pattern. Fields match as few characters as possible.
 
+    ``{n:d}`` matches digits alone: ``{label}_{n:d}`` reads the label of ``american_bulldog_3``.
+
     Raises:
         ValueError: if the pattern is invalid.
     """
@@ -660,7 +662,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
             raise ValueError(f"pattern={pattern!r} names the field {name!r} twice")
         if name:
             names.add(name)
-        parts.append("[^/]*?" if field[2] else f"(?P<{name}>[^/]+?)")
+        of_field = "[0-9]+" if field[2] else "[^/]+?"
+        parts.append("[^/]*?" if field[3] else f"(?P<{name}>{of_field})")
         position = field.end()
     parts.append(re.escape(pattern[position:]))
     rest = _FIELD.sub("", pattern)
