@@ -25,6 +25,7 @@ from ...transforms.sources.folders.annotations.beside import Format, folders_of,
 from ...transforms.sources.folders.annotations.coco import NoBoxesError
 from ...transforms.sources.folders.annotations.model import (
     BOXES,
+    CAPTIONS,
     ImageBoxes,
     InvalidAnnotationError,
 )
@@ -108,7 +109,8 @@ def find_annotations(
         return clear[0]
     if not readings:
         return None
-    kinds = "boxes in several forms" if clear else "boxes, but it is not clear how to read them"
+    what = "boxes" if any(_MEANS in reading.means for reading in readings) else "captions"
+    kinds = f"{what} in several forms" if clear else f"{what}, but it is not clear how to read them"
     raise UnclearError(f"{opened.shown} holds {len(images):,} images with {kinds}.", readings)
 
 
@@ -300,6 +302,16 @@ class _Document:
     rows: TableRows
 
     @property
+    def what(self) -> str:
+        """What it has of images."""
+        return "captions" if self.table.has_captions else "boxes"
+
+    @property
+    def means(self) -> str:
+        """What a record is."""
+        return f"with its {self.what}"
+
+    @property
     def split(self) -> str | None:
         """The split that its name says."""
         words = re.split(r"[^a-z0-9]+", self.path.rpartition("/")[2].casefold())
@@ -365,12 +377,14 @@ def _documents(folder: _Folder, *, of_boxes: bool) -> Iterator[_Document]:
             if not of_boxes and (len(members) < 2 or members <= {b"info", b"licenses"}):
                 continue  # another kind of JSON
             raise DataError(f"{folder.opened.shown} has images and {file.path}. {error}") from None
-        if any(values for values in rows.columns[BOXES].to_pylist()):
+        column = CAPTIONS if table.has_captions else BOXES
+        if any(values for values in rows.columns[column].to_pylist()):
             yield _Document(file.path, table, rows)
 
 
 def _preferred(documents: list[_Document]) -> list[_Document]:
-    """Of several documents for the same images, the one that is called instances, as COCO's is."""
+    """Of several documents for the same images, those of boxes, and of these that of instances."""
+    documents = [one for one in documents if not one.table.has_captions] or documents
     instances = [document for document in documents if "instances" in document.path]
     return instances if len(instances) == 1 else documents
 
@@ -423,7 +437,8 @@ def _read_placed(folder: _Folder, found: Mapping[str, list[_Document]]) -> Readi
     tables = {place: join(folder.url, document.path) for place, document in placed.items()}
     of_boxes = any(document.table.of_boxes for document in placed.values())
     source = ImageFolder(folder.url, table=tables, boxes="rows" if of_boxes else None)
-    return Reading(source, splits, _MEANS, against + unclear)
+    means = next(document.means for document in placed.values())
+    return Reading(source, splits, means, against + unclear)
 
 
 def _read_alone(folder: _Folder, document: _Document) -> Reading:
@@ -433,8 +448,8 @@ def _read_alone(folder: _Folder, document: _Document) -> Reading:
     against: tuple[str, ...] = ()
     if not _is_few(unnamed, paths):
         against = (
-            f"{document.path} has boxes of {len(paths) - len(unnamed):,} of {len(paths):,} images; "
-            f"the others are rejects, the first of them {unnamed[0]!r}.",
+            f"{document.path} has {document.what} of {len(paths) - len(unnamed):,} of "
+            f"{len(paths):,} images; the others are rejects, the first of them {unnamed[0]!r}.",
         )
     splits, unclear = _splits(folder, paths)
     inner = os.path.commonpath([os.path.dirname(path) for path in paths])
@@ -445,7 +460,7 @@ def _read_alone(folder: _Folder, document: _Document) -> Reading:
         table=join(folder.url, document.path),
         boxes="rows" if document.table.of_boxes else None,
     )
-    return Reading(source, splits, _MEANS, against + unclear, len(unnamed))
+    return Reading(source, splits, document.means, against + unclear, len(unnamed))
 
 
 def _incomplete(folder: _Folder, pairs: _Pairs, of: Format) -> tuple[str, ...]:

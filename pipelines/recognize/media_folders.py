@@ -31,6 +31,7 @@ from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
 from ...transforms.sources.folders.texts import TextFolder
 from .readings import Reading, UnclearError
+from .unread_formats import format_of
 
 Media = ImageFolder | AudioFolder | TextFolder | ArrayFolder
 
@@ -396,6 +397,13 @@ class _Folders:
         tables = [path for path in beside if path.lower().endswith(TABLES)]
         if 2 * len(named) >= len(stems) or tables:
             first = min(named or tables)
+            if unread := format_of(first):
+                raise self._unclear(
+                    f"{self.what} in no class folder, and {first!r}, a {unread} file that may "
+                    "have their labels, which no source reads. Write a table of them: "
+                    "docs/sources.md, 'Labels in files of other formats'",
+                    [reading],
+                )
             raise self._unclear(
                 f"{self.what} in no class folder, and {first!r}, which may describe them but does "
                 "not name them in a known form",

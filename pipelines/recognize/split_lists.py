@@ -74,6 +74,8 @@ def with_lists(
     place, root = source.url.rstrip("/"), url.rstrip("/")  # type: ignore[attr-defined]
     if place != root and not place.startswith(f"{root}/"):
         return [reading]
+    if unread := _unread_lists(listed):
+        return [dataclasses.replace(reading, against=(*reading.against, unread))]
     texts = [file for file in listed if _may_be_list(file)]
     of_split = {f.path: split for f in texts if (split := split_of_list(f.path, said or {}))}
     if not of_split:
@@ -103,6 +105,19 @@ def with_lists(
         "of the files each:"
     )
     return [dataclasses.replace(reading, against=(*reading.against, against))]
+
+
+def _unread_lists(listed: Sequence[SourceFile]) -> str:
+    """What speaks against splits by chance: lists of the files of splits in MATLAB's format."""
+    paths = sorted(file.path for file in listed if file.path.lower().endswith(".mat"))
+    lists = {split: path for path in reversed(paths) if (split := split_of_list(path))}
+    if len(lists) < 2:
+        return ""
+    return (
+        f"{' and '.join(sorted(lists.values()))} may list the files of splits, and no source reads "
+        "MATLAB files. Write the names as texts, a file on each line (docs/sources.md, 'Labels in "
+        "files of other formats'); this splits by chance:"
+    )
 
 
 def _may_be_list(file: SourceFile) -> bool:

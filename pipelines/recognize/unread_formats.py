@@ -56,7 +56,7 @@ def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
     visible = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
     bare = next((file for file in visible if _is_bare(file.path)), None)
     of_bare = _by_content(opened.read(bare.path, 0, _HEAD_BYTES)) if bare else ""
-    formats = [of_bare if _is_bare(f.path) else _by_name(f.path) for f in visible]
+    formats = [of_bare if _is_bare(f.path) else format_of(f.path) for f in visible]
     (name, num), *_ = Counter(formats).most_common(1) or [("", 0)]
     if name and 2 * num > len(visible):
         raise DataError(
@@ -66,14 +66,15 @@ def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
         )
 
 
+def format_of(path: str) -> str:
+    """The name of the format that a file has by its suffix, if no source reads it; else empty."""
+    lower = path.lower()
+    return next((format.name for format in FORMATS if lower.endswith(format.suffixes)), "")
+
+
 def _is_bare(path: str) -> bool:
     """Whether a name has no suffix, as those of DICOM files."""
     return "." not in path.rpartition("/")[2]
-
-
-def _by_name(path: str) -> str:
-    lower = path.lower()
-    return next((format.name for format in FORMATS if lower.endswith(format.suffixes)), "")
 
 
 def _by_content(head: bytes) -> str:

@@ -289,7 +289,7 @@ def test_documents_of_coco_for_each_folder(
         write(f"{folder}/{template}", num=num)
         place(document, coco(*names(num, template)))
     if "val2017" in folders:
-        captions = {"images": [], "annotations": [{"caption": "An ant."}]}
+        captions = json.loads(captions_of("0.jpg"))
         place("annotations/captions_val2017.json", json.dumps(captions))
         points = coco(*names(NUM - 4), categories=["person"])
         place("annotations/person_keypoints_val2017.json", points)
@@ -332,6 +332,44 @@ def test_what_is_unclear_in_coco_is_refused(
     message, lines = refused()
     assert all(word in message for word in words), message
     assert [word in line for word, line in zip(copied, lines, strict=True)] == [True] * len(copied)
+
+
+def captions_of(*names: str, **changes: Any) -> str:
+    """COCO's document of two captions for each image."""
+    texts = [
+        {"id": 90 - i - k, "image_id": i, "caption": f"{name} {k}"}
+        for k in (1, 2)
+        for i, name in enumerate(names)
+    ]
+    images = [{"id": i, "file_name": name} for i, name in enumerate(names)]
+    return json.dumps({"info": {}, "images": images, "annotations": texts, **changes})
+
+
+def test_captions() -> None:
+    write("train2017/{}.jpg")
+    write("val2017/{}.jpg", num=4)
+    of_split = {"train2017": captions_of(*names()), "val2017": captions_of(*names(4))}
+    for split, document in of_split.items():
+        place(f"annotations/captions_{split}.json", document)
+    recipe = suggest_recipe("d")
+    tables = {split: f"d/annotations/captions_{split}.json" for split in of_split}
+    assert recipe.source == ss.ImageFolder("d", table=tables)
+    assert recipe.splits == ss.Splits.by_folder(train="train2017", validation="val2017")
+    assert '"captions": ss.Sequence(ss.Scalar("string"))' in describe_suggestion("d")
+    for split, num in (("train2017", NUM), ("val2017", 4)):
+        place(f"annotations/instances_{split}.json", coco(*names(num)))
+    boxes = {split: url.replace("captions", "instances") for split, url in tables.items()}
+    assert suggest_recipe("d").source == ss.ImageFolder("d", table=boxes)
+
+
+def test_captions_of_some_images() -> None:
+    write("images/{}.jpg")
+    place("captions.json", captions_of(*names(8)))
+    message, (line,) = refused()
+    assert "images with captions, but" in message
+    assert "captions of 8 of 10 images" in message
+    assert line.startswith('source=ss.ImageFolder("d/images", table="d/captions.json"), ')
+    assert line.endswith("max_rejects=2")
 
 
 def test_two_documents_for_a_folder_are_named() -> None:

@@ -511,3 +511,12 @@ def test_files_that_are_skipped_say_nothing_of_the_steps() -> None:
     assert 'unlisted="skip"' in text
     assert "prepare=[]," in text
     assert "(10)" in text  # skipped
+
+
+def test_lists_of_splits_in_a_format_that_is_not_read() -> None:
+    write(*(f"Images/{'cat' if n % 2 else 'dog'}/{n}.png" for n in range(20)))
+    for name in ("train_list", "test_list", "file_list"):
+        Path(f"data/{name}.mat").write_bytes(b"MATLAB 5.0 MAT-file")
+    message, (line,) = refusal()
+    assert "test_list.mat and train_list.mat may list the files of splits" in message
+    assert line["source"] == ss.ImageFolder("data/Images")

@@ -204,6 +204,23 @@ def test_a_record_for_each_row_of_a_table_of_images(here: Path, lab: Any) -> Non
     assert len({row["file"] for row in stored.values()}) == 5
 
 
+def test_labels_of_matlab_beside_images(here: Path) -> None:
+    scipy = pytest.importorskip("scipy.io")
+    (here / "flowers" / "jpg").mkdir(parents=True)
+    for number in range(1, 13):
+        pixels = RNG.integers(0, 256, (6, 8, 3), np.uint8)
+        Pillow.fromarray(pixels).save(here / "flowers" / "jpg" / f"image_{number:05}.jpg")
+    numbers = {"trnid": [*range(1, 7)], "valid": [*range(7, 10)], "tstid": [*range(10, 13)]}
+    scipy.savemat(here / "flowers" / "setid.mat", numbers)
+    scipy.savemat(here / "flowers" / "imagelabels.mat", {"labels": [[1, 2] * 6]})
+    with pytest.raises(DataError, match=r"imagelabels\.mat', a MATLAB file .*Labels in"):
+        suggest_recipe("flowers")
+    _example(here, "sources.md", "Labels in files of other formats")
+    recipe = suggest_recipe("flowers")
+    assert recipe.source == ss.ImageFolder("flowers/jpg", table="flowers/labels.csv")
+    assert recipe.splits.names == ("train", "validation", "test")
+
+
 @pytest.mark.slow
 def test_lists_of_the_files_of_splits(here: Path) -> None:
     names = [f"{'yes' if number % 2 else 'no'}/{number}.wav" for number in range(12)]
