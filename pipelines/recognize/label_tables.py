@@ -49,6 +49,9 @@ _MAX_DIFFERENT = 0.5
 """Texts are classes if at most this share of them is different …"""
 _MAX_CLASSES = 20
 """… or, in a column called like a label, if there are at most so many different ones."""
+_MIN_OF_IDS = 0.8
+"""A table refers to ids if more than this share of its first rows begin with one."""
+_HEAD_BYTES = 1 << 16
 _MAX_TABLES = 20
 _MAX_TABLE_BYTES = 64 << 20
 _SHOWN = 8
@@ -142,6 +145,9 @@ def find_labelled_files(
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
     lists = [named for named in found if not named.columns and named.is_evident]
+    for named in found:
+        if joined := _tables_by_id(named, listed, opened):
+            raise _of_ids(named, joined, media, opened.shown)
     found = [named for named in found if named.columns and not _may_be_list(named)]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
     labelled = [named for named in complete if named.has_named_label]
@@ -411,6 +417,51 @@ def _folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: st
         f"({_some(sorted(set(map(media.class_of, media.paths))))}), and other labels may be in "
         f"{tables}, which has a row for each.",
         [_by_folders(media), *map(_reading, complete)],
+    )
+
+
+def _tables_by_id(
+    named: _NamedFiles, listed: Sequence[SourceFile], opened: OpenedSource
+) -> list[str]:
+    """The tables beside one that gives files ids, and no more, whose rows begin with such ids."""
+    if not named.is_evident or list(named.columns.values()) != [Scalar("int64")]:
+        return []
+    (column,) = named.columns
+    values = named.rows.columns.column(column).to_pylist()
+    ids = set(map(str, values))
+    if len(ids) < len(values):
+        return []
+    folder = os.path.dirname(named.name)
+    beside = [
+        file
+        for file in listed
+        if os.path.dirname(file.path) == folder
+        and file.path != named.name
+        and is_table(file.path)
+        and not is_hidden(file.path)
+    ]
+    found = []
+    for file in beside[:_MAX_TABLES]:
+        head = opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES))
+        *lines, _ = head.decode("utf-8", "replace").splitlines() or [""]
+        words = [words[0] for line in lines if len(words := re.split(r"[\s,;]+", line)) > 1]
+        if sum(word in ids for word in words) > _MIN_OF_IDS * max(len(words), 1):
+            found.append(file.path)
+    return found
+
+
+def _of_ids(named: _NamedFiles, joined: Sequence[str], media: _Media, shown: str) -> UnclearError:
+    if media.in_classes:
+        plain, of_label = _by_folders(media), "the labels are the folders"
+    else:
+        plain = Reading(media.make(_joined(media.root, media.folder), label=None))
+        of_label = "there are no labels"
+    against = f"This ignores the tables: {of_label}, and splits are by chance."
+    return UnclearError(
+        f"{shown} holds {len(media.paths):,} {media.what}. {named.name} gives them ids, by which "
+        f"{_some(joined)} may say their labels or splits. No source joins tables by ids: write one "
+        "table, or lists of the files of splits (docs/sources.md, 'Tables joined by ids').",
+        [dataclasses.replace(plain, against=(against,))],
     )
 
 

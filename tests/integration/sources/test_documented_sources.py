@@ -222,6 +222,31 @@ def test_labels_of_matlab_beside_images(here: Path) -> None:
 
 
 @pytest.mark.slow
+def test_tables_joined_by_ids(here: Path) -> None:
+    paths = [f"{n % 2:03}.Bird_{'ab'[n % 2]}/Bird_{n:04}.jpg" for n in range(12)]
+    tables = {
+        "images": paths,
+        "image_class_labels": [n % 2 + 1 for n in range(12)],
+        "train_test_split": [int(n % 3 > 0) for n in range(12)],
+        "bounding_boxes": ["1.0 1.0 5.0 5.0"] * 12,
+        "classes": ["000.Bird_a", "001.Bird_b"],
+    }
+    top = here / "CUB_200_2011"
+    for path in paths:
+        (top / "images" / path).parent.mkdir(parents=True, exist_ok=True)
+        pixels = RNG.integers(0, 256, (6, 8, 3), np.uint8)
+        Pillow.fromarray(pixels).save(top / "images" / path)
+    for name, values in tables.items():
+        (top / f"{name}.txt").write_text("".join(f"{n} {v}\n" for n, v in enumerate(values, 1)))
+    with pytest.raises(DataError, match="gives them ids") as caught:
+        suggest_recipe(".")
+    message = str(caught.value)
+    assert all(f"'CUB_200_2011/{name}.txt'" in message for name in [*tables][1:])
+    assert 'source=ss.ImageFolder("./CUB_200_2011/images")' in message
+    _example(here, "sources.md", "Tables joined by ids")
+
+
+@pytest.mark.slow
 def test_lists_of_the_files_of_splits(here: Path) -> None:
     names = [f"{'yes' if number % 2 else 'no'}/{number}.wav" for number in range(12)]
     for number, name in enumerate(names):
