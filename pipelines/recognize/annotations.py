@@ -17,7 +17,6 @@ from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SchemaError
-from ...schemas.naming import join
 from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits
 from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.folders.annotations import yolo
@@ -34,7 +33,7 @@ from ...transforms.sources.folders.files import why_skipped
 from ...transforms.sources.folders.folder_tables import folder_of
 from ...transforms.sources.folders.images import FORMATS, ImageFolder
 from ...transforms.sources.folders.side_tables import LabelTable, TableRows
-from ...transforms.storage.opened_source import OpenedSource
+from ...transforms.storage.opened_source import OpenedSource, url_below
 from .readings import Reading, UnclearError
 from .split_lists import with_lists
 
@@ -69,7 +68,7 @@ class _Folder:
     @property
     def has_urls(self) -> bool:
         """Whether its files have URLs of their own."""
-        return not (self.opened.pattern or self.opened.single or self.opened.archived)
+        return not (self.opened.pattern or self.opened.single)
 
 
 def find_annotations(
@@ -142,7 +141,7 @@ def _find_yolo(folder: _Folder) -> list[Reading]:
         source = ImageFolder(
             folder.url,
             boxes="yolo",
-            names=join(folder.url, path) if by_url else tuple(names.values()),
+            names=url_below(folder.url, path) if by_url else tuple(names.values()),
             polygons=polygons,
         )
         num_rejects = pairs.num_rejects(folder, boxes)
@@ -434,7 +433,7 @@ def _read_placed(folder: _Folder, found: Mapping[str, list[_Document]]) -> Readi
         )
     named = {d.split: place.rpartition("/")[2] for place, d in placed.items() if d.split}
     splits, unclear = _splits(folder, within, named)
-    tables = {place: join(folder.url, document.path) for place, document in placed.items()}
+    tables = {place: url_below(folder.url, document.path) for place, document in placed.items()}
     of_boxes = any(document.table.of_boxes for document in placed.values())
     source = ImageFolder(folder.url, table=tables, boxes="rows" if of_boxes else None)
     means = next(document.means for document in placed.values())
@@ -456,8 +455,8 @@ def _read_alone(folder: _Folder, document: _Document) -> Reading:
     below = [path.removeprefix(f"{inner}/") for path in paths]
     descend = inner and splits is None and len(document.unnamed(below)) == len(unnamed)
     source = ImageFolder(
-        join(folder.url, inner) if descend else folder.url,
-        table=join(folder.url, document.path),
+        url_below(folder.url, inner) if descend else folder.url,
+        table=url_below(folder.url, document.path),
         boxes="rows" if document.table.of_boxes else None,
     )
     return Reading(source, splits, document.means, against + unclear, len(unnamed))

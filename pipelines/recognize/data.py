@@ -127,7 +127,7 @@ class _Media:
         """What their folders mean."""
         paths = [file.path for file in self.files]
         skipped = {file.path for file in listed if not is_hidden(file.path)} - set(paths)
-        joins = not (opened.pattern or opened.single or opened.archived)
+        joins = not (opened.pattern or opened.single)
         try:
             reading = recognize_folders(self.make, url, paths, skipped, joins=joins)
         except UnclearError as error:

@@ -29,7 +29,7 @@ from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.images import ImageFolder
-from ...transforms.sources.folders.labels import LABEL, looks_like_splits
+from ...transforms.sources.folders.labels import LABEL, file_name, looks_like_splits
 from ...transforms.sources.folders.side_tables import (
     SEVERAL,
     LabelTable,
@@ -37,7 +37,7 @@ from ...transforms.sources.folders.side_tables import (
     folded_parts,
     is_table,
 )
-from ...transforms.storage.opened_source import OpenedSource, is_hidden
+from ...transforms.storage.opened_source import OpenedSource, is_hidden, url_below
 from .readings import Reading, UnclearError
 from .split_lists import split_of_list
 
@@ -136,7 +136,7 @@ def find_labelled_files(
         UnclearError: if a table names only some of the files, several rows name one, or several
             tables or folders may have the labels. It has the sources to choose from.
     """
-    if opened.pattern or opened.single or opened.archived:
+    if opened.pattern or opened.single:
         return None
     media = _find_media(url, listed)
     found = [
@@ -197,7 +197,7 @@ def _find_tables(media: _Media, listed: Sequence[SourceFile]) -> list[tuple[str,
     top = _common_folder([*media.paths, *(file.path for file in tables)])
     near = sorted((file.path for file in tables if _is_near(file, top)), key=_is_text)
     return [
-        *((f"{media.root}/{path}", path) for path in near[:_MAX_TABLES]),
+        *((url_below(media.root, path), path) for path in near[:_MAX_TABLES]),
         *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
     ]
 
@@ -217,7 +217,7 @@ def _named_files(
     content = "image" if media.make is ImageFolder else None
     try:
         data = opened.read_side(table)
-        read = LabelTable(name=os.path.basename(table), data=data, image=content, label=None)
+        read = LabelTable(name=file_name(table), data=data, image=content, label=None)
         columns = read.features()
         rows = read.read(columns)
     except SnapshardError:
@@ -238,7 +238,7 @@ def _named_files(
     return _NamedFiles(
         name=table_path or rows.name,
         source=media.make(
-            _joined(media.root, place.folder),
+            url_below(media.root, place.folder),
             table=table,
             label=label or found or (LABEL if one_hot or not columns else None),
             one_hot=one_hot,
@@ -300,10 +300,6 @@ def _find_place(media: _Media, rows: TableRows, beside: str, *, narrow: bool) ->
 
 def _rank(named: _NamedFiles) -> tuple[bool, int]:
     return not named.has_label, -len(named.named)
-
-
-def _joined(root: str, folder: str) -> str:
-    return f"{root}/{folder}" if folder else root
 
 
 def _below(folder: str, path: str) -> str:
@@ -454,7 +450,7 @@ def _of_ids(named: _NamedFiles, joined: Sequence[str], media: _Media, shown: str
     if media.in_classes:
         plain, of_label = _by_folders(media), "the labels are the folders"
     else:
-        plain = Reading(media.make(_joined(media.root, media.folder), label=None))
+        plain = Reading(media.make(url_below(media.root, media.folder), label=None))
         of_label = "there are no labels"
     against = f"This ignores the tables: {of_label}, and splits are by chance."
     return UnclearError(
@@ -509,7 +505,7 @@ def _by_split(partial: Sequence[_NamedFiles]) -> list[Reading]:
 
 def _split_of(named: _NamedFiles) -> str | None:
     """The split that a table is called by, or else its folder."""
-    folder, name = os.path.split(str(named.source.table))
+    folder, name = os.path.split(str(named.source.table).partition("::")[0])
     for text in (name, os.path.basename(folder)):
         for word in re.split(r"[^a-z]+", text.lower()):
             if word in USUAL_WORDS:
@@ -523,7 +519,7 @@ def _may_be_list(named: _NamedFiles) -> bool:
 
 
 def _by_folders(media: _Media) -> Reading:
-    url = _joined(media.root, media.folder)
+    url = url_below(media.root, media.folder)
     source = media.make(url, split_folders=True if media.split_folders else None)
     splits = Splits.by_folder() if media.split_folders else None
     return Reading(source, splits, "labelled by its folder")

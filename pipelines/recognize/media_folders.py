@@ -30,6 +30,7 @@ from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
 from ...transforms.sources.folders.texts import TextFolder
+from ...transforms.storage.opened_source import url_below
 from .readings import Reading, UnclearError
 from .unread_formats import format_of
 
@@ -87,14 +88,14 @@ def recognize_folders(
         url: The folder's URL.
         paths: The files, relative to it; at least one.
         others: The other files there.
-        joins: Whether a folder of it has a URL that begins with this one.
+        joins: Whether folders below it have URLs: a glob's have none.
 
     Raises:
         UnclearError: if they have several meanings, or none.
     """
     top = os.path.commonpath([os.path.dirname(path) for path in paths]) if joins else ""
     below = [path.removeprefix(f"{top}/") for path in paths] if top else list(paths)
-    place = f"{url.rstrip('/')}/{top}" if top else url
+    place = url_below(url, top)
     return _Folders(make, place, below, others, joins=joins).read()
 
 
@@ -133,11 +134,12 @@ class _Folders:
         return depth
 
     def _flat(self) -> Reading:
-        """All files in one folder."""
-        pattern = name_pattern(self.paths)
+        """All files in one folder, or in folders with one name at each level."""
+        names = [path.rpartition("/")[2] for path in self.paths]
+        pattern = name_pattern(names)
         if pattern is not None:
             reading = self._by_name(pattern, self.url)
-            labels = {re.split(r"[_\- .]", path)[0] for path in self.paths}
+            labels = {re.split(r"[_\- .]", name)[0] for name in names}
             beside = any(path.lower().endswith(TABLES) for path in self.others)
             if (self.make is ImageFolder or beside) and all(map(str.isdigit, labels)):
                 raise self._unclear(
@@ -173,7 +175,7 @@ class _Folders:
                     [self._reading(told[0], split)] if may_be_classes else [],
                 )
         if not told:
-            return self._of_splits(split)
+            return self._flat() if split is None else self._of_splits(split)
         if len(told) > 1:
             readings = [self._reading(level, split) for level in reversed(told)]
             inside = [path.partition("/")[2] if split == 0 else path for path in self.paths]
@@ -188,9 +190,8 @@ class _Folders:
         self._refuse_odd_classes(told[0], shown[0], split)
         return self._reading(told[0], split)
 
-    def _of_splits(self, split: int | None) -> Reading:
+    def _of_splits(self, split: int) -> Reading:
         """Folders that say only the split."""
-        assert split is not None
         patterns = {name: name_pattern(self._in_split(name, split)) for name in self._names(split)}
         named = {name: pattern for name, pattern in patterns.items() if pattern is not None}
         if not named:
@@ -204,7 +205,7 @@ class _Folders:
         raise self._unclear(
             f"labels in the names of the files in {_listed(sorted(named))}, and not in "
             f"{_listed(without)}",
-            [self._by_name(pattern, f"{self.url}/{name}") for name, pattern in named.items()],
+            [self._by_name(pattern, url_below(self.url, name)) for name, pattern in named.items()],
         )
 
     def _refuse_odd_classes(self, level: int, names: Sequence[str], split: int | None) -> None:
@@ -285,7 +286,9 @@ class _Folders:
         for name in splits:
             inside = [path.partition("/")[2] for path in self.paths if path.startswith(f"{name}/")]
             try:
-                reading = recognize_folders(self.make, f"{self.url}/{name}", inside, (), joins=True)
+                reading = recognize_folders(
+                    self.make, url_below(self.url, name), inside, (), joins=True
+                )
             except UnclearError:
                 continue
             if reading.source.label is None:
@@ -303,7 +306,7 @@ class _Folders:
         paths = [path for path in self.paths if path.count("/") == depth]
         if len({path.partition("/")[0] for path in paths}) == 1:
             return []
-        url = "/".join([self.url, *["*"] * (depth + 1)])
+        url = url_below(self.url, "/".join(["*"] * (depth + 1)))
         try:
             reading = _Folders(self.make, url, paths, (), joins=False).read()
         except UnclearError:

@@ -16,11 +16,10 @@ from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import SchemaError
-from ...schemas.naming import join
 from ...schemas.splits import FOLDERS, Splits, split_of
 from ...transforms.sources.folders.files import LabelledFolder
 from ...transforms.sources.folders.split_lists import SPLIT, read_list
-from ...transforms.storage.opened_source import OpenedSource, is_hidden
+from ...transforms.storage.opened_source import OpenedSource, is_hidden, path_below, url_below
 from .readings import Reading
 
 _MIN_SHARE = 0.99
@@ -69,10 +68,10 @@ def with_lists(
     source: Any = reading.source
     if reading.splits is not None or not isinstance(source, LabelledFolder):
         return [reading]
-    if opened.pattern or opened.single or opened.archived:
+    if opened.pattern or opened.single:
         return [reading]
-    place, root = source.url.rstrip("/"), url.rstrip("/")  # type: ignore[attr-defined]
-    if place != root and not place.startswith(f"{root}/"):
+    below = path_below(source.url, url)  # type: ignore[attr-defined]
+    if below is None or "*" in below:
         return [reading]
     if unread := _unread_lists(listed):
         return [dataclasses.replace(reading, against=(*reading.against, unread))]
@@ -80,7 +79,6 @@ def with_lists(
     of_split = {f.path: split for f in texts if (split := split_of_list(f.path, said or {}))}
     if not of_split:
         return [reading]
-    below = place.removeprefix(root).lstrip("/")
     start = len(below) + bool(below)
     inside = [f for f in listed if not below or f.path.startswith(f"{below}/")]
     files = [dataclasses.replace(file, path=file.path[start:]) for file in inside]
@@ -92,7 +90,7 @@ def with_lists(
         if (one := _read(file.path, of_split[file.path], records, opened)) is not None
     ]
     if found:
-        return _readings(reading, root, _of_one_folder(found), records)
+        return _readings(reading, url, _of_one_folder(found), records)
     by_folder: dict[str, dict[str, str]] = {}
     for path, split in sorted(of_split.items()):
         if path[start:] not in records:
@@ -214,7 +212,7 @@ def _readings(
 
 def _listing(reading: Reading, root: str, lists: Sequence[_List], *, is_rest: bool) -> Reading:
     """The reading with these lists, and the split of all other files."""
-    urls: dict[str, str | None] = {one.split: join(root, one.path) for one in lists}
+    urls: dict[str, str | None] = {one.split: url_below(root, one.path) for one in lists}
     if is_rest:
         urls = {_TRAIN: None, **urls} if _TRAIN not in urls else {**urls, "test": None}
     source: Any = dataclasses.replace(reading.source, lists=urls)  # type: ignore[type-var]

@@ -383,8 +383,7 @@ def test_sounds_whose_names_begin_with_numbers_beside_a_table() -> None:
     assert [reading.source.pattern for reading in caught.value.readings] == [pattern, None]
 
 
-def test_common_folders_of_an_archive_are_not_descended() -> None:
-    """Its URL cannot name a folder inside."""
+def test_common_folders_of_a_glob_are_not_descended() -> None:
     reading = recognize([f"photos/{path}" for path in PLAIN], joins=False)
     assert reading.source == IMAGES("d", pattern="*/{label}/*")
 

@@ -201,7 +201,7 @@ class ImageFolder(MediaFolder):
         if self.boxes is not None and self.masks is not None:
             raise ValueError("boxes and masks are mutually exclusive: give one of them")
         tables = super()._labels.tables
-        are_boxes = tables and all(url.lower().endswith(".json") for url in tables)
+        are_boxes = tables and all(file_name(url).lower().endswith(".json") for url in tables)
         if self.bad_boxes != "reject" and self.boxes is None and not are_boxes:
             raise ValueError("bad_boxes= is for boxes= or for COCO's files as table=")
         if self.boxes == "rows" and not (tables and all(map(_is_csv, tables))):

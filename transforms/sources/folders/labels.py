@@ -144,7 +144,8 @@ class FileLabels:
         if self.unlisted == "skip" and self.table is None:
             raise ValueError('unlisted="skip" is for files without a row in table=: give a table')
         if self.rows == "list" and not all(
-            url.lower().endswith((".csv", ".tsv", ".jsonl")) for url in self.tables or ("",)
+            file_name(url).lower().endswith((".csv", ".tsv", ".jsonl"))
+            for url in self.tables or ("",)
         ):
             raise ValueError('rows="list" is for files with several rows in table=: give a table')
         if self.one_hot and (self.table is None or self.label != LABEL):
