@@ -54,7 +54,7 @@ from ...transforms.sources.folders.audio import AudioFolder, read_headers
 from ...transforms.sources.folders.clips import ClipFolder
 from ...transforms.sources.folders.files import LabelledFolder
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps
-from ...transforms.sources.folders.labels import LABEL
+from ...transforms.sources.folders.labels import LABEL, file_name
 from ...transforms.sources.folders.side_tables import csv_source
 from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.sources.json.source import JsonLines
@@ -291,11 +291,11 @@ def _table_of(recipe: Recipe, files: Sequence[SourceFile], opened: OpenedSource)
         return None
     if not isinstance(source.table, str) or getattr(source, "boxes", None) is not None:
         return None
-    if not source.table.lower().endswith((".csv", ".tsv")):
+    if not file_name(source.table).lower().endswith((".csv", ".tsv")):
         return None
     beside = open_source(source.table, ".")
     (file,) = beside.list()
-    table = csv_source(source.table, beside.read(file.path, 0, _SNIFFED_BYTES))
+    table = csv_source(file_name(source.table), beside.read(file.path, 0, _SNIFFED_BYTES))
     return _Table(table, [file], beside)
 
 
@@ -407,13 +407,13 @@ def _source_seen_from(source: Any, folder: str) -> Any:
         parts = {name: _source_seen_from(part, folder) for name, part in source.sources}
         return Sources(**parts)
     changes: dict[str, Any] = {}
-    places = {"url", "shards", "table", "names", "beside"}
+    places = {"url", "shards", "table", "names", "beside", "lists"}
     for name in places & {field.name for field in dataclasses.fields(source)}:
         place = getattr(source, name)
         if isinstance(place, str):
             changes[name] = _relative(place, folder)
         elif isinstance(place, Mapping):
-            changes[name] = {key: _relative(url, folder) for key, url in place.items()}
+            changes[name] = {key: url and _relative(url, folder) for key, url in place.items()}
     return dataclasses.replace(source, **changes)
 
 

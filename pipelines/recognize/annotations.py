@@ -6,6 +6,7 @@ line to copy for each reading.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -16,7 +17,6 @@ from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SchemaError
-from ...schemas.naming import join
 from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits
 from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.folders.annotations import yolo
@@ -24,6 +24,7 @@ from ...transforms.sources.folders.annotations.beside import Format, folders_of,
 from ...transforms.sources.folders.annotations.coco import NoBoxesError
 from ...transforms.sources.folders.annotations.model import (
     BOXES,
+    CAPTIONS,
     ImageBoxes,
     InvalidAnnotationError,
 )
@@ -32,8 +33,9 @@ from ...transforms.sources.folders.files import why_skipped
 from ...transforms.sources.folders.folder_tables import folder_of
 from ...transforms.sources.folders.images import FORMATS, ImageFolder
 from ...transforms.sources.folders.side_tables import LabelTable, TableRows
-from ...transforms.storage.opened_source import OpenedSource
+from ...transforms.storage.opened_source import OpenedSource, url_below
 from .readings import Reading, UnclearError
+from .split_lists import with_lists
 
 _MIN_PAIRED = 0.99
 """The smallest share of images with annotations, and of annotations with images, that is clear."""
@@ -66,7 +68,7 @@ class _Folder:
     @property
     def has_urls(self) -> bool:
         """Whether its files have URLs of their own."""
-        return not (self.opened.pattern or self.opened.single or self.opened.archived)
+        return not (self.opened.pattern or self.opened.single)
 
 
 def find_annotations(
@@ -94,12 +96,20 @@ def find_annotations(
         *_find_labelme(folder),
         *_find_tables(folder),
     ]
+    if any(reading.splits is None for reading in readings):
+        said = _said_lists(folder)
+        readings = [
+            listing
+            for reading in readings
+            for listing in with_lists(reading, url, listed, opened, said=said)
+        ]
     clear = [reading for reading in readings if not reading.against]
     if len(clear) == 1:
         return clear[0]
     if not readings:
         return None
-    kinds = "boxes in several forms" if clear else "boxes, but it is not clear how to read them"
+    what = "boxes" if any(_MEANS in reading.means for reading in readings) else "captions"
+    kinds = f"{what} in several forms" if clear else f"{what}, but it is not clear how to read them"
     raise UnclearError(f"{opened.shown} holds {len(images):,} images with {kinds}.", readings)
 
 
@@ -131,7 +141,7 @@ def _find_yolo(folder: _Folder) -> list[Reading]:
         source = ImageFolder(
             folder.url,
             boxes="yolo",
-            names=join(folder.url, path) if by_url else tuple(names.values()),
+            names=url_below(folder.url, path) if by_url else tuple(names.values()),
             polygons=polygons,
         )
         num_rejects = pairs.num_rejects(folder, boxes)
@@ -164,13 +174,28 @@ def _yolo_folders(folder: _Folder, path: str) -> dict[str, str]:
     """The folder of each split, as ``data.yaml`` names it."""
     if not path.lower().endswith((".yaml", ".yml")):
         return {}
-    settings = yolo.read_settings(path, folder.opened.read(path))
     folders = {}
-    for word in ("train", "val", "test"):
-        place = settings.get(word)
-        if isinstance(place, str) and (key := key_of(f"{place}/.")).strip("./"):
+    for word, place in yolo.read_places(path, folder.opened.read(path)).items():
+        if (key := key_of(f"{place}/.")).strip("./"):
             folders[USUAL_WORDS[word]] = key.removesuffix("/.").rpartition("/")[2]
     return folders
+
+
+def _said_lists(folder: _Folder) -> dict[str, str]:
+    """The split of each text that ``data.yaml`` or darknet's ``obj.data`` names, by its path."""
+    texts = [file.path for file in folder.ending(".txt")]
+    said = {}
+    for file in folder.ending(".yaml", ".yml", ".data")[:_NUM_LOOKED_AT]:
+        with contextlib.suppress(DataError):
+            for word, place in yolo.read_places(file.path, _read_small(folder, file)).items():
+                ends = [t for t in texts if f"/{place}".endswith(f"/{t}") or _is_end(place, t)]
+                if ends:
+                    said[max(ends, key=len)] = USUAL_WORDS[word]
+    return said
+
+
+def _is_end(place: str, path: str) -> bool:
+    return f"/{path}".endswith(f"/{place.removeprefix('./')}")
 
 
 def _read_small(folder: _Folder, file: SourceFile) -> bytes:
@@ -276,6 +301,16 @@ class _Document:
     rows: TableRows
 
     @property
+    def what(self) -> str:
+        """What it has of images."""
+        return "captions" if self.table.has_captions else "boxes"
+
+    @property
+    def means(self) -> str:
+        """What a record is."""
+        return f"with its {self.what}"
+
+    @property
     def split(self) -> str | None:
         """The split that its name says."""
         words = re.split(r"[^a-z0-9]+", self.path.rpartition("/")[2].casefold())
@@ -341,12 +376,14 @@ def _documents(folder: _Folder, *, of_boxes: bool) -> Iterator[_Document]:
             if not of_boxes and (len(members) < 2 or members <= {b"info", b"licenses"}):
                 continue  # another kind of JSON
             raise DataError(f"{folder.opened.shown} has images and {file.path}. {error}") from None
-        if any(values for values in rows.columns[BOXES].to_pylist()):
+        column = CAPTIONS if table.has_captions else BOXES
+        if any(values for values in rows.columns[column].to_pylist()):
             yield _Document(file.path, table, rows)
 
 
 def _preferred(documents: list[_Document]) -> list[_Document]:
-    """Of several documents for the same images, the one that is called instances, as COCO's is."""
+    """Of several documents for the same images, those of boxes, and of these that of instances."""
+    documents = [one for one in documents if not one.table.has_captions] or documents
     instances = [document for document in documents if "instances" in document.path]
     return instances if len(instances) == 1 else documents
 
@@ -396,10 +433,11 @@ def _read_placed(folder: _Folder, found: Mapping[str, list[_Document]]) -> Readi
         )
     named = {d.split: place.rpartition("/")[2] for place, d in placed.items() if d.split}
     splits, unclear = _splits(folder, within, named)
-    tables = {place: join(folder.url, document.path) for place, document in placed.items()}
+    tables = {place: url_below(folder.url, document.path) for place, document in placed.items()}
     of_boxes = any(document.table.of_boxes for document in placed.values())
     source = ImageFolder(folder.url, table=tables, boxes="rows" if of_boxes else None)
-    return Reading(source, splits, _MEANS, against + unclear)
+    means = next(document.means for document in placed.values())
+    return Reading(source, splits, means, against + unclear)
 
 
 def _read_alone(folder: _Folder, document: _Document) -> Reading:
@@ -409,19 +447,19 @@ def _read_alone(folder: _Folder, document: _Document) -> Reading:
     against: tuple[str, ...] = ()
     if not _is_few(unnamed, paths):
         against = (
-            f"{document.path} has boxes of {len(paths) - len(unnamed):,} of {len(paths):,} images; "
-            f"the others are rejects, the first of them {unnamed[0]!r}.",
+            f"{document.path} has {document.what} of {len(paths) - len(unnamed):,} of "
+            f"{len(paths):,} images; the others are rejects, the first of them {unnamed[0]!r}.",
         )
     splits, unclear = _splits(folder, paths)
     inner = os.path.commonpath([os.path.dirname(path) for path in paths])
     below = [path.removeprefix(f"{inner}/") for path in paths]
     descend = inner and splits is None and len(document.unnamed(below)) == len(unnamed)
     source = ImageFolder(
-        join(folder.url, inner) if descend else folder.url,
-        table=join(folder.url, document.path),
+        url_below(folder.url, inner) if descend else folder.url,
+        table=url_below(folder.url, document.path),
         boxes="rows" if document.table.of_boxes else None,
     )
-    return Reading(source, splits, _MEANS, against + unclear, len(unnamed))
+    return Reading(source, splits, document.means, against + unclear, len(unnamed))
 
 
 def _incomplete(folder: _Folder, pairs: _Pairs, of: Format) -> tuple[str, ...]:
@@ -477,26 +515,12 @@ def _splits(
             found[split[0]].add(split[1])
     used: dict[str, Any] = {split: tuple(sorted(t)) for split, t in found.items() if t}
     if len(used) < 2:
-        return None, _lists(folder)
+        return None, ()
     if bare:
         return None, (f"{len(bare):,} images are in no folder of a split, the first {bare[0]!r}.",)
     if all(set(texts) <= set(FOLDERS[split]) for split, texts in used.items()):
         return Splits.by_folder(), ()
     return Splits.by_folder(**used), ()
-
-
-def _lists(folder: _Folder) -> tuple[str, ...]:
-    """What speaks against random splits: texts that list the images of each."""
-    keys = {key_of(file.path) for file in folder.images}
-    lists = [
-        file.path
-        for file in folder.ending(".txt")
-        if _list_of(file.path) and key_of(file.path) not in keys
-    ]
-    if len({_list_of(path) for path in lists}) < 2:
-        return ()
-    shown = " and ".join(lists[:2])
-    return (f"{shown} list the images of splits. Lists are not read, so this splits by chance:",)
 
 
 def _split_of(folder: str) -> str | None:
@@ -507,8 +531,3 @@ def _split_of(folder: str) -> str | None:
     """
     match = _SPLIT_FOLDER.fullmatch(folder)
     return None if match is None else USUAL_WORDS[match[1]]
-
-
-def _list_of(path: str) -> str | None:
-    """The split whose images a text may list, by its name."""
-    return USUAL_WORDS.get(path.rpartition("/")[2].lower().removesuffix(".txt"))

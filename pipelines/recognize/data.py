@@ -35,6 +35,7 @@ from .extracted_files import find_extracted
 from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
+from .split_lists import with_lists
 from .table_folders import arrange_tables
 from .typed_tables import TypedTables, find_typed_tables, read_typed
 
@@ -70,7 +71,7 @@ def recognize(
         return Reading(WebDataset(url))
     labelled = find_labelled_files(url, listed, opened, label=label)
     if labelled is not None:
-        return labelled
+        return _with_lists(labelled, url, listed, opened)
     media = _find_media(url, listed, opened)
     if media is not None and (other := _as_many(media, url, listed)) is not None:
         raise _two_kinds(media, other, url, listed, opened)
@@ -105,6 +106,20 @@ def recognize(
     raise DataError(_say_unknown(opened, listed))
 
 
+def _with_lists(
+    reading: Reading, url: str, listed: Sequence[SourceFile], opened: OpenedSource
+) -> Reading:
+    """The reading, with the splits that lists of files declare.
+
+    Raises:
+        UnclearError: if these are incomplete or contradictory.
+    """
+    readings = with_lists(reading, url, listed, opened)
+    if len(readings) > 1 or readings[0].against != reading.against:
+        raise UnclearError(f"{opened.shown} holds lists of the files of splits.", readings)
+    return readings[0]
+
+
 def _unread(listed: Sequence[SourceFile]) -> list[str]:
     """Files that are neither tables, texts and documents, nor media."""
     paths = [file.path for file in listed if file.num_bytes and not is_hidden(file.path)]
@@ -126,12 +141,20 @@ class _Media:
         """What their folders mean."""
         paths = [file.path for file in self.files]
         skipped = {file.path for file in listed if not is_hidden(file.path)} - set(paths)
-        joins = not (opened.pattern or opened.single or opened.archived)
+        joins = not (opened.pattern or opened.single)
         try:
             reading = recognize_folders(self.make, url, paths, skipped, joins=joins)
         except UnclearError as error:
             lines = [Reading(TextFiles(url))] if self.make is TextFolder else []
-            raise error.with_readings([*error.readings, *lines]) from None
+            readings = [
+                listing
+                for reading in error.readings
+                for listing in with_lists(reading, url, listed, opened)
+            ]
+            raise error.with_readings([*readings, *lines]) from None
+        reading = _with_lists(reading, url, listed, opened)
+        if reading.splits is not None:
+            return reading
         texts = [f for f in listed if f.path in skipped and f.path.lower().endswith(".txt")]
         if reading.source.label is None and (text := self._naming(texts, opened)) is not None:
             raise UnclearError(

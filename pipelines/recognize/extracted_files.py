@@ -21,7 +21,7 @@ from ...transforms.sources.hdf5 import Hdf5
 from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError
 from .table_folders import split_in, url_of
-from .unread_formats import format_of
+from .unread_formats import main_format
 
 _Source = Excel | Hdf5
 _SOURCES: Mapping[str, type[_Source]] = {"Excel": Excel, "HDF5": Hdf5}
@@ -39,7 +39,7 @@ def find_extracted(url: str, listed: Sequence[SourceFile], opened: OpenedSource)
         DataError: if a file is damaged, or has no table, or there are too many.
         RecipeError: if the package that reads them is not installed.
     """
-    name, files = format_of(listed, opened)
+    name, files = main_format(listed, opened)
     if name not in _SOURCES:
         return None
     urls = [url if opened.single else url_of(url, file.path, opened) for file in files]

@@ -29,7 +29,7 @@ from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.images import ImageFolder
-from ...transforms.sources.folders.labels import LABEL, looks_like_splits
+from ...transforms.sources.folders.labels import LABEL, file_name, looks_like_splits
 from ...transforms.sources.folders.side_tables import (
     SEVERAL,
     LabelTable,
@@ -37,8 +37,9 @@ from ...transforms.sources.folders.side_tables import (
     folded_parts,
     is_table,
 )
-from ...transforms.storage.opened_source import OpenedSource, is_hidden
+from ...transforms.storage.opened_source import OpenedSource, is_hidden, url_below
 from .readings import Reading, UnclearError
+from .split_lists import split_of_list
 
 _MIN_NAMED = 0.99
 """A table is that of a folder's labels if it names at least this share of the files."""
@@ -48,6 +49,9 @@ _MAX_DIFFERENT = 0.5
 """Texts are classes if at most this share of them is different …"""
 _MAX_CLASSES = 20
 """… or, in a column called like a label, if there are at most so many different ones."""
+_MIN_OF_IDS = 0.8
+"""A table refers to ids if more than this share of its first rows begin with one."""
+_HEAD_BYTES = 1 << 16
 _MAX_TABLES = 20
 _MAX_TABLE_BYTES = 64 << 20
 _SHOWN = 8
@@ -132,7 +136,7 @@ def find_labelled_files(
         UnclearError: if a table names only some of the files, several rows name one, or several
             tables or folders may have the labels. It has the sources to choose from.
     """
-    if opened.pattern or opened.single or opened.archived:
+    if opened.pattern or opened.single:
         return None
     media = _find_media(url, listed)
     found = [
@@ -141,9 +145,10 @@ def find_labelled_files(
         if (named := _named_files(table, path, media, opened, label)) is not None
     ]
     lists = [named for named in found if not named.columns and named.is_evident]
-    if media.in_classes and any(map(_split_of, lists)):
-        raise _beside_lists(lists, media, opened.shown)
-    found = [named for named in found if named.columns]
+    for named in found:
+        if joined := _tables_by_id(named, listed, opened):
+            raise _of_ids(named, joined, media, opened.shown)
+    found = [named for named in found if named.columns and not _may_be_list(named)]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
     labelled = [named for named in complete if named.has_named_label]
     if media.in_classes and label is None and complete:
@@ -192,7 +197,7 @@ def _find_tables(media: _Media, listed: Sequence[SourceFile]) -> list[tuple[str,
     top = _common_folder([*media.paths, *(file.path for file in tables)])
     near = sorted((file.path for file in tables if _is_near(file, top)), key=_is_text)
     return [
-        *((f"{media.root}/{path}", path) for path in near[:_MAX_TABLES]),
+        *((url_below(media.root, path), path) for path in near[:_MAX_TABLES]),
         *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
     ]
 
@@ -212,7 +217,7 @@ def _named_files(
     content = "image" if media.make is ImageFolder else None
     try:
         data = opened.read_side(table)
-        read = LabelTable(name=os.path.basename(table), data=data, image=content, label=None)
+        read = LabelTable(name=file_name(table), data=data, image=content, label=None)
         columns = read.features()
         rows = read.read(columns)
     except SnapshardError:
@@ -233,7 +238,7 @@ def _named_files(
     return _NamedFiles(
         name=table_path or rows.name,
         source=media.make(
-            _joined(media.root, place.folder),
+            url_below(media.root, place.folder),
             table=table,
             label=label or found or (LABEL if one_hot or not columns else None),
             one_hot=one_hot,
@@ -295,10 +300,6 @@ def _find_place(media: _Media, rows: TableRows, beside: str, *, narrow: bool) ->
 
 def _rank(named: _NamedFiles) -> tuple[bool, int]:
     return not named.has_label, -len(named.named)
-
-
-def _joined(root: str, folder: str) -> str:
-    return f"{root}/{folder}" if folder else root
 
 
 def _below(folder: str, path: str) -> str:
@@ -385,7 +386,8 @@ def _checked(named: _NamedFiles, media: _Media) -> Reading:
     raise UnclearError(
         f"{named.name} has several rows for {len(several):,} of {len(media.paths):,} "
         f"{media.what} (first: {several[0]!r}), expected one for each {one}, which is one record. "
-        f"Keep one row for each {one}, or read lists of their values.",
+        f"Keep one row for each {one}, or read lists of their values. A function can make a record "
+        "of each row: docs/sources.md, 'A record for each row'.",
         [Reading(lists, None, means)],
     )
 
@@ -414,28 +416,54 @@ def _folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: st
     )
 
 
+def _tables_by_id(
+    named: _NamedFiles, listed: Sequence[SourceFile], opened: OpenedSource
+) -> list[str]:
+    """The tables beside one that gives files ids, and no more, whose rows begin with such ids."""
+    if not named.is_evident or list(named.columns.values()) != [Scalar("int64")]:
+        return []
+    (column,) = named.columns
+    values = named.rows.columns.column(column).to_pylist()
+    ids = set(map(str, values))
+    if len(ids) < len(values):
+        return []
+    folder = os.path.dirname(named.name)
+    beside = [
+        file
+        for file in listed
+        if os.path.dirname(file.path) == folder
+        and file.path != named.name
+        and is_table(file.path)
+        and not is_hidden(file.path)
+    ]
+    found = []
+    for file in beside[:_MAX_TABLES]:
+        head = opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES))
+        *lines, _ = head.decode("utf-8", "replace").splitlines() or [""]
+        words = [words[0] for line in lines if len(words := re.split(r"[\s,;]+", line)) > 1]
+        if sum(word in ids for word in words) > _MIN_OF_IDS * max(len(words), 1):
+            found.append(file.path)
+    return found
+
+
+def _of_ids(named: _NamedFiles, joined: Sequence[str], media: _Media, shown: str) -> UnclearError:
+    if media.in_classes:
+        plain, of_label = _by_folders(media), "the labels are the folders"
+    else:
+        plain = Reading(media.make(url_below(media.root, media.folder), label=None))
+        of_label = "there are no labels"
+    against = f"This ignores the tables: {of_label}, and splits are by chance."
+    return UnclearError(
+        f"{shown} holds {len(media.paths):,} {media.what}. {named.name} gives them ids, by which "
+        f"{_some(joined)} may say their labels or splits. No source joins tables by ids: write one "
+        "table, or lists of the files of splits (docs/sources.md, 'Tables joined by ids').",
+        [dataclasses.replace(plain, against=(against,))],
+    )
+
+
 def _some(names: Sequence[str]) -> str:
     more = ", …" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, names[:_SHOWN])) + more
-
-
-def _beside_lists(lists: Sequence[_NamedFiles], media: _Media, shown: str) -> UnclearError:
-    """Lists of the files of splits, beside class folders."""
-    num_named = len({path for named in lists for path in named.named})
-    names = " and ".join(named.name for named in lists)
-    readings = [_by_folders(media)]
-    advice = (
-        f"To use the lists, write a table with a row for each of the {media.what}, and the columns "
-        "file, label and split"
-    )
-    if num_named >= _MIN_NAMED * len(media.paths) and (joined := _by_split(lists)):
-        readings, advice = [*joined, *readings], "The first line below uses the lists"
-    return UnclearError(
-        f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes, and "
-        f"{names} {'list' if len(lists) > 1 else 'lists'} {num_named:,} of them, called like "
-        f"splits. {advice}; the {'last' if len(readings) > 1 else 'following'} line ignores them.",
-        readings,
-    )
 
 
 def _partial(
@@ -477,7 +505,7 @@ def _by_split(partial: Sequence[_NamedFiles]) -> list[Reading]:
 
 def _split_of(named: _NamedFiles) -> str | None:
     """The split that a table is called by, or else its folder."""
-    folder, name = os.path.split(str(named.source.table))
+    folder, name = os.path.split(str(named.source.table).partition("::")[0])
     for text in (name, os.path.basename(folder)):
         for word in re.split(r"[^a-z]+", text.lower()):
             if word in USUAL_WORDS:
@@ -485,8 +513,13 @@ def _split_of(named: _NamedFiles) -> str | None:
     return None
 
 
+def _may_be_list(named: _NamedFiles) -> bool:
+    """Whether a text is called like a split and has no label: a list, with other columns."""
+    return _is_text(named.name) and bool(split_of_list(named.name)) and not named.has_label
+
+
 def _by_folders(media: _Media) -> Reading:
-    url = _joined(media.root, media.folder)
+    url = url_below(media.root, media.folder)
     source = media.make(url, split_folders=True if media.split_folders else None)
     splits = Splits.by_folder() if media.split_folders else None
     return Reading(source, splits, "labelled by its folder")

@@ -30,7 +30,9 @@ from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
 from ...transforms.sources.folders.texts import TextFolder
+from ...transforms.storage.opened_source import url_below
 from .readings import Reading, UnclearError
+from .unread_formats import format_of
 
 Media = ImageFolder | AudioFolder | TextFolder | ArrayFolder
 
@@ -95,14 +97,14 @@ def recognize_folders(
         url: The folder's URL.
         paths: The files, relative to it; at least one.
         others: The other files there.
-        joins: Whether a folder of it has a URL that begins with this one.
+        joins: Whether folders below it have URLs: a glob's have none.
 
     Raises:
         UnclearError: if they have several meanings, or none.
     """
     top = os.path.commonpath([os.path.dirname(path) for path in paths]) if joins else ""
     below = [path.removeprefix(f"{top}/") for path in paths] if top else list(paths)
-    place = f"{url.rstrip('/')}/{top}" if top else url
+    place = url_below(url, top)
     return _Folders(make, place, below, others, joins=joins).read()
 
 
@@ -141,7 +143,7 @@ class _Folders:
         return depth
 
     def _flat(self) -> Reading:
-        """All files in one folder, which stays in the paths of an archive."""
+        """All files in one folder, or in folders with one name at each level."""
         names = [path.rpartition("/")[2] for path in self.paths]
         pattern = name_pattern(names)
         if pattern is not None:
@@ -233,7 +235,7 @@ class _Folders:
         raise self._unclear(
             f"labels in the names of the files in {_listed(sorted(named))}, and not in "
             f"{_listed(without)}",
-            [self._by_name(pattern, f"{self.url}/{name}") for name, pattern in named.items()],
+            [self._by_name(pattern, url_below(self.url, name)) for name, pattern in named.items()],
         )
 
     def _refuse_odd_classes(self, level: int, names: Sequence[str], split: int | None) -> None:
@@ -275,9 +277,15 @@ class _Folders:
             )
         stems = self._stems_by(level)
         if _are_samples(stems):
-            files = _listed(sorted(next(iter(stems.values()))))
+            files = sorted(next(iter(stems.values())))
+            if len(files) == 1:
+                raise self._unclear(
+                    f"{len(stems):,} folders with one file each, {files[0]!r}: one folder for each "
+                    "sample, or classes with one of the files",
+                    [plain, reading],
+                )
             raise self._unclear(
-                f"{len(stems):,} folders with the same files, {files}: one folder for "
+                f"{len(stems):,} folders with the same files, {_listed(files)}: one folder for "
                 "each sample, whose files are parts of one record",
                 [],
             )
@@ -331,7 +339,9 @@ class _Folders:
         for name in splits:
             inside = [path.partition("/")[2] for path in self.paths if path.startswith(f"{name}/")]
             try:
-                reading = recognize_folders(self.make, f"{self.url}/{name}", inside, (), joins=True)
+                reading = recognize_folders(
+                    self.make, url_below(self.url, name), inside, (), joins=True
+                )
             except UnclearError:
                 continue
             if reading.source.label is None:
@@ -349,7 +359,7 @@ class _Folders:
         paths = [path for path in self.paths if path.count("/") == depth]
         if len({path.partition("/")[0] for path in paths}) == 1:
             return []
-        url = "/".join([self.url, *["*"] * (depth + 1)])
+        url = url_below(self.url, "/".join(["*"] * (depth + 1)))
         try:
             reading = _Folders(self.make, url, paths, (), joins=False).read()
         except UnclearError:
@@ -438,19 +448,32 @@ class _Folders:
         tables = [path for path in beside if path.lower().endswith(TABLES)]
         if 2 * len(named) >= len(stems) or tables:
             first = min(named or tables)
+            if unread := format_of(first):
+                raise self._unclear(
+                    f"{self.what} in no class folder, and {first!r}, a {unread} file that may "
+                    "have their labels, which no source reads. Write a table of them: "
+                    "docs/sources.md, 'Labels in files of other formats'",
+                    [reading],
+                )
             raise self._unclear(
                 f"{self.what} in no class folder, and {first!r}, which may describe them but does "
                 "not name them in a known form",
                 [reading],
             )
-        if words := _words_of_names(path.rpartition("/")[2] for path in self.paths):
-            raise self._unclear(
-                f"{self.what} whose names have one of {len(words):,} words ({_listed(words)}), "
-                "which may be classes, but no pattern has these words as a field. To use them, put "
-                f"the {self.what} into a folder for each, or write a table with the columns file "
-                "and label",
-                [reading],
-            )
+        names = [path.rpartition("/")[2] for path in self.paths]
+        if not (words := _words_of_names(names)):
+            return
+        seen = (
+            f"{self.what} whose names have one of {len(words):,} words ({_listed(words)}), "
+            "which may be classes"
+        )
+        if (pattern := _pattern_before_number(names, "")) is not None:
+            raise self._unclear(seen, [self._by_name(pattern, self.url, reading.splits), reading])
+        raise self._unclear(
+            f"{seen}, but no pattern has these words as a field. To use them, put the {self.what} "
+            "into a folder for each, or write a table with the columns file and label",
+            [reading],
+        )
 
     def _unclear(self, seen: str, readings: Sequence[Reading]) -> UnclearError:
         return UnclearError(f"{storage.redact(self.url)} holds {seen}.", readings)
@@ -554,8 +577,12 @@ def name_pattern(names: Sequence[str]) -> str | None:
     The first field is the label: it has several values, each of them repeated. The last one is a
     number if it consists of digits.
 
+    If they do not, everything before a number at the end is the label, if each occurs twice.
+
     >>> name_pattern(["yes_ann_1.wav", "no_ann_2.wav", "yes_bob_3.wav", "no_bob_4.wav"])
     '{label}_{field2}_{n}.wav'
+    >>> name_pattern(["beagle_1.jpg", "american_bulldog_1.jpg"] * 2)
+    '{label}_{n:d}.jpg'
     """
     parts = [name.rpartition(".") for name in names]
     ends = {end for _, _, end in parts}
@@ -572,7 +599,23 @@ def name_pattern(names: Sequence[str]) -> str | None:
         if all(re.fullmatch(r"[0-9]+", text) for text in columns[-1]):
             fields[-1] = "n"
         return f"{separator.join(f'{{{field}}}' for field in fields)}.{end}"
-    return None
+    patterns = (_pattern_before_number(names, separator) for separator in _SEPARATORS)
+    return next(filter(None, patterns), None)
+
+
+def _pattern_before_number(names: Sequence[str], separator: str) -> str | None:
+    """The pattern of names that end in a number, with what is before it as the label.
+
+    None if not all do, or a label occurs once.
+    """
+    parts = [name.rpartition(".") for name in names]
+    ends = {end for _, _, end in parts}
+    expression = re.compile(rf"(.+?){re.escape(separator)}[0-9]+")
+    found = [expression.fullmatch(stem) for stem, _, _ in parts]
+    labels = Counter(match and match[1] for match in found)
+    if None in labels or len(labels) < 2 or min(labels.values()) < 2:
+        return None
+    return f"{{{LABEL}}}{separator}{{n:d}}.{ends.pop() if len(ends) == 1 else '*'}"
 
 
 def _words_of_names(names: Iterable[str]) -> list[str]:

@@ -56,7 +56,7 @@ def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
     for file in small[:: 1 + len(small) // _NUM_PROBED]:
         if git_lfs.is_pointer(opened.read(file.path, 0, _HEAD_BYTES)):
             raise git_lfs.refusal(opened.place(file.path))
-    name, files = format_of(listed, opened)
+    name, files = main_format(listed, opened)
     if name and name not in READ:
         raise DataError(
             f"{opened.shown} holds {len(files):,} {name} file{'s' * (len(files) > 1)} (first: "
@@ -65,7 +65,7 @@ def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
         )
 
 
-def format_of(
+def main_format(
     listed: Sequence[SourceFile], opened: OpenedSource
 ) -> tuple[str, Sequence[SourceFile]]:
     """The format of most files but documents, and those files; "" if none of :data:`FORMATS`."""
@@ -76,21 +76,22 @@ def format_of(
     ]
     bare = next((file for file in visible if _is_bare(file.path)), None)
     of_bare = _by_content(opened.read(bare.path, 0, _HEAD_BYTES)) if bare else ""
-    formats = [of_bare if _is_bare(f.path) else _by_name(f.path) for f in visible]
+    formats = [of_bare if _is_bare(f.path) else format_of(f.path) for f in visible]
     (name, num), *_ = Counter(formats).most_common(1) or [("", 0)]
     if not name or 2 * num <= len(visible):
         return "", ()
     return name, [file for file, of in zip(visible, formats, strict=True) if of == name]
 
 
+def format_of(path: str) -> str:
+    """The name of the format in :data:`FORMATS` that a file has by its suffix; else empty."""
+    lower = path.lower()
+    return next((format.name for format in FORMATS if lower.endswith(format.suffixes)), "")
+
+
 def _is_bare(path: str) -> bool:
     """Whether a name has no suffix, as those of DICOM files."""
     return "." not in path.rpartition("/")[2]
-
-
-def _by_name(path: str) -> str:
-    lower = path.lower()
-    return next((format.name for format in FORMATS if lower.endswith(format.suffixes)), "")
 
 
 def _by_content(head: bytes) -> str:

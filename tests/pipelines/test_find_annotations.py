@@ -89,11 +89,45 @@ def test_yolo_in_one_folder_with_its_classes() -> None:
     recipe = suggest_recipe("d")
     assert recipe.source == ss.ImageFolder("d", boxes="yolo", names="d/classes.txt")
     assert recipe.splits.rule is None
-    place("train.txt", "d/IMG_0.jpg\n")  # CVAT's list of all images
+    place("train.txt", "".join(f"d/IMG_{n}.jpg\n" for n in range(NUM)))  # CVAT's list of all images
     assert suggest_recipe("d").source == recipe.source
     text = describe_suggestion("d")
     assert 'source=ss.ImageFolder("d", boxes="yolo", names="d/classes.txt"),' in text
     assert '"box_labels": ss.Sequence(ss.ClassLabel(("cat", "dog")))' in text
+
+
+@pytest.mark.parametrize(
+    ("layout", "lists", "name"),
+    [
+        ("images/{}.jpg images labels", ("train.txt", "val.txt"), "./images/{}.jpg"),
+        ("data/{}.jpg data data", ("train_list.txt", "valid_list.txt"), "/mnt/x/data/{}.jpg"),
+        ("JPEGImages/{}.jpg JPEGImages Annotations", ("sets/a.txt", "sets/b.txt"), "{}"),
+    ],
+)
+def test_lists_of_the_images_of_splits(layout: str, lists: tuple[str, str], name: str) -> None:
+    images, folder, labels = layout.split()
+    write(images)
+    boxes = "voc" if labels == "Annotations" else "yolo"
+    end, content = (".xml", XML) if boxes == "voc" else (".txt", LABEL)
+    texts(images.replace(folder, labels).replace(".jpg", end), content)
+    if boxes == "yolo":
+        place("classes.txt", "cat\ndog\n")
+    else:
+        place("obj.data", f"classes = 2\ntrain = my/{lists[0]}\nvalid = my/{lists[1]}\n")
+    numbers = range(NUM)
+    place(lists[0], "".join(f"{name.format(n)}\n" for n in numbers[:7]))
+    place(lists[1], "".join(f"{name.format(n)} 1\n" for n in numbers[7:]))
+    place(f"{lists[0].rpartition('/')[0]}/trainval.txt", "".join(f"{n}\n" for n in numbers))
+    recipe = suggest_recipe("d")
+    names = "d/classes.txt" if boxes == "yolo" else None
+    given: dict[str, Any] = {"train": f"d/{lists[0]}", "validation": f"d/{lists[1]}"}
+    assert recipe.source == ss.ImageFolder("d", boxes=boxes, names=names, lists=given)  # type: ignore[arg-type]
+    assert recipe.splits == ss.Splits.by_column("split", train="train", validation="validation")
+    place(lists[1], "".join(f"{name.format(n)}\n" for n in numbers[7:9]))
+    message, lines = refused()
+    assert "list 9 of 10 files" in message
+    assert "9.jpg" in message
+    assert ["lists=" in line for line in lines] == [True, False]
 
 
 def test_folders_of_splits_that_only_a_yaml_names() -> None:
@@ -123,7 +157,12 @@ def test_texts_beside_images_that_are_no_labels() -> None:
         ({"data.yaml": "names: [cat]"}, ["the class 1, which data.yaml does not"], "data.yaml"),
         ({"b.yaml": "names: [dog, cat]"}, ["b.yaml and data.yaml"], 'names="d/b.yaml"'),
         ({"label": "0 0 0 1 1 0 1"}, ["polygons"], "polygons=True"),
-        ({"train.txt": "x", "val.txt": "x"}, ["train.txt and val.txt"], 'names="d/data.yaml"'),
+        (
+            {"train.txt": "x", "val.txt": "x"},
+            ["and val.txt", "not name one"],
+            "d/data.yaml",
+        ),
+        ({"train.txt": "1", "val.txt": "1\n2"}, ["1 files in common", "1.jpg"], "d/data.yaml"),
     ],
 )
 def test_what_is_unclear_in_yolo_is_refused(
@@ -250,7 +289,7 @@ def test_documents_of_coco_for_each_folder(
         write(f"{folder}/{template}", num=num)
         place(document, coco(*names(num, template)))
     if "val2017" in folders:
-        captions = {"images": [], "annotations": [{"caption": "An ant."}]}
+        captions = json.loads(captions_of("0.jpg"))
         place("annotations/captions_val2017.json", json.dumps(captions))
         points = coco(*names(NUM - 4), categories=["person"])
         place("annotations/person_keypoints_val2017.json", points)
@@ -293,6 +332,44 @@ def test_what_is_unclear_in_coco_is_refused(
     message, lines = refused()
     assert all(word in message for word in words), message
     assert [word in line for word, line in zip(copied, lines, strict=True)] == [True] * len(copied)
+
+
+def captions_of(*names: str, **changes: Any) -> str:
+    """COCO's document of two captions for each image."""
+    texts = [
+        {"id": 90 - i - k, "image_id": i, "caption": f"{name} {k}"}
+        for k in (1, 2)
+        for i, name in enumerate(names)
+    ]
+    images = [{"id": i, "file_name": name} for i, name in enumerate(names)]
+    return json.dumps({"info": {}, "images": images, "annotations": texts, **changes})
+
+
+def test_captions() -> None:
+    write("train2017/{}.jpg")
+    write("val2017/{}.jpg", num=4)
+    of_split = {"train2017": captions_of(*names()), "val2017": captions_of(*names(4))}
+    for split, document in of_split.items():
+        place(f"annotations/captions_{split}.json", document)
+    recipe = suggest_recipe("d")
+    tables = {split: f"d/annotations/captions_{split}.json" for split in of_split}
+    assert recipe.source == ss.ImageFolder("d", table=tables)
+    assert recipe.splits == ss.Splits.by_folder(train="train2017", validation="val2017")
+    assert '"captions": ss.Sequence(ss.Scalar("string"))' in describe_suggestion("d")
+    for split, num in (("train2017", NUM), ("val2017", 4)):
+        place(f"annotations/instances_{split}.json", coco(*names(num)))
+    boxes = {split: url.replace("captions", "instances") for split, url in tables.items()}
+    assert suggest_recipe("d").source == ss.ImageFolder("d", table=boxes)
+
+
+def test_captions_of_some_images() -> None:
+    write("images/{}.jpg")
+    place("captions.json", captions_of(*names(8)))
+    message, (line,) = refused()
+    assert "images with captions, but" in message
+    assert "captions of 8 of 10 images" in message
+    assert line.startswith('source=ss.ImageFolder("d/images", table="d/captions.json"), ')
+    assert line.endswith("max_rejects=2")
 
 
 def test_two_documents_for_a_folder_are_named() -> None:

@@ -286,6 +286,7 @@ def test_several_rows_for_a_file_are_refused() -> None:
     write(*names, votes=rows("image,label,person", names * 2, texts="cat dog cow", p="1 2"))
     message, lines = refusal()
     assert "votes.csv has several rows for 20 of 20 images (first: '0.png')" in message
+    assert "'A record for each row'" in message
     source = ss.ImageFolder("data", table="data/votes.csv", rows="list")
     assert lines == [{"source": source}]
     opened = open_source("data", ".")
@@ -372,30 +373,82 @@ def test_a_table_for_each_split_beside_class_folders() -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "/images"])
-def test_lists_of_the_files_of_splits_in_class_folders(folder: str) -> None:
+@pytest.mark.parametrize("end", ["png", "wav"])
+def test_lists_of_the_files_of_splits(folder: str, end: str) -> None:
     names = [f"{'cat' if n % 2 else 'dog'}/{n:03}" for n in range(40)]
+    lists = {"train": names[:30], "validation": names[30:35], "test": names[35:]}
     write(
-        *(f"{folder[1:]}/{name}.png".lstrip("/") for name in names),
-        meta__train_txt="\n".join(names[:30]),
-        meta__test_txt="\n".join(names[30:]),
+        *(f"{folder[1:]}/{name}.{end}".lstrip("/") for name in names),
+        **{f"meta__{split}_txt": "\n".join(listed) for split, listed in lists.items()},
     )
-    message, (both, folders) = refusal()
-    parts = {
-        split: ss.ImageFolder(f"data{folder}", table=f"data/meta/{split}.txt", unlisted="skip")
-        for split in ("train", "test")
-    }
-    assert both == {"source": ss.Sources(**parts), "splits": ss.Splits.by_folder()}
-    assert folders == {"source": ss.ImageFolder(f"data{folder}")}
-    assert "meta/test.txt and meta/train.txt list 40 of them" in message
+    make = ss.ImageFolder if end == "png" else ss.AudioFolder
+    urls: dict[str, str | None] = {split: f"data/meta/{split}.txt" for split in lists}
+    of_split = {split: split for split in lists}
+    recipe = suggest_recipe("data")
+    assert recipe.source == make(f"data{folder}", lists=urls)
+    assert recipe.splits == ss.Splits.by_column("split", **of_split)
+    Path("data/meta/train.txt").unlink()  # all other files are for training
+    recipe = suggest_recipe("data")
+    assert recipe.source == make(f"data{folder}", lists=urls | {"train": None})
+    assert recipe.splits == ss.Splits.by_column("split", **of_split)
+    Path("recipe.py").write_text(describe_suggestion("data"))
+    assert load_recipe_file(Path("recipe.py")).source == recipe.source
 
 
-def test_lists_of_some_files_in_class_folders() -> None:
-    names = [f"{'yes' if n % 2 else 'no'}/{n}_nohash_0.wav" for n in range(40)]
-    write(*names, validation_list_txt="\n".join(names[:4]), testing_list_txt="\n".join(names[4:9]))
-    message, (folders,) = refusal()
-    assert folders == {"source": ss.AudioFolder("data")}
-    assert "testing_list.txt and validation_list.txt list 9 of them" in message
-    assert "columns file, label and split" in message
+@pytest.mark.parametrize(
+    ("train", "test", "words", "num_lines"),
+    [
+        (range(10), range(10, 18), ["list 18 of 40 files", "not 'cat/20.png'"], 2),
+        (range(30), range(29, 40), ["have 1 files in common", "'cat/29.png'"], 1),
+        (range(30), range(30, 50), ["test.txt lists 10 files that are not there", "cat/40"], 2),
+        (
+            range(50, 60),
+            range(60, 90),
+            ["and train.txt", "do not name one of the"],
+            1,
+        ),
+    ],
+)
+def test_incomplete_lists_of_splits(
+    train: range, test: range, words: list[str], num_lines: int
+) -> None:
+    def name(number: int) -> str:
+        return f"{'dog' if number < 20 else 'cat'}/{number}"
+
+    write(
+        *(f"{name(n)}.png" for n in range(40)),
+        train_txt="\n".join(map(name, train)),
+        test_txt="\n".join(map(name, test)),
+    )
+    message, lines = refusal()
+    assert all(word in message for word in words), message
+    lists = {"train": "data/train.txt", "test": "data/test.txt"}
+    sources = [ss.ImageFolder("data", lists=lists), ss.ImageFolder("data")]
+    assert [line["source"] for line in lines] == sources[2 - num_lines :]
+
+
+def test_lists_with_other_columns_beside_labels_in_names() -> None:
+    names = [f"{c}_{n}" for c in ("Sphynx", "american_bulldog") for n in range(8)]
+    columns = [f"{name} {number % 2} 1 2" for number, name in enumerate(names)]
+    write(
+        *(f"images/{name}.png" for name in names),
+        annotations__trainval_txt="\n".join(columns[:12]),
+        annotations__test_txt="\n".join(columns[12:]),
+    )
+    lists = {"train": "data/annotations/trainval.txt", "test": "data/annotations/test.txt"}
+    source = ss.ImageFolder("data/images", pattern="{label}_{n:d}.png", lists=lists)
+    assert suggest_recipe("data").source == source
+
+
+def test_lists_of_splits_of_images_without_labels_and_with_masks() -> None:
+    write(*(f"photos/a{n}.png" for n in range(20)))
+    Path("data/train.txt").write_text("\n".join(f"a{n}" for n in range(15)))
+    Path("data/val.txt").write_text("\n".join(f"a{n}.png" for n in range(15, 20)))
+    lists = {"train": "data/train.txt", "validation": "data/val.txt"}
+    assert suggest_recipe("data").source == ss.ImageFolder("data/photos", label=None, lists=lists)
+    write(*(f"masks/a{n}.png" for n in range(20)))
+    Path("data/photos").rename("data/images")
+    assert suggest_recipe("data").source == ss.ImageFolder("data", masks="masks", lists=lists)
 
 
 def test_texts_and_lists_that_are_not_about_files_are_not_in_the_way() -> None:
@@ -458,3 +511,12 @@ def test_files_that_are_skipped_say_nothing_of_the_steps() -> None:
     assert 'unlisted="skip"' in text
     assert "prepare=[]," in text
     assert "(10)" in text  # skipped
+
+
+def test_lists_of_splits_in_a_format_that_is_not_read() -> None:
+    write(*(f"Images/{'cat' if n % 2 else 'dog'}/{n}.png" for n in range(20)))
+    for name in ("train_list", "test_list", "file_list"):
+        Path(f"data/{name}.mat").write_bytes(b"MATLAB 5.0 MAT-file")
+    message, (line,) = refusal()
+    assert "test_list.mat and train_list.mat may list the files of splits" in message
+    assert line["source"] == ss.ImageFolder("data/Images")

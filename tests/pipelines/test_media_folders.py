@@ -182,6 +182,17 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
             BY(train="train", test="test"),
         ),
         ([f"{c}/{c}_{n}.jpg" for c in CLASSES for n in range(3)], IMAGES("d"), None),
+        (
+            [f"images/{c}_{n}.jpg" for c in ("Sphynx", "american_bulldog") for n in range(9, 12)],
+            IMAGES("d/images", pattern="{label}_{n:d}.jpg"),
+            None,
+        ),
+        (
+            [f"{s}/{c}-{n}.jpg" for s in ("train", "val") for c in ("a", "b-c") for n in "12"],
+            IMAGES("d", pattern="{label}-{n:d}.jpg", split_folders=True),
+            BY(train="train", validation="val"),
+        ),
+        (files(*"abcdef", num=1), IMAGES("d"), None),
     ],
 )
 def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
@@ -343,18 +354,35 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
             ],
         ),
         (
-            [f"pets/{c}_{n}.jpg" for c in ("beagle", "american_bulldog") for n in range(4)],
+            [f"pets/{n}_{c}.jpg" for c in ("beagle", "american_bulldog") for n in range(4)],
             [],
-            "one of 2 words \\('american_bulldog', 'beagle'\\), which may be classes",
+            "one of 2 words \\('american_bulldog', 'beagle'\\), which may be classes, but no",
             ['source=ss.ImageFolder("d/pets", label=None)'],
+        ),
+        (
+            [f"pets/{c}{n}.jpg" for c in ("DSC", "IMG_A") for n in range(4)],
+            [],
+            "one of 2 words \\('DSC', 'IMG_A'\\), which may be classes",
+            [
+                'source=ss.ImageFolder("d/pets", pattern="{label}{n:d}.jpg")',
+                'source=ss.ImageFolder("d/pets", label=None)',
+            ],
+        ),
+        (
+            [f"{c}/front.jpg" for c in "abcd"],
+            [],
+            "4 folders with one file each, 'front'",
+            ['source=ss.ImageFolder("d", label=None)', 'source=ss.ImageFolder("d")'],
         ),
         (
             [f"{s}/{c}{n}.jpg" for s in ("train", "test") for c in CLASSES for n in range(4)],
             [],
             "one of 2 words \\('daisy', 'rose'\\), which may be classes",
             [
+                'source=ss.ImageFolder("d", pattern="{label}{n:d}.jpg", split_folders=True), '
+                'splits=ss.Splits.by_folder(train="train", test="test")',
                 'source=ss.ImageFolder("d", split_folders=True, label=None), '
-                'splits=ss.Splits.by_folder(train="train", test="test")'
+                'splits=ss.Splits.by_folder(train="train", test="test")',
             ],
         ),
         (
@@ -420,8 +448,7 @@ def test_sounds_whose_names_begin_with_numbers_beside_a_table() -> None:
     assert [reading.source.pattern for reading in caught.value.readings] == [pattern, None]
 
 
-def test_common_folders_of_an_archive_are_not_descended() -> None:
-    """Its URL cannot name a folder inside."""
+def test_common_folders_of_a_glob_are_not_descended() -> None:
     reading = recognize([f"photos/{path}" for path in PLAIN], joins=False)
     assert reading.source == IMAGES("d", pattern="*/{label}/*")
 

@@ -29,7 +29,7 @@ from fsspec.archive import AbstractArchiveFileSystem
 from ...schemas.blocks import FileRange, SourceFile
 from ...schemas.errors import DataError, RecipeError, SourceChangedError
 from ...schemas.limits import DEFAULT_LIMITS, Limits
-from ...schemas.naming import WORKSPACE, Workspace
+from ...schemas.naming import WORKSPACE, Workspace, join
 from .. import storage
 from ..activity import reading, working_on
 from . import git_lfs
@@ -530,6 +530,44 @@ def open_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> Opene
         f"The source {storage.redact(url)} does not exist{looked_for}. Correct the path; in a "
         "recipe, a relative path is relative to the recipe's folder."
     )
+
+
+def url_below(url: str, path: str) -> str:
+    """The URL of a file or folder below that of a folder, or in an archive.
+
+    >>> url_below("d/", "a/1.jpg"), url_below("d.zip", "a"), url_below("tar://a::s3://b/d.tgz", "c")
+    ('d/a/1.jpg', 'zip://a::d.zip', 'tar://a/c::s3://b/d.tgz')
+    """
+    if not path:
+        return url
+    inner, outer = _inside(url)
+    if outer:
+        scheme, _, folder = inner.partition("://")
+        return f"{scheme}://{f'{folder}/{path}'.strip('/')}::{outer}"
+    return join(url, path)
+
+
+def path_below(url: str, root: str) -> str | None:
+    """What :func:`url_below` added to the URL of a root; empty for the root, None for another."""
+    (inner, outer), (inner_root, outer_root) = _inside(url), _inside(root)
+    place, top = inner.rstrip("/"), inner_root.rstrip("/")
+    if outer != outer_root:
+        return None
+    if place == top:
+        return ""
+    start = f"{top}//" if outer and top.endswith(":") else f"{top}/"
+    return place.removeprefix(start) if place.startswith(start) else None
+
+
+def _inside(url: str) -> tuple[str, str]:
+    """The place in an archive and the archive's URL; for others the URL, and an empty text."""
+    inner, chained, outer = url.partition("::")
+    if chained:
+        return inner, outer
+    scheme = archive_scheme(url)
+    if scheme is None or (storage.is_local(url) and os.path.isdir(storage.local_path(url))):
+        return url, ""
+    return f"{scheme}://", url
 
 
 def unopened_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> OpenedSource:

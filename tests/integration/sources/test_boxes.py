@@ -105,3 +105,33 @@ def test_boxes_come_back_equal(tmp_path: Path, lab: Any, name: str) -> None:
             sides = [box for _, box in expected] / np.array([HEIGHT, WIDTH] * 2)
             np.testing.assert_allclose(row["boxes"], sides, atol=1e-6)
             assert [*row["box_labels"]] == [label for label, _ in expected]
+
+
+@pytest.mark.slow
+def test_lists_say_the_splits_of_images_with_boxes(tmp_path: Path, lab: Any) -> None:
+    write(tmp_path / "d", voc)
+    for split, folder in (("train", "a"), ("val", "b")):
+        (tmp_path / "d" / split).rename(tmp_path / "d" / folder)
+    names = [f"a/{number}" for number in range(12)] + [f"b/{number}" for number in range(6)]
+    lists = {"train": names[::2], "val": names[1::2]}
+    for name, listed in lists.items():
+        (tmp_path / "d" / f"{name}.txt").write_text("\n".join(listed))
+    snapshot = ss.build(suggest_recipe(str(tmp_path / "d")), tmp_path / "out")
+    assert snapshot.reader().NUM_EXAMPLES == {"train": 9, "validation": 9}
+    stored = lab.stored_rows(snapshot)
+    for number, split in ((0, 0), (1, 1)):
+        assert {stored[f"{name}.png"]["split"] for name in names[number::2]} == {split}
+    # One image moves to the other list, and one is in none: it is no record.
+    (tmp_path / "d" / "train.txt").write_text("\n".join([*names[2::2], names[1]]))
+    (tmp_path / "d" / "val.txt").write_text("\n".join(names[3::2]))
+    source = ss.ImageFolder(
+        str(tmp_path / "d"),
+        boxes="voc",
+        lists={split: str(tmp_path / "d" / f"{split}.txt") for split in NUM},
+    )
+    splits = ss.Splits.by_column("split", train="train", validation="val")
+    moved = ss.build(ss.Recipe(name="d", source=source, splits=splits), tmp_path / "out")
+    stored = lab.stored_rows(moved)
+    assert moved.reader().NUM_EXAMPLES == {"train": 9, "validation": 8}
+    assert f"{names[0]}.png" not in stored
+    assert stored[f"{names[1]}.png"]["split"] == 0

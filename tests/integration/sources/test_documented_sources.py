@@ -14,9 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 from PIL import Image as Pillow
 
 import snapshard as ss
+from snapshard.pipelines.inspect.suggest import suggest_recipe
+from snapshard.schemas.errors import DataError
 
 from ...file_bytes import workbook
 from ..documented import run_examples
@@ -203,6 +206,76 @@ def test_a_folder_of_tiffs(here: Path, lab: Any) -> None:
     for record_id, row in lab.stored_rows(found["snapshot"]).items():
         pixels = np.asarray(Pillow.open(here / "scans" / record_id))
         np.testing.assert_array_equal(row["image"][..., 0], pixels)
+
+
+@pytest.mark.slow
+def test_a_record_for_each_row_of_a_table_of_images(here: Path, lab: Any) -> None:
+    (here / "flickr" / "Images").mkdir(parents=True)
+    lines = ["image,label,person"]
+    for number in range(5):
+        pixels = RNG.integers(0, 256, (6, 8, 3), np.uint8)
+        Pillow.fromarray(pixels).save(here / "flickr" / "Images" / f"{number}.png")
+        lines += [f"{number}.png,{'ab'[person % 2]},{person}" for person in range(4)]
+    (here / "flickr" / "votes.csv").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="A record for each row"):
+        suggest_recipe("flickr")
+    _example(here, "sources.md", "A record for each row")
+    stored = lab.stored_rows(ss.load("out/votes"))
+    assert len({row["file"] for row in stored.values()}) == 5
+
+
+def test_labels_of_matlab_beside_images(here: Path) -> None:
+    scipy = pytest.importorskip("scipy.io")
+    (here / "flowers" / "jpg").mkdir(parents=True)
+    for number in range(1, 13):
+        pixels = RNG.integers(0, 256, (6, 8, 3), np.uint8)
+        Pillow.fromarray(pixels).save(here / "flowers" / "jpg" / f"image_{number:05}.jpg")
+    numbers = {"trnid": [*range(1, 7)], "valid": [*range(7, 10)], "tstid": [*range(10, 13)]}
+    scipy.savemat(here / "flowers" / "setid.mat", numbers)
+    scipy.savemat(here / "flowers" / "imagelabels.mat", {"labels": [[1, 2] * 6]})
+    with pytest.raises(DataError, match=r"imagelabels\.mat', a MATLAB file .*Labels in"):
+        suggest_recipe("flowers")
+    _example(here, "sources.md", "Labels in files of other formats")
+    recipe = suggest_recipe("flowers")
+    assert recipe.source == ss.ImageFolder("flowers/jpg", table="flowers/labels.csv")
+    assert recipe.splits.names == ("train", "validation", "test")
+
+
+@pytest.mark.slow
+def test_tables_joined_by_ids(here: Path) -> None:
+    paths = [f"{n % 2:03}.Bird_{'ab'[n % 2]}/Bird_{n:04}.jpg" for n in range(12)]
+    tables = {
+        "images": paths,
+        "image_class_labels": [n % 2 + 1 for n in range(12)],
+        "train_test_split": [int(n % 3 > 0) for n in range(12)],
+        "bounding_boxes": ["1.0 1.0 5.0 5.0"] * 12,
+        "classes": ["000.Bird_a", "001.Bird_b"],
+    }
+    top = here / "CUB_200_2011"
+    for path in paths:
+        (top / "images" / path).parent.mkdir(parents=True, exist_ok=True)
+        pixels = RNG.integers(0, 256, (6, 8, 3), np.uint8)
+        Pillow.fromarray(pixels).save(top / "images" / path)
+    for name, values in tables.items():
+        (top / f"{name}.txt").write_text("".join(f"{n} {v}\n" for n, v in enumerate(values, 1)))
+    with pytest.raises(DataError, match="gives them ids") as caught:
+        suggest_recipe(".")
+    message = str(caught.value)
+    assert all(f"'CUB_200_2011/{name}.txt'" in message for name in [*tables][1:])
+    assert 'source=ss.ImageFolder("./CUB_200_2011/images")' in message
+    _example(here, "sources.md", "Tables joined by ids")
+
+
+@pytest.mark.slow
+def test_lists_of_the_files_of_splits(here: Path) -> None:
+    names = [f"{'yes' if number % 2 else 'no'}/{number}.wav" for number in range(12)]
+    for number, name in enumerate(names):
+        (here / "commands" / name).parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(here / "commands" / name, np.full(80, number / 100), 8000)
+    (here / "commands" / "validation_list.txt").write_text("\n".join(names[:4]))
+    (here / "commands" / "testing_list.txt").write_text("\n".join(names[4:6]))
+    found = _example(here, "sources.md", "Lists of the files of splits")
+    assert suggest_recipe("commands").source == found["recipe"].source
 
 
 @pytest.mark.slow

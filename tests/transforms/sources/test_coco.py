@@ -244,8 +244,8 @@ def test_declared_classes_have_their_own_order_and_may_be_fewer() -> None:
             'several categories have the name "cat"',
         ),
         (
-            document(annotations=[{"image_id": 9, "caption": "A cat."}]),
-            r'no annotation has a "bbox" \(captions',
+            document(annotations=[{"image_id": 9, "keypoints": [1]}]),
+            r'no annotation has a "bbox" \(key points',
         ),
         (document(images=[image(1, "a.jpg")], x=1).__repr__().encode(), "JSON parse error"),
         (b'{"images": [{"id": 1, "file_name": "\xff.jpg"}]}', "not valid UTF-8"),
@@ -260,3 +260,38 @@ def test_a_document_that_one_parse_cannot_hold(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("snapshard.transforms.sources.folders.annotations.coco._MAX_BYTES", 10)
     with pytest.raises(SchemaError, match="Write JSON Lines instead"):
         read_instances(NAME, b'{"images": []}')
+
+
+def caption(number: int, text: Any) -> dict[str, Any]:
+    return {"id": 1, "image_id": number, "caption": text}
+
+
+def test_captions_are_lists_of_texts() -> None:
+    texts = [caption(9, "Ein Hund 🐕"), caption(20, "b"), caption(9, 'a "quote"')]
+    content = json.dumps(document(annotations=texts), ensure_ascii=False).encode()
+    table = LabelTable(name=NAME, data=content, image="image")
+    features = table.features()
+    assert features == {"image_id": Scalar("int64"), "captions": Sequence(Scalar("string"))}
+    rows = table.read(features)
+    taken = rows.take([rows.find([f"{name}.jpg"]) for name in "abc"])
+    assert taken["image_id"].to_pylist() == [9, 20, 30]
+    assert taken["captions"].to_pylist() == [
+        ["Ein Hund 🐕".encode(), b'a "quote"'],
+        [b"b"],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"annotations": [caption(9, None)]}, r"annotations\[0\] has no caption"),
+        ({"annotations": [caption(7, "a")]}, r"annotations\[0\]: image_id 7 is not an image"),
+        ({"images": [{"id": 9}]}, r"images\[0\] has no file_name"),
+        ({"images": [image(9, "a.jpg"), image(9, "b.jpg")]}, "several images have the id 9"),
+    ],
+)
+def test_what_is_no_file_of_captions(changes: dict[str, Any], message: str) -> None:
+    content = json.dumps(document(**{"annotations": [caption(9, "a")], **changes})).encode()
+    with pytest.raises(SchemaError, match=message):
+        LabelTable(name=NAME, data=content, image="image").features()

@@ -63,7 +63,8 @@ def infer(made: FileLabels, *paths: str, **sides: bytes) -> dict[str, Feature]:
 
 
 def _opened(made: FileLabels, **sides: bytes) -> Opened:
-    return Opened({url: sides["table"] for url in made.side_urls})
+    names = {url: url.partition(".")[0] for url in made.side_urls}
+    return Opened({url: sides[name if name in sides else "table"] for url, name in names.items()})
 
 
 def read(made: FileLabels, features: Features, *paths: str, **sides: bytes) -> list[dict[str, Any]]:
@@ -166,6 +167,16 @@ def test_a_pattern_of_the_file_name() -> None:
     assert "{speaker}" in odd["message"]
 
 
+def test_a_field_of_digits_alone() -> None:
+    made = labels(pattern="{label}_{n:d}.*")
+    paths = ["american_bulldog_203.jpg", "Sphynx_9.png", "Sphynx_b.png"]
+    features = infer(made, *paths)
+    assert features == {"label": ClassLabel(("Sphynx", "american_bulldog")), "n": Scalar("int64")}
+    *rows, other = read(made, features, *paths)
+    assert rows == [{"label": 1, "n": 203}, {"label": 0, "n": 9}]
+    assert other["reason"] == "file name does not match the pattern"
+
+
 def test_a_field_of_numbers_with_leading_zeros_is_a_string() -> None:
     made = labels(pattern="{label}_{n}.jpg")
     assert infer(made, "a_08.jpg", "a_10.jpg")["n"] == Scalar("string")
@@ -217,6 +228,8 @@ def test_declared_features_of_a_pattern() -> None:
         ({"table": "labels.xlsx"}, r"\.csv"),
         ({"unlisted": "skip"}, "give a table"),
         ({"one_hot": ("a", "b")}, "give a table"),
+        ({"lists": {"train": "a.txt"}}, "the list of files of each split"),
+        ({"lists": {"train": None, "test": None}}, "the list of files of each split"),
         ({"one_hot": ("a", "b"), "table": "t.csv", "label": "c"}, "no other label="),
     ],
 )
@@ -265,8 +278,8 @@ def test_a_csv_table() -> None:
         "reason": "no row in the table",
         "message": "labels.csv has no row for 'd.jpg'",
     }
-    assert made.is_side_file("labels.csv")
-    assert not made.is_side_file("a.jpg")
+    assert made.why_beside("labels.csv") == "label table"
+    assert made.why_beside("a.jpg") == ""
     assert made.side_urls == ("labels.csv",)
 
 
@@ -385,7 +398,8 @@ def test_a_list_of_files_in_class_folders(name: str, text: str) -> None:
     assert listed == [{"label": 0}, {"label": 1}]
     assert other["reason"] == "no row in the table"
     opened = _opened(made, table=text.encode())
-    assert made.listed(paths, opened) == set(paths[:2])
+    skipping = dataclasses.replace(made, unlisted="skip")
+    assert skipping.why_unlisted(paths, opened) == {paths[2]: "file without a row in the table"}
     assert made.rows_digest(paths, features, opened) != made.rows_digest(
         paths[:2], features, opened
     )
@@ -456,6 +470,47 @@ def test_one_hot_columns_must_be_there(header: str, expected: str) -> None:
     made = labels(table="labels.csv", one_hot=("nv", "mel"))
     with pytest.raises(SchemaError, match=expected):
         infer(made, "a.jpg", table=f"{header}\na{',1' * header.count(',')}\n".encode())
+
+
+def of_lists(**lists: str | None) -> FileLabels:
+    return labels(lists={split: name and f"{name}.txt" for split, name in lists.items()})
+
+
+def test_lists_of_the_files_of_splits() -> None:
+    made = of_lists(test="a", train="b")
+    paths = ["x/1.jpg", "x/2.jpg", "y/3.jpg", "y/4.jpg", "y/5.jpg"]
+    sides = {"a": b"x/1.jpg\ny/3\n", "b": b"\xef\xbb\xbf2 0 1\r\n3\n/far/y/5.jpg\nnone.jpg\n"}
+    features = infer(made, *paths, **sides)
+    assert features == {"label": ClassLabel(("x", "y")), "split": ClassLabel(("test", "train"))}
+    first, second, both, neither, far = read(made, features, *paths, **sides)
+    assert (first, second) == ({"label": 0, "split": 0}, {"label": 0, "split": 1})
+    assert far == {"label": 1, "split": 1}
+    assert (both["reason"], neither["reason"]) == ("in several lists", "in no list")
+    assert "a.txt and b.txt both list 'y/3.jpg'" in both["message"]
+    opened = _opened(made, **sides)
+    assert made.why_unlisted(paths, opened) == {"y/4.jpg": "file in no list"}
+    assert made.num_unused_rows(files(*paths), opened) == 1
+    assert made.why_beside("lists/a.txt") == "list of a split"
+    digests = {made.rows_digest([path], features, opened) for path in paths[:3]}
+    assert len(digests) == 3
+
+
+def test_the_split_of_all_other_files() -> None:
+    made = of_lists(train=None, test="a")
+    features = infer(made, "x/1.jpg", "y/2.jpg", a=b"2.jpg")
+    read_back = read(made, features, "x/1.jpg", "y/2.jpg", a=b"2.jpg")
+    assert [row["split"] for row in read_back] == [0, 1]
+    assert made.why_unlisted(["x/1.jpg"], _opened(made, a=b"2.jpg")) == {}
+    assert made.settings() == {"lists": [["train", None], ["test", "a.txt"]]}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [(b"9.jpg", "names none of the 2 files"), (b"1.jpg", "matches 2 files"), (b"\xff", "UTF-8")],
+)
+def test_lists_that_cannot_be_meant(names: bytes, expected: str) -> None:
+    with pytest.raises((DataError, SchemaError), match=expected):
+        infer(of_lists(train=None, test="a"), "x/1.jpg", "y/1.jpg", a=names)
 
 
 def test_a_column_without_a_name_that_is_not_an_index_is_kept() -> None:

@@ -54,6 +54,10 @@ class ArrayFolder(MediaFolder):
         unlisted: Whether files without a row in ``table`` are rejected or skipped.
         one_hot: Columns of ``table``, one of which is 1 in each row, as the label.
         rows: ``"list"``: a file may have several rows in ``table``, as lists.
+        lists: Texts that name the files of each split, a file on each line: ``{"train":
+            "train.txt", "test": "test.txt"}``, for use with ``ss.Splits.by_column("split")``. None
+            for the split of all other files: ``{"train": None, "test": "test.txt"}``; else files in
+            no list are skipped and counted. Feature ``split``.
     """
 
     url: str
@@ -64,6 +68,7 @@ class ArrayFolder(MediaFolder):
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
+    lists: Mapping[str, str | None] | None = None
 
     _content = "array"
     _suffixes = (".npy",)

@@ -62,6 +62,10 @@ class AudioFolder(MediaFolder):
             them there is the feature ``label``, whose classes are their names.
         rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
             values, in the order of the rows.
+        lists: Texts that name the files of each split, a file on each line: ``{"train":
+            "train.txt", "test": "test.txt"}``, for use with ``ss.Splits.by_column("split")``. None
+            for the split of all other files: ``{"train": None, "test": "test.txt"}``; else files in
+            no list are skipped and counted. Feature ``split``.
     """
 
     url: str
@@ -73,6 +77,7 @@ class AudioFolder(MediaFolder):
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
+    lists: Mapping[str, str | None] | None = None
 
     _content = "audio"
     _suffixes = bystanders.SOUNDS

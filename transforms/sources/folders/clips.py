@@ -79,6 +79,10 @@ class ClipFolder(LabelledFolder):
             them there is the feature ``label``, whose classes are their names.
         rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
             values, in the order of the rows.
+        lists: Texts that name the files of each split, a file on each line: ``{"train":
+            "train.txt", "test": "test.txt"}``, for use with ``ss.Splits.by_column("split")``. None
+            for the split of all other files: ``{"train": None, "test": "test.txt"}``; else files in
+            no list are skipped and counted. Feature ``split``.
     """
 
     url: str
@@ -90,6 +94,7 @@ class ClipFolder(LabelledFolder):
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
+    lists: Mapping[str, str | None] | None = None
 
     _content = FRAMES
 

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -30,9 +31,6 @@ from .side_tables import RowsOf, UnlabelledError
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
 """Maximum records and encoded bytes in a raw batch, which has at least one record."""
-
-UNLISTED = "file without a row in the table"
-"""Why files are skipped with ``unlisted="skip"``."""
 
 _SYSTEM_FILES = {
     name.lower(): name for name in ("Thumbs.db", "ehthumbs.db", "desktop.ini", "Icon\r")
@@ -88,6 +86,7 @@ class LabelledFolder(abc.ABC):
     unlisted: Unlisted
     one_hot: tuple[str, ...]
     rows: RowsOf
+    lists: Mapping[str, str | None] | None
 
     media = True
     numbered = False
@@ -103,7 +102,7 @@ class LabelledFolder(abc.ABC):
 
     @property
     def side_urls(self) -> tuple[str, ...]:
-        """The table, if there is one."""
+        """The table and lists, if there are any."""
         return self._labels.side_urls
 
     @property
@@ -119,6 +118,7 @@ class LabelledFolder(abc.ABC):
             unlisted=self.unlisted,
             one_hot=self.one_hot,
             rows=self.rows,
+            lists=self.lists,
         )
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
@@ -126,8 +126,8 @@ class LabelledFolder(abc.ABC):
         labels = self._labels
 
         def why(path: str) -> str:
-            if labels.is_side_file(path):
-                return "label table"
+            if beside := labels.why_beside(path):
+                return beside
             if labels.is_outside(path):
                 return "in no folder that has a table"
             return why_skipped(path) or self._why_unfit(path)
@@ -135,14 +135,14 @@ class LabelledFolder(abc.ABC):
         return select_where(files, why)
 
     def select_listed(self, selection: Selection, opened: OpenSource) -> Selection:
-        """The selection, without files that have no row in the table if these are skipped."""
-        if self.unlisted == "reject":
+        """The selection, without files that have no row in the table or are in no list."""
+        if self.unlisted == "reject" and self.lists is None:
             return selection
-        labels = self._labels
-        listed = labels.listed({file.record_id for file in selection.files}, opened)
-        files = tuple(file for file in selection.files if file.record_id in listed)
-        num_skipped = {**selection.num_skipped, UNLISTED: len(selection.files) - len(files)}
-        return Selection(files=files, num_skipped=num_skipped)
+        unlisted = self._labels.why_unlisted({f.record_id for f in selection.files}, opened)
+        files = tuple(file for file in selection.files if file.record_id not in unlisted)
+        skipped = Counter(selection.num_skipped)
+        skipped.update(unlisted[f.record_id] for f in selection.files if f.record_id in unlisted)
+        return Selection(files=files, num_skipped=dict(skipped))
 
     def _why_unfit(self, path: str) -> str:
         """Why a file is skipped for its path; empty if it is not."""

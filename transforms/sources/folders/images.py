@@ -93,8 +93,9 @@ class ImageFolder(MediaFolder):
         url: The folder of the class folders: a path, any fsspec URL, or a glob whose root contains
             them. In a recipe, a relative path is relative to the recipe's file.
         pattern: Pattern of the file names, with fields in braces: ``"{label}_{camera}_{n}.jpg"``.
-            Matched with the entire path if it has a '/'. ``*`` matches any characters. Each field
-            is a feature: the label a ClassLabel, a field of digits only an int64, others strings.
+            Matched with the entire path if it has a '/'. ``*`` matches any characters, a field as
+            few as possible, ``{n:d}`` digits alone. Each field is a feature: the label a
+            ClassLabel, a field of digits only an int64, others strings.
         table: A ``.csv``, ``.tsv``, ``.txt`` or ``.jsonl`` file with a row for each image, named in
             a column ``file``, ``file_name``, ``filename``, ``path`` or ``image``, else in the first
             column. Other columns are features: the label a ClassLabel, ``boxes`` of JSON Lines
@@ -119,15 +120,16 @@ class ImageFolder(MediaFolder):
         pair: Two folders, or patterns, of images that belong together, by the names of their
             features: ``pair={"before": "before", "after": "after"}``. They are told apart as images
             and masks are, and there are no class folders either.
-        masks: The name of the folder of the masks, at any depth; None for none.
-        images: With ``masks``: the name of the folder of the images. Files in neither folder are
-            skipped and counted.
         unlisted: Whether files without a row in ``table`` are rejected, or skipped and counted:
             ``"skip"`` reads only the labelled part of a folder.
         one_hot: Columns of ``table``, one of which is 1 in each row, and the others 0: instead of
             them there is the feature ``label``, whose classes are their names.
         rows: ``"list"``: a file may have several rows in ``table``; its features are lists of their
             values, in the order of the rows.
+        lists: Texts that name the files of each split, a file on each line: ``{"train":
+            "train.txt", "test": "test.txt"}``, for use with ``ss.Splits.by_column("split")``. None
+            for the split of all other files: ``{"train": None, "test": "test.txt"}``; else files in
+            no list are skipped and counted. Feature ``split``.
         boxes: The format of the files that have the images' boxes: features ``boxes``
             and ``box_labels``. ``"yolo"``: texts such as ``labels/a.txt`` for ``images/a.jpg``; an
             image without one has no boxes. ``"voc"``: Pascal VOC's XML, such as
@@ -156,6 +158,7 @@ class ImageFolder(MediaFolder):
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
+    lists: Mapping[str, str | None] | None = None
     boxes: Literal["yolo", "voc", "labelme", "rows"] | None = None
     names: str | tuple[str, ...] | None = None
     polygons: bool = False
@@ -199,8 +202,8 @@ class ImageFolder(MediaFolder):
     def _check_boxes(self) -> None:
         if self.boxes is not None and self.masks is not None:
             raise ValueError("boxes and masks are mutually exclusive: give one of them")
-        tables = super().side_urls
-        are_boxes = tables and all(url.lower().endswith(".json") for url in tables)
+        tables = super()._labels.tables
+        are_boxes = tables and all(file_name(url).lower().endswith(".json") for url in tables)
         if self.bad_boxes != "reject" and self.boxes is None and not are_boxes:
             raise ValueError("bad_boxes= is for boxes= or for COCO's files as table=")
         if self.boxes == "rows" and not (tables and all(map(_is_csv, tables))):
@@ -240,6 +243,7 @@ class ImageFolder(MediaFolder):
             if file.path.lower().endswith(of.suffix)
             and not why_skipped(file.path)
             and not self._names_classes(file.path)
+            and not self._labels.why_beside(file.path)
         ]
         set_aside = {file.path for file in annotations}
         selection = super().select([file for file in files if file.path not in set_aside])

@@ -11,6 +11,7 @@ class folders       the first folder of the path is the class: feature ``label``
 =================== ============================================================================
 
 With split folders, the first folder of the path is the split, and is ignored by the rules above.
+With ``lists=``, lists of files say the split of each: feature ``split``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -42,13 +45,20 @@ from .annotations.model import (
 from .folder_tables import FolderTables, folder_of
 from .side_tables import LABEL as LABEL
 from .side_tables import LabelTable, RowsOf, TableRows, UnlabelledError, is_table
+from .split_lists import SPLIT, FileList, SplitLists, codes_of, split_column
+from .split_lists import Lists as ListsOf
 
 Unlisted = Literal["reject", "skip"]
 """What becomes of a file without a row in the table."""
 
+WITHOUT_ROW = "file without a row in the table"
+"""Why files are skipped with ``unlisted="skip"``."""
+IN_NO_LIST = "file in no list"
+"""Why files are skipped with ``lists=``, if no split has the rest."""
+
 _NO_NAMES = frozenset(["", ".", ".."])
 """Of folders in a store's keys, which are no classes."""
-_FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|(\*)")
+_FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(:d)?\}|(\*)")
 _INTEGER = re.compile(r"-?[0-9]+")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -98,6 +108,7 @@ class FileLabels:
         record: What a record is, for messages: a file, or a clip.
         of_boxes: Whether each row of the table is a box of an image.
         bad_boxes: What becomes of an image with boxes outside of it or without area.
+        lists: URL of the list of files of each split; None for the split of all other files.
     """
 
     source: str
@@ -113,6 +124,7 @@ class FileLabels:
     record: str = "file"
     of_boxes: bool = False
     bad_boxes: BadBoxes = "reject"
+    lists: ListsOf | None = None
 
     def check(self) -> None:
         """Checks the arguments, without reading files.
@@ -132,7 +144,8 @@ class FileLabels:
         if self.unlisted == "skip" and self.table is None:
             raise ValueError('unlisted="skip" is for files without a row in table=: give a table')
         if self.rows == "list" and not all(
-            url.lower().endswith((".csv", ".tsv", ".jsonl")) for url in self.side_urls or ("",)
+            file_name(url).lower().endswith((".csv", ".tsv", ".jsonl"))
+            for url in self.tables or ("",)
         ):
             raise ValueError('rows="list" is for files with several rows in table=: give a table')
         if self.one_hot and (self.table is None or self.label != LABEL):
@@ -143,9 +156,16 @@ class FileLabels:
         if self.label not in (None, LABEL):
             self._check_label(self.label)
         of_images = self.content == "image"
-        if self.table is not None and not self.side_urls:
+        if self.table is not None and not self.tables:
             raise ValueError(f"table={self.table!r}, expected a table for each folder")
-        for url in self.side_urls:
+        if self.lists is not None and (
+            len(self.lists) < 2 or list(self.lists.values()).count(None) > 1
+        ):
+            raise ValueError(
+                f"lists={dict(self.lists)!r}, expected the list of files of each split, and None "
+                'for the split of all other files: {"train": None, "test": "test.txt"}'
+            )
+        for url in self.tables:
             if not is_table(url, of_images=of_images):
                 coco = ", or COCO's .json" if of_images else ""
                 raise ValueError(
@@ -180,18 +200,30 @@ class FileLabels:
             settings["one_hot"] = list(self.one_hot)
         if self.rows != "one":
             settings["rows"] = self.rows
+        if self.lists is not None:
+            lists = self.lists.items()
+            settings["lists"] = [[split, url and file_name(url)] for split, url in lists]
         return settings | ({"split_folders": True} if self.split_folders else {})
 
     @property
     def side_urls(self) -> tuple[str, ...]:
-        """URLs of the files outside the source that contain labels."""
+        """URLs of the files outside the source that contain labels or splits."""
+        lists = (url for url in (self.lists or {}).values() if url is not None)
+        return tuple(dict.fromkeys((*self.tables, *lists)))
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """URLs of the tables of labels."""
         if self.table is None or isinstance(self.table, str):
             return () if self.table is None else (self.table,)
         return tuple(dict.fromkeys(self.table.values()))
 
-    def is_side_file(self, path: str) -> bool:
-        """Whether a file of the source is the side table, which is not a record."""
-        return path.rpartition("/")[2] in map(file_name, self.side_urls)
+    def why_beside(self, path: str) -> str:
+        """Why a file of the source is no record: it is the table, or a list; else empty."""
+        name = path.rpartition("/")[2]
+        if name in map(file_name, self.tables):
+            return "label table"
+        return "list of a split" if name in map(file_name, self.side_urls) else ""
 
     def is_outside(self, path: str) -> bool:
         """Whether a file is in none of the folders that have a table."""
@@ -206,6 +238,20 @@ class FileLabels:
             RecipeError: if class folders are named like splits, or the table has no such label.
             DataError: if no file has labels, or the table is not valid.
         """
+        features = self._infer(files, opened)
+        if self.lists is None:
+            return features
+        if SPLIT in features:
+            raise DataError(
+                f"{self.source}: a field or column is called {SPLIT!r}, as is the feature of "
+                "lists=. Rename it."
+            )
+        lists = self._open_lists(opened)
+        lists.check([self._names(file.path) for file in files])
+        return {**features, SPLIT: lists.splits}
+
+    def _infer(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
+        """The features besides the content and the split."""
         paths = [file.path for file in files]
         if files and all(file.problem for file in files):
             raise DataError(
@@ -215,7 +261,7 @@ class FileLabels:
         if self.table is not None:
             features = self._table(opened).infer(list(map(self._names, paths)))
             if not features and self.label is not None:
-                listed = sorted(self.listed(paths, opened))
+                listed = sorted(self._with_rows(paths, opened))
                 if not any("/" in self._below(path) for path in listed):
                     raise DataError(
                         f"{self.source}: the table {self._shown_table} has no columns besides the "
@@ -241,36 +287,55 @@ class FileLabels:
         return {LABEL: self._infer_classes(paths)}
 
     def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
-        """The number of table rows without a file; 0 without a table.
+        """The number of rows of the table and lines of lists without a file; 0 without any.
 
         Raises:
-            SchemaError: if the table is not valid.
+            SchemaError: if the table or a list is not valid.
         """
-        if self.table is None:
-            return 0
-        return self._table(opened).num_unused([self._names(file.path) for file in files])
+        num, names = 0, [self._names(file.path) for file in files]
+        if self.table is not None:
+            num += self._table(opened).num_unused(names)
+        if self.lists is not None:
+            num += self._open_lists(opened).num_unused(names)
+        return num
 
-    def listed(self, paths: Iterable[str], opened: OpenSource) -> set[str]:
-        """Those of the paths that the table has a row for.
+    def why_unlisted(self, paths: Iterable[str], opened: OpenSource) -> dict[str, str]:
+        """Which of the paths are skipped, since they have no row in the table or are in no list.
 
         Raises:
-            SchemaError: if the table is not valid.
+            SchemaError: if the table or a list is not valid.
         """
+        paths, unlisted = list(paths), dict[str, str]()
+        if self.lists is not None:
+            lists = self._open_lists(opened)
+            unlisted = {path: IN_NO_LIST for path in paths if not lists.has(self._names(path))}
+        if self.unlisted == "skip":
+            with_rows = self._with_rows(paths, opened)
+            unlisted |= {path: WITHOUT_ROW for path in paths if path not in with_rows}
+        return unlisted
+
+    def _with_rows(self, paths: Iterable[str], opened: OpenSource) -> set[str]:
+        """Those of the paths that the table has a row for."""
         rows = self._table(opened).names()
         return {path for path in paths if rows.lists(self._names(path))}
 
     def rows_digest(self, paths: Sequence[str], features: Features, opened: OpenSource) -> str:
-        """Hash of what the table says of files, read as these features; empty without a table.
+        """Hash of what the table and lists say of files, read as these features; else empty.
 
         Raises:
             SchemaError: if a declared feature is missing, or has an unsupported type.
-            StorageError: if the table cannot be read, or has changed.
+            StorageError: if a table or list cannot be read, or has changed.
         """
-        if self.table is None:
-            return ""
-        wanted = {name: feature for name, feature in features.items() if name != self.content}
-        rows = self._rows(self._table(opened), wanted)
-        return rows.digest(list(map(self._names, paths)))
+        digest = ""
+        names = list(map(self._names, paths))
+        if self.table is not None:
+            rows = self._rows(self._table(opened), self._wanted(features))
+            digest = rows.digest(names)
+        if self.lists is None:
+            return digest
+        lists = self._open_lists(opened)
+        said = json.dumps([digest, [_said(lists, of_file) for of_file in names]])
+        return hashlib.sha256(said.encode("ascii")).hexdigest()
 
     def reader(self, features: Features, opened: OpenSource) -> LabelReader:
         """A reader of these features, except the content.
@@ -279,7 +344,17 @@ class FileLabels:
             SchemaError: if a declared feature is missing, or has an unsupported type.
             StorageError: if the table cannot be read, or has changed.
         """
-        wanted = {name: feature for name, feature in features.items() if name != self.content}
+        reader = self._reader(self._wanted(features), opened)
+        if self.lists is None:
+            return reader
+        return _ListsReader(reader, self._open_lists(opened), self._names, features.get(SPLIT))
+
+    def _wanted(self, features: Features) -> dict[str, Feature]:
+        """The features besides the content and the split that lists say."""
+        besides = (self.content,) if self.lists is None else (self.content, SPLIT)
+        return {name: feature for name, feature in features.items() if name not in besides}
+
+    def _reader(self, wanted: Features, opened: OpenSource) -> LabelReader:
         if self.pattern is not None:
             return _PatternReader(self._below, self.pattern, wanted)
         if self.table is not None:
@@ -306,7 +381,22 @@ class FileLabels:
 
     @property
     def _shown_table(self) -> str:
-        return " and ".join(map(file_name, self.side_urls))
+        return " and ".join(map(file_name, self.tables))
+
+    def _open_lists(self, opened: OpenSource) -> SplitLists:
+        assert self.lists is not None
+        return SplitLists(
+            ClassLabel(tuple(self.lists)),
+            {
+                split: FileList(
+                    name=file_name(url),
+                    sha256=opened.side_digest(url),
+                    data=functools.partial(opened.read_side, url),
+                )
+                for split, url in self.lists.items()
+                if url is not None
+            },
+        )
 
     def _table(self, opened: OpenSource) -> LabelTable | FolderTables:
         assert self.table is not None
@@ -522,8 +612,45 @@ class _ListReader(LabelReader):
         return self._folders.columns(found)
 
 
+class _ListsReader(LabelReader):
+    """Reads the split of files, besides what another reader reads."""
+
+    def __init__(
+        self,
+        reader: LabelReader,
+        lists: SplitLists,
+        names: Callable[[str], tuple[str, ...]],
+        declared: Feature | None,
+    ) -> None:
+        self._reader, self._lists, self._names = reader, lists, names
+        self._codes = None if declared is None else codes_of(declared, lists.splits)
+
+    def find(self, path: str) -> tuple[Any, int]:
+        split = self._lists.split_of(self._names(path))
+        return self._reader.find(path), 0 if self._codes is None else self._codes[split]
+
+    def check(self, found: tuple[Any, int], header: Any) -> tuple[Any, int]:
+        return self._reader.check(found[0], header), found[1]
+
+    def columns(self, found: Sequence[tuple[Any, int]]) -> Mapping[str, pa.Array]:
+        columns = self._reader.columns([of_reader for of_reader, _ in found])
+        if self._codes is None:
+            return columns
+        return {**columns, SPLIT: split_column([code for _, code in found])}
+
+
+def _said(lists: SplitLists, names: tuple[str, ...]) -> list[str]:
+    """What lists say of a file."""
+    try:
+        return [lists.split_of(names)]
+    except UnlabelledError as error:
+        return [error.reason, str(error)]
+
+
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """The regular expression of a pattern. Fields match as few characters as possible.
+
+    ``{n:d}`` matches digits alone: ``{label}_{n:d}`` reads the label of ``american_bulldog_3``.
 
     Raises:
         ValueError: if the pattern is invalid.
@@ -536,7 +663,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
             raise ValueError(f"pattern={pattern!r} names the field {name!r} twice")
         if name:
             names.add(name)
-        parts.append("[^/]*?" if field[2] else f"(?P<{name}>[^/]+?)")
+        of_field = "[0-9]+" if field[2] else "[^/]+?"
+        parts.append("[^/]*?" if field[3] else f"(?P<{name}>{of_field})")
         position = field.end()
     parts.append(re.escape(pattern[position:]))
     rest = _FIELD.sub("", pattern)

@@ -75,7 +75,7 @@ from ..csv.dialect import sniff
 from ..csv.source import Csv
 from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
-from .annotations.coco import read_instances
+from .annotations.coco import holds_captions, read_captions, read_instances
 from .annotations.model import BOX_CROWD, BOX_LABELS, BOXES, Annotations, BadBoxes, box_features
 from .annotations.rows import read_rows
 
@@ -162,8 +162,13 @@ class LabelTable:
 
     @property
     def has_annotations(self) -> bool:
-        """Whether it is read as annotations of images, not as rows of columns."""
-        return self.of_boxes or _suffix(self.name) == _COCO
+        """Whether it is read as boxes of images, not as rows of columns."""
+        return self.of_boxes or (_suffix(self.name) == _COCO and not self.has_captions)
+
+    @property
+    def has_captions(self) -> bool:
+        """Whether it is a document of COCO's captions, which is read as lines of JSON."""
+        return _suffix(self.name) == _COCO and _has_captions(self)
 
     def load(self) -> bytes:
         """Its bytes."""
@@ -273,6 +278,8 @@ class LabelTable:
             assert self.image is not None
             return _annotations(self).features(self.image)
         data = self.load()
+        if self.has_captions:
+            return infer_columns(self.name, _captions(self), image=self.image, label=None)
         if _suffix(self.name) == _JSON_LINES:
             return infer_columns(self.name, data, image=self.image, label=self.label)
         table = _parse_csv(self.name, data)
@@ -435,11 +442,23 @@ def _annotations(table: LabelTable) -> Annotations:
     return read(table.name, table.load(), table.bad_boxes)
 
 
+@functools.lru_cache(maxsize=8)
+def _has_captions(table: LabelTable) -> bool:
+    return holds_captions(table.load())
+
+
+@functools.lru_cache(maxsize=2)
+def _captions(table: LabelTable) -> bytes:
+    return read_captions(table.name, table.load())
+
+
 @functools.lru_cache(maxsize=4)
 def _read(table: LabelTable, features_json: str) -> TableRows:
     features = features_from_json(json.loads(features_json))
     if table.has_annotations:
         return _read_annotations(_annotations(table), features)
+    if table.has_captions:
+        return _read_json(table.name, _captions(table), features)
     read = _read_json if _suffix(table.name) == _JSON_LINES else _read_csv
     columns: dict[str, Feature] = dict(features)
     if table.rows == "list":
@@ -658,6 +677,18 @@ def _read_json(name: str, data: bytes, features: Features) -> TableRows:
         unfit={_normal(keys[number]): message for number, message in unfit.items()},
         num_lost=len(lost),
         first_lost=lost[0] if lost else "",
+    )
+
+
+def rows_of_names(name: str, texts: Many[str]) -> TableRows:
+    """Rows that only name files, such as those of a list."""
+    return TableRows(
+        name=name,
+        **_named(texts),
+        columns=pa.RecordBatch.from_pylist([], schema=pa.schema([])),
+        unfit={},
+        num_lost=0,
+        first_lost="",
     )
 
 

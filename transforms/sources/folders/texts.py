@@ -42,6 +42,10 @@ class TextFolder(MediaFolder):
         unlisted: Whether files without a row in ``table`` are rejected or skipped.
         one_hot: Columns of ``table``, one of which is 1 in each row, as the label.
         rows: ``"list"``: a file may have several rows in ``table``, as lists.
+        lists: Texts that name the files of each split, a file on each line: ``{"train":
+            "train.txt", "test": "test.txt"}``, for use with ``ss.Splits.by_column("split")``. None
+            for the split of all other files: ``{"train": None, "test": "test.txt"}``; else files in
+            no list are skipped and counted. Feature ``split``.
         encoding: Python's name of the encoding. Not needed for text that begins with a byte order
             mark.
     """
@@ -54,6 +58,7 @@ class TextFolder(MediaFolder):
     unlisted: Unlisted = "reject"
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
+    lists: Mapping[str, str | None] | None = None
     encoding: str = "utf-8"
 
     _content = "text"

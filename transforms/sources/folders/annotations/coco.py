@@ -1,17 +1,18 @@
-"""COCO's instances files: boxes and classes of images, from one JSON document.
+"""COCO's files: boxes and classes of images (instances), or captions, from one JSON document.
 
 Of ``images``, the members ``id``, ``file_name``, ``height`` and ``width`` are read, of
 ``categories`` ``id`` and ``name``, of ``annotations`` ``image_id``, ``category_id``, ``bbox`` and
 ``iscrowd``. All others are skipped while parsing, so it needs less than twice the memory of the
 document, and then keeps about 30 bytes for each box.
 
-The classes are the names of the categories, in the order of their ids.
+The classes are the names of the categories, in the order of their ids. Of captions, ``image_id``
+and ``caption`` are read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ import pyarrow.json as pj
 from .....schemas.errors import SchemaError
 from .model import (
     BOX_CROWD,
+    CAPTIONS,
+    IMAGE_ID,
     NO_AREA,
     NO_CATEGORY,
     NOT_A_BOX,
@@ -51,9 +54,8 @@ _ITEMS = {
         "iscrowd": pa.int64(),
     },
 }
-_SCHEMA = pa.schema(
-    {name: pa.list_(pa.struct(list(fields.items()))) for name, fields in _ITEMS.items()}
-)
+_CAPTIONS = {"image_id": pa.int64(), "caption": pa.large_string()}
+_BOX, _CAPTION = b'"bbox"', b'"caption"'
 
 
 class NoBoxesError(SchemaError):
@@ -66,7 +68,7 @@ def read_instances(name: str, data: bytes, bad_boxes: BadBoxes = "reject") -> An
     Raises:
         SchemaError: if it is not one.
     """
-    images, categories, annotations = _parse(name, data)
+    images, categories, annotations = _parse(name, data, _ITEMS)
     image_ids = _required(name, "images", images, "id")
     file_names = images.field("file_name")
     if file_names.null_count:
@@ -79,7 +81,7 @@ def read_instances(name: str, data: bytes, bad_boxes: BadBoxes = "reject") -> An
         for image in np.flatnonzero((sizes < 1).any(axis=1))
     }
     if len(annotations) and annotations.field("bbox").null_count == len(annotations):
-        why = 'no annotation has a "bbox" (captions and key points are not read)'
+        why = 'no annotation has a "bbox" (key points are not read)'
         raise NoBoxesError(str(_invalid(name, why)))
     places, order = _places(image_ids, _filled(annotations.field("image_id"), missing=_NO_ID))
     num_unknown = len(annotations) - len(order)
@@ -117,8 +119,51 @@ def read_instances(name: str, data: bytes, bad_boxes: BadBoxes = "reject") -> An
     )
 
 
-def _parse(name: str, data: bytes) -> Iterator[pa.StructArray]:
-    """The images, categories and annotations of a document."""
+def holds_captions(data: bytes) -> bool:
+    """Whether a document of COCO has captions, and no boxes."""
+    return _CAPTION in data and _BOX not in data
+
+
+def read_captions(name: str, data: bytes) -> bytes:
+    """The captions of each image, as lines of JSON: ``file_name``, ``image_id`` and ``captions``.
+
+    Raises:
+        SchemaError: if it is not a file of captions.
+    """
+    items = {"images": _ITEMS["images"], "annotations": _CAPTIONS}
+    images, annotations = _parse(name, data, items)
+    image_ids = _required(name, "images", images, "id")
+    _refuse_repeated(name, "images", "id", image_ids)
+    for member, of, field in (
+        ("images", images, "file_name"),
+        ("annotations", annotations, "image_id"),
+        ("annotations", annotations, "caption"),
+    ):
+        if of.field(field).null_count:
+            raise _invalid(name, f"{member}[{_first_null(of.field(field))}] has no {field}")
+    places = _find(image_ids, _filled(annotations.field("image_id")))
+    if (places < 0).any():
+        at = int(np.flatnonzero(places < 0)[0])
+        image = annotations.field("image_id")[at].as_py()
+        raise _invalid(name, f"annotations[{at}]: image_id {image} is not an image")
+    captions: list[list[str]] = [[] for _ in image_ids]
+    texts = _texts(name, "caption", annotations.field("caption"))
+    for place, text in zip(places.tolist(), texts, strict=True):
+        captions[place].append(text)
+    rows = zip(
+        _texts(name, "file_name", images.field("file_name")),
+        image_ids.tolist(),
+        captions,
+        strict=True,
+    )
+    lines = (dict(zip(("file_name", IMAGE_ID, CAPTIONS), row, strict=True)) for row in rows)
+    return b"".join(json.dumps(line).encode("ascii") + b"\n" for line in lines)
+
+
+def _parse(
+    name: str, data: bytes, members: Mapping[str, Mapping[str, pa.DataType]]
+) -> Iterator[pa.StructArray]:
+    """The images, annotations … of a document."""
     if len(data) > _MAX_BYTES:
         raise _invalid(
             name,
@@ -130,7 +175,9 @@ def _parse(name: str, data: bytes) -> Iterator[pa.StructArray]:
             pa.BufferReader(data),
             read_options=pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
             parse_options=pj.ParseOptions(
-                explicit_schema=_SCHEMA,
+                explicit_schema=pa.schema(
+                    {n: pa.list_(pa.struct(list(fields.items()))) for n, fields in members.items()}
+                ),
                 newlines_in_values=True,
                 unexpected_field_behavior="ignore",
             ),
@@ -139,7 +186,7 @@ def _parse(name: str, data: bytes) -> Iterator[pa.StructArray]:
         raise _invalid(name, str(error)) from None
     if table.num_rows != 1:
         raise _invalid(name, f"it has {table.num_rows} JSON values. Name JSON Lines .jsonl")
-    for member in _ITEMS:
+    for member in members:
         column = table.column(member).combine_chunks()
         if member == "images" and not column.is_valid()[0].as_py():
             raise _invalid(name, 'it has no "images"')

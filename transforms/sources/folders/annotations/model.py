@@ -35,6 +35,8 @@ BOX_LABELS = "box_labels"
 BOX_CROWD = "box_crowd"
 BOX_DIFFICULT = "box_difficult"
 IMAGE_ID = "image_id"
+CAPTIONS = "captions"
+"""Of COCO's captions: a Sequence of strings."""
 NUM_BAD_BOXES = "num_bad_boxes"
 
 BadBoxes = Literal["reject", "drop", "clip"]

@@ -127,6 +127,29 @@ def _names_of(name: str, settings: Mapping[str, Any]) -> dict[int, str]:
     return dict(sorted(names.items()))
 
 
+def read_places(name: str, data: bytes) -> dict[str, str]:
+    """Where the images of ``train``, ``val`` and ``test`` are: folders, or lists of them.
+
+    Args:
+        name: Name of ``data.yaml``, or of darknet's ``obj.data`` with a line such as ``train =
+            data/train.txt`` for each.
+        data: Its content.
+
+    Raises:
+        DataError: if it is neither.
+    """
+    if len(data) > MAX_NAMES_BYTES:
+        raise DataError(f"{name} has {len(data):,} bytes, more than the names of classes need.")
+    if name.lower().endswith(_YAML):
+        settings = read_settings(name, data)
+    else:
+        lines = data.decode("utf-8", "replace").splitlines()
+        pairs = (line.partition("=") for line in lines)
+        settings = {word.strip(): place.strip() for word, _, place in pairs}
+    places = {word: settings.get(word) for word in ("train", "val", "valid", "test")}
+    return {word: place for word, place in places.items() if isinstance(place, str) and place}
+
+
 def read_settings(name: str, data: bytes) -> dict[str, Any]:
     """The mapping of a YAML file, whose scalars are all texts (``no`` is a name, not False).
 
