@@ -450,8 +450,8 @@ class _Folders:
             first = min(named or tables)
             if unread := format_of(first):
                 raise self._unclear(
-                    f"{self.what} in no class folder, and {first!r}, a {unread} file that may "
-                    "have their labels, which no source reads. Write a table of them: "
+                    f"{self.what} in no class folder, and {first!r} ({unread}), which may have "
+                    "their labels, but is not read as a table of them. Write one: "
                     "docs/sources.md, 'Labels in files of other formats'",
                     [reading],
                 )

@@ -74,9 +74,15 @@ CLASSES = {f"{name}/{n}.png": image() for name in ("cat", "dog") for n in range(
             ['ss.ImageFolder("d/a.zip")'],
         ),
         (
-            {"images.tar.gz": tarred(PLAIN), "labels.csv": ROWS},
+            {
+                "images.tar.gz": tarred(PLAIN),
+                "labels.csv": "n,label\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(4)),
+            },
             r"holds archives \(images.tar.gz\)",
-            ['ss.ImageFolder("d/images.tar.gz", label=None)', 'ss.Csv("d")'],
+            [
+                'ss.ImageFolder("tar://images::d/images.tar.gz", table="d/labels.csv")',
+                'ss.Csv("d")',
+            ],
         ),
         (
             {f"{n}.png": image() for n in range(4)} | {f"{n}.json": "{}" for n in range(4)},
@@ -159,4 +165,4 @@ def test_what_is_clear(files: Mapping[str, bytes | str], source: object) -> None
 
 def test_an_archive_with_one_folder() -> None:
     write({"a.zip": zipped(PLAIN)})
-    assert suggest_recipe("d/a.zip").source == ss.ImageFolder("d/a.zip", label=None)
+    assert suggest_recipe("d/a.zip").source == ss.ImageFolder("zip://images::d/a.zip", label=None)
