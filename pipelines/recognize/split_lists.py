@@ -73,8 +73,8 @@ def with_lists(
     below = path_below(source.url, url)  # type: ignore[attr-defined]
     if below is None or "*" in below:
         return [reading]
-    if unread := _unread_lists(listed):
-        return [dataclasses.replace(reading, against=(*reading.against, unread))]
+    if why := _unread_lists(listed):
+        return [dataclasses.replace(reading, against=(*reading.against, why))]
     texts = [file for file in listed if _may_be_list(file)]
     of_split = {f.path: split for f in texts if (split := split_of_list(f.path, said or {}))}
     if not of_split:

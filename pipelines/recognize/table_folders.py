@@ -272,12 +272,13 @@ def _of_side(
 ) -> list[Reading]:
     """The reading of one file of each split."""
     parts = {
-        split: _part(source, [file], group, opened)
+        split: part
         for split, group in splits.items()
         for file in group
         if _feature_in(_stem(file.path)) == side
+        if (part := _part(source, [file], group, opened)) is not None
     }
-    return [] if None in parts.values() else [Reading(Sources(**parts), Splits.by_folder())]
+    return [Reading(Sources(**parts), Splits.by_folder())] if len(parts) == len(splits) else []
 
 
 def _of_arrays(source: Numpy, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:
