@@ -15,6 +15,8 @@ from ...schemas.features import Image
 from ...transforms.sources.tfrecord.source import TFRecords, decoded_records
 from ...transforms.storage.opened_source import OpenedSource
 
+_BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+"""Features of the Object Detection API."""
 _NUM_RECORDS = 64
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 _MIN_PIXELS = 16
@@ -29,6 +31,20 @@ def with_images(source: TFRecords, files: Sequence[SourceFile], opened: OpenedSo
         if all(value.startswith(_IMAGE_FILES) for value in values)
     }
     return dataclasses.replace(source, types={**images, **(source.types or {})} or None)
+
+
+def have_boxes(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
+    """Whether records are those of the Object Detection API: images and the sides of boxes."""
+    first = next((file for file in files if not file.problem and file.num_bytes), None)
+    if first is None:
+        return False
+    try:
+        names = {
+            name for _, batch in decoded_records(opened, first, 1) for name in batch.schema.names
+        }
+    except SnapshardError:
+        return False  # a build will report the error
+    return names >= {"image/encoded", *_BOX_SIDES}
 
 
 def pixel_sizes(files: Sequence[SourceFile], opened: OpenedSource) -> Mapping[str, int]:

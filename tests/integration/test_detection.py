@@ -1,6 +1,7 @@
 """Object detection: from COCO's files and JSON Lines to padded batches."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image as PillowImage
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import suggest_recipe
 from snapshard.pipelines.survey.survey import Survey
+from snapshard.schemas.errors import DataError
 
 from ..pipelines.read_records import num_to_prepare, read_blocks, survey_of
 from ..small_blocks import small_blocks
@@ -63,7 +65,35 @@ def write_table(folder: Path, content: Any) -> None:
 @pytest.fixture
 def coco(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
+    write_records(tmp_path / "records")
     return write_coco(tmp_path)
+
+
+def write_records(folder: Path) -> None:
+    """TFRecords as the Object Detection API writes them; every third image has no boxes."""
+    import tensorflow as tf
+
+    folder.mkdir()
+    with tf.io.TFRecordWriter(str(folder / "train.record-00000-of-00001")) as writer:
+        for number in range(6):
+            pixels = np.random.default_rng(number).integers(0, 255, (*SIZE, 3), np.uint8)
+            floats = {
+                f"image/object/bbox/{side}": [0.1 * at + 0.01 * number] * (number % 3)
+                for at, side in enumerate(("xmin", "ymin", "xmax", "ymax"), start=1)
+            }
+            record: dict[str, Any] = {
+                "image/encoded": tf.train.Feature(
+                    bytes_list=tf.train.BytesList(value=[tf.io.encode_png(pixels).numpy()])
+                ),
+                "image/object/class/label": tf.train.Feature(
+                    int64_list=tf.train.Int64List(value=[1, 2][: number % 3])
+                ),
+            }
+            for name, values in floats.items():
+                record[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+            example = tf.train.Example(features=tf.train.Features(feature=record))
+            writer.write(example.SerializeToString())
+    (folder / "label_map.pbtxt").write_text("item { id: 1 name: 'person' }")
 
 
 def build(folder: Path, **changes: Any) -> ss.Snapshot:
@@ -79,7 +109,25 @@ def build(folder: Path, **changes: Any) -> ss.Snapshot:
 
 @pytest.mark.slow
 def test_the_examples_of_the_page_run(coco: Any, tmp_path: Path) -> None:
-    assert run_examples(PAGE, tmp_path) == 12
+    assert run_examples(PAGE, tmp_path) == 13
+
+
+@pytest.mark.slow
+def test_records_of_the_object_detection_api(coco: Any, tmp_path: Path, lab: Any) -> None:
+    with pytest.raises(DataError, match="of the Object Detection API") as caught:
+        suggest_recipe("records")
+    (line,) = re.findall(r"source=.*", str(caught.value))
+    listed = ss.build(eval(f"ss.Recipe(name='lists', {line})", {"ss": ss}), "out")
+    assert "image/object/bbox/xmin" in listed.manifest.features
+    heading = "TFRecords of the Object Detection API"
+    found: dict[str, Any] = {"ss": ss, "tf": __import__("tensorflow")}
+    assert run_examples(PAGE, tmp_path, heading=heading, variables=found) == 1
+    rows = [*lab.stored_rows(ss.load("out/records")).values()]
+    assert sorted(len(row["boxes"]) for row in rows) == [0, 0, 1, 1, 2, 2]
+    for row in rows:
+        assert [*row["box_labels"]] == [0, 1][: len(row["boxes"])]
+        for box in row["boxes"]:
+            np.testing.assert_allclose(np.diff(box), [-0.1, 0.3, -0.1], atol=1e-6)
 
 
 @pytest.mark.slow

@@ -49,9 +49,11 @@ from .columns import ColumnShape, adapted, decode, image_columns, kinds_of, shap
 SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz")
 """Suffixes of TFRecord files, possibly followed by ``-00000-of-00010``."""
 
-_SHARD = re.compile(r"[._-]tfrec(?:ord)?s?-\d+-of-\d+(?:\.gz)?$")
+_SHARD = re.compile(r"(?:[._-]tfrec(?:ord)?s?|\.records?)-\d+-of-\d+(?:\.gz)?$")
 _BARE_SHARD = re.compile(r"(?:^|/)(?:[^./]+-\d+-of-\d+|part-(?:[mr]-)?\d+)(?:\.gz)?$")
 """Names that may hold TFRecords: ``train-00000-of-01024``, and Spark's ``part-r-00000``."""
+_RECORDS = (".record", ".records")
+"""Suffixes that the tools of the Object Detection API use."""
 _BATCH_BYTES = 4 << 20
 _BATCH_RECORDS = 4_096
 _SAMPLE_RECORDS = 10_000
@@ -69,8 +71,8 @@ class TFRecords:
     they are a feature or the entire record (which becomes the feature ``tensor``).
 
     Attributes:
-        url: A file, a folder (its ``.tfrecord``, ``.tfrecords`` and ``.tfrec`` files and their
-            shards, at any depth), a glob, or any fsspec URL.
+        url: A file, a folder (its ``.tfrecord``, ``.tfrecords``, ``.tfrec`` and ``.record`` files
+            and their shards, at any depth), a glob, or any fsspec URL.
         label: The feature to predict. Strings become a ClassLabel; numbers are kept.
         types: Overrides inferred types: ``{"age": "int32"}``, or a feature such as
             ``ss.Image(storage="encoded")`` for the bytes of image files, ``ss.Image(28, 28, 1)``
@@ -107,7 +109,7 @@ class TFRecords:
             if (match := pattern.search(file.path.lower())) is not None
         )
         return select_files(
-            self.url, files, suffixes=(*SUFFIXES, *set(shards)), what="a .tfrecord file"
+            self.url, files, suffixes=(*SUFFIXES, *_RECORDS, *set(shards)), what="a .tfrecord file"
         )
 
     def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
