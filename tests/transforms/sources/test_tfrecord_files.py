@@ -277,6 +277,24 @@ def test_a_small_compressed_file_cut_at_every_byte(reading: Any, pack: Any) -> N
         assert reject.record_id.startswith("a.tfrecord")
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("read_bytes", [7, 1 << 20])
+def test_a_record_beyond_the_limit_costs_no_other(
+    reading: Any, monkeypatch: pytest.MonkeyPatch, pack: Any, read_bytes: int
+) -> None:
+    monkeypatch.setattr(tfrecord_files, "_READ_BYTES", read_bytes)
+    large = example(id=7, name=b"x" * 300)
+    content = framed([large, RECORDS[0], large, large, RECORDS[1], large])
+    path = reading.write("a.tfrecord", pack(content))
+    features = {"id": ss.Scalar("int64")}
+    got = reading.read(TFRecords(path), features=features, limits=ss.Limits(max_record_bytes=200))
+    assert got.column("id") == [0, 1]
+    assert [reject.reason for reject in got.rejects] == ["damaged record"] * 4
+    path = reading.write("a.tfrecord", pack(content[:-1]))
+    got = reading.read(TFRecords(path), features=features, limits=ss.Limits(max_record_bytes=200))
+    assert [reject.reason for reject in got.rejects] == [*["damaged record"] * 3, "damaged file"]
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
 def test_bytes_after_a_compressed_stream_are_a_reject(reading: Any, pack: Any) -> None:
     path = reading.write("a.tfrecord", pack(framed(RECORDS[:3])) + b"junk")
