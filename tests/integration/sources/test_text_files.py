@@ -1,11 +1,9 @@
 """Texts: lines, paragraphs and files; built, verified, read back equal, from anywhere."""
 
 import gzip
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 import snapshard as ss
@@ -57,20 +55,6 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("per", ["line", "paragraph", "file"])
 def test_texts_come_back_equal(lab: Any, tmp_path: Path, folder: Path, per: Any) -> None:
     assert rows_of(lab, tmp_path, ss.TextFiles(str(folder), per=per)) == expected(per)
-
-
-@pytest.mark.parametrize("place", ["memory", "zip"])
-def test_texts_elsewhere_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
-    if place == "memory":
-        url = "memory://texts"
-        for path, content in FILES.items():
-            fsspec.filesystem("memory").pipe(f"/texts/{path}", content)
-    else:
-        url = f"zip://::{tmp_path}/a.zip"
-        with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, content in FILES.items():
-                archive.writestr(path, content)
-    assert rows_of(lab, tmp_path, ss.TextFiles(url)) == expected("line")
 
 
 def test_other_encodings_and_compression(lab: Any, tmp_path: Path) -> None:

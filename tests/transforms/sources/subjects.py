@@ -65,6 +65,8 @@ class Subject:
     """Whether files are cut between records."""
     ends: bool = True
     """Whether a file shows that its end is missing; where the decoder finds it, this is False."""
+    blank: bool = False
+    """Whether an empty file is a valid one."""
     refused: bool = False
     """Whether a damaged file is refused: it is unknown how many records it holds."""
     headed: bool = False
@@ -100,14 +102,14 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
 def containers(
     suffix: str, content: Callable[[Sequence[int]], bytes]
 ) -> Callable[[Groups], dict[str, bytes]]:
-    """A file for each group."""
-    return lambda groups: {f"{i}{suffix}": content(group) for i, group in enumerate(groups)}
+    """A file for each group; names are no patterns, wherever they look like some."""
+    return lambda groups: {f"{i} [x]*{suffix}": content(group) for i, group in enumerate(groups)}
 
 
 def _placed(groups: Groups) -> list[tuple[str, int]]:
     """Paths in class folders without suffix, and their numbers."""
     return [
-        (f"{'ab'[number % 2]}/{i}{j:02}", number)
+        (f"{'ab'[number % 2]}/{i}{j:02} [x]*", number)
         for i, group in enumerate(groups)
         for j, number in enumerate(group)
     ]
@@ -183,6 +185,10 @@ def lines(numbers: Sequence[int]) -> bytes:
 
 def line(number: int) -> bytes:
     return b"caf\xe9" if number == BAD else _text(number).encode()
+
+
+def paragraph(number: int) -> bytes:
+    return line(number) + b"\nand more"
 
 
 def frame(content: bytes) -> bytes:
@@ -391,6 +397,7 @@ SUBJECTS: dict[str, Subject] = {
         row=lambda n: {**table_row(n), "s": _text(n, 3 << 20).encode()},
         payload=VALUES,
         settings={"read": read_objects},
+        blank=True,
         ends=False,
         options={**TYPED, **_each(read=read_nothing)},
     ),
@@ -522,9 +529,21 @@ SUBJECTS: dict[str, Subject] = {
         row=lambda n: {"text": line(n)},
         payload=line(BAD),
         cut=True,
+        blank=True,
         ends=False,
         limits=ROW_LIMIT,
         options=_each(per="paragraph", name="line", encoding="latin-1"),
+    ),
+    "TextFiles paragraphs": Subject(
+        kind=ss.TextFiles,
+        files=containers(".txt", lambda numbers: b"\n \n".join(map(paragraph, numbers))),
+        row=lambda n: {"text": paragraph(n)},
+        payload=paragraph(BAD),
+        settings={"per": "paragraph"},
+        cut=True,
+        blank=True,
+        ends=False,
+        limits=ROW_LIMIT,
     ),
     "TextFiles whole": Subject(
         kind=ss.TextFiles,
@@ -532,6 +551,7 @@ SUBJECTS: dict[str, Subject] = {
         row=lambda n: {"text": line(n)},
         payload=line(BAD),
         settings={"per": "file"},
+        blank=True,
         ends=False,
         limits=ROW_LIMIT,
     ),
@@ -540,6 +560,7 @@ SUBJECTS: dict[str, Subject] = {
         **folders(dottxt=line),
         row=lambda n: {"text": line(n), "label": n % 2},
         payload=line(BAD),
+        blank=True,
         ends=False,
         limits=FILE_LIMIT,
         options={**LISTED, **_each(encoding="latin-1")},

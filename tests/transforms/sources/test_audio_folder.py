@@ -5,11 +5,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
-from snapshard.schemas.errors import DataError, RecipeError, StorageError
+from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.schemas.features import Audio, ClassLabel, Features, Scalar
 from snapshard.schemas.recipe import Source
 from snapshard.transforms.runs.files import wire_schema
@@ -166,25 +165,6 @@ class TestRead:
         monkeypatch.setattr(audio_folder, "BATCH_SAMPLES", 70_000)
         batches, _ = read_all(AudioFolder(str(tmp_path)))
         assert [len(batch.ids) for batch in batches] == [2, 2, 2, 1]
-
-    def test_a_changed_file_ends_the_build(self, sounds: Any, tmp_path: Path) -> None:
-        write(tmp_path, {"a/1": sounds.encode(sounds.noise(9), 8000)})
-        source = AudioFolder(str(tmp_path))
-        opened = open_source(source.url, "/")
-        files = source.select(opened.list()).files
-        block, features = make_block(files, opened), source.infer(files, opened)
-        write(tmp_path, {"a/1": sounds.encode(sounds.noise(10), 8000)})
-        with pytest.raises(StorageError, match="changed while the build read it"):
-            list(source.read(block, features=features, opened=opened, ordered=[0]))
-
-    def test_from_memory(self, sounds: Any) -> None:
-        memory = fsspec.filesystem("memory")
-        content = sounds.encode(sounds.noise(9), 8000)
-        memory.pipe("/audio_folder_test/a/1.wav", content)
-        batches, features = read_all(AudioFolder("memory://audio_folder_test"))
-        assert features["audio"] == Audio(storage="encoded", rate=8000, samples=9)
-        assert batches[0].columns.column("audio").to_pylist() == [content]
-        memory.rm("/audio_folder_test", recursive=True)
 
 
 class TestMalformed:

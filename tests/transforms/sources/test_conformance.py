@@ -24,7 +24,6 @@ from snapshard.schemas.errors import (
     DataError,
     RecipeError,
     SnapshardError,
-    SourceChangedError,
     StorageError,
 )
 from snapshard.schemas.features import Features, flatten
@@ -217,6 +216,9 @@ def test_a_record_beyond_a_limit_is_a_reject(
     assert rows_of(limited) == rows(subject, groups, without=BIG)
     (reject,) = limited.rejects.values()
     assert of_file(reject.source, reject.record_id)
+    assert subject.limits is not None
+    (limit,) = subject.limits.changed().values()
+    assert f"{limit:,} bytes" in reject.message
 
 
 BEGINNINGS: dict[str, Callable[[bytes], bytes]] = {
@@ -263,9 +265,28 @@ def test_damage_is_told(tmp_path: Path, subject: Subject, damage: str) -> None:
         before = [row for name, row in whole.records.items() if name in lost]
         sure = kept if subject.ends else kept[:-1]
         assert sure == before[: len(sure)]
-    if subject.ends or damage in ("garbage", "zeros"):
+    if subject.ends or damage in ("garbage", "zeros") or (damage == "empty" and not subject.blank):
         assert found.rejects
         assert damage in ENDS or not kept
+
+
+@every_source_of_files
+def test_damaged_files_alone_are_refused_or_rejects(tmp_path: Path, subject: Subject) -> None:
+    source = subject.put(tmp_path, GROUPS)
+    paths = files_of(subject)
+    write(tmp_path / "raw", dict.fromkeys(paths, GARBAGE))
+    message = ""
+    try:
+        found = read(source, tmp_path)
+    except SnapshardError as error:
+        message = str(error)
+    if message:
+        assert any(path.removeprefix("one/") in message for path in paths)
+    else:
+        assert not found.records
+        assert {path.rpartition("/")[0] for path in paths} == {
+            reject.source.rpartition("/")[0] for reject in found.rejects.values()
+        }
 
 
 @every_source_of_files
@@ -300,7 +321,9 @@ def test_a_file_that_changes_before_it_is_read_is_refused(
         path.write_bytes(other)
     elif change == "becomes a folder":
         path.mkdir()
-    with pytest.raises((SourceChangedError, StorageError), match=re.escape(first)):
+    says = {"vanishes": "|: it does not exist", "becomes a folder": "|: it is a folder"}
+    why = f"( changed while the build read it{says.get(change, '')})"
+    with pytest.raises(StorageError, match=re.escape(first) + why):
         read_raw(survey, tmp_path)
 
 
@@ -399,6 +422,35 @@ def test_members_that_later_ones_replace_are_counted(tmp_path: Path, subject: Su
 
 
 # Arguments
+
+
+TYPED = {name: subject for name, subject in SUBJECTS.items() if "types" in subject.options}
+
+
+def changed(source: Any, **arguments: Any) -> Any:
+    if isinstance(source, ss.Files):
+        return ss.Files(source.url, source.function, **arguments)
+    return dataclasses.replace(source, **arguments)
+
+
+@pytest.mark.parametrize("subject", TYPED.values(), ids=TYPED)
+@pytest.mark.parametrize("arguments", [{"label": "absent"}, {"types": {"absent": "int8"}}], ids=str)
+def test_label_and_types_must_name_columns(
+    tmp_path: Path, subject: Subject, arguments: Any
+) -> None:
+    source = changed(subject.put(tmp_path, GROUPS), **arguments)
+    with pytest.raises(
+        RecipeError,
+        match=r"(label|types) names 'absent', which is not a column\. The columns are '",
+    ):
+        survey_of(recipe_of(source), tmp_path)
+
+
+@pytest.mark.parametrize("subject", TYPED.values(), ids=TYPED)
+@pytest.mark.parametrize("wanted", ["int", "complex64", 3, None], ids=str)
+def test_types_are_dtypes_or_features(tmp_path: Path, subject: Subject, wanted: Any) -> None:
+    with pytest.raises(RecipeError, match="types: 'n' is"):
+        changed(subject.put(tmp_path, GROUPS), types={"n": wanted})
 
 
 FIRST: dict[type[Any], Any] = {ss.Table: {"n": [1]}, ss.Iterable: [{"n": 1}]}

@@ -16,7 +16,7 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
-from snapshard.schemas.errors import DataError, RecipeError, SchemaError
+from snapshard.schemas.errors import DataError, SchemaError
 from snapshard.schemas.features import tensor_form
 from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 from snapshard.transforms.sources.tfrecord.source import TFRecords
@@ -200,14 +200,6 @@ def test_a_label_of_text_is_a_class(reading: Any) -> None:
     got = reading.read(TFRecords(path, label="y"))
     assert got.features == {"y": ss.ClassLabel(("a", "b"))}
     assert got.column("y") == [1, 0, 1]
-    with pytest.raises(RecipeError, match="label names 'z'"):
-        reading.read(TFRecords(path, label="z"))
-
-
-def test_cut_files_give_the_same_records(reading: Any) -> None:
-    path = reading.write("a.tfrecord", framed(RECORDS))
-    whole = reading.read(TFRecords(path), cut=False)
-    assert reading.read(TFRecords(path), every=300).rows == whole.rows
 
 
 def test_selection(reading: Any) -> None:

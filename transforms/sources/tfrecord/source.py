@@ -145,8 +145,9 @@ class TFRecords:
                 shapes.add(name, ColumnShape.from_json(value), path=file.path)
         if not num_records:
             raise SchemaError(
-                f"TFRecords: none of the {len(files):,} files of {self.url} has an intact record, "
-                "so features cannot be inferred. Is it the right source?"
+                f"TFRecords: none of {len(files):,} files has an intact record (first: "
+                f"{files[0].path if files else None!r}), so features cannot be inferred. Copy or "
+                "create them again, or correct the source in the recipe."
             )
         check_columns("TFRecords", shapes.found, label=self.label, types=self.types)
         inferred = {name: s.feature(num_records) for name, s in sorted(shapes.found.items())}
@@ -501,7 +502,9 @@ def _frames(
             length = HEAD.unpack_from(held, at)[0]
             size = length + FRAME_BYTES
             if length > limits.max_record_bytes:
-                problem = f"a record claims {length:,} bytes, more than {limits.max_record_bytes:,}"
+                problem = (
+                    f"a record claims {length:,} bytes, more than {limits.max_record_bytes:,} bytes"
+                )
                 is_whole = skip(size)
                 yield Frame(offset, b"", problem, not is_whole)
                 if not is_whole:
