@@ -431,7 +431,11 @@ SUBJECTS: dict[str, Subject] = {
         extract=lambda folder, groups: ss.Iterable(lambda: _rows(groups), **LABELLED),
         row=table_row,
         payload=VALUES,
-        options={**TYPED, **_each(key="n", names=("n", "s", "kind"))},
+        options={
+            **TYPED,
+            **_each(key="n"),
+            "names": {"records": [tuple(values(9).values())], "names": ("n", "s", "kind")},
+        },
     ),
     "JsonLines": Subject(
         kind=ss.JsonLines,
@@ -500,10 +504,9 @@ SUBJECTS: dict[str, Subject] = {
         extract=database,
         row=table_row,
         payload=VALUES,
-        settings={"query": "SELECT n FROM t ORDER BY n"},
         options={
             **TYPED,
-            **_each(key="n", query="SELECT n, s FROM t ORDER BY n"),
+            **_each(key="n", query="SELECT n + 1 AS n, s, kind FROM t ORDER BY id"),
         },
     ),
     "TFRecords": Subject(
