@@ -19,6 +19,7 @@ from snapshard.pipelines.recognize.media_folders import UnclearError
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.transforms.sources.folders.clips import holds_clips
 
+from ...file_bytes import write
 from ...pipelines.read_records import ReadRecords, read_blocks, read_records, survey_of
 from .built import build, build_all, rows_of
 
@@ -47,13 +48,6 @@ def frames_of(clips: dict[str, list[Pixels]], digits: int = 0) -> dict[str, byte
         for name, frames in clips.items()
         for number, frame in enumerate(frames, 1)
     }
-
-
-def write(folder: Path, contents: dict[str, bytes]) -> str:
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return str(folder)
 
 
 def in_folder(folder: Path, files: dict[str, bytes]) -> str:

@@ -15,7 +15,7 @@ from PIL import Image as Pillow
 import snapshard as ss
 from snapshard.schemas.errors import DataError
 
-from ...file_bytes import tar_of, zip_of
+from ...file_bytes import tar_of, write, zip_of
 from .built import build_all, rows_of
 
 SIZE = (6, 9)
@@ -39,13 +39,6 @@ def decoded(content: bytes) -> Any:
 
 def contents(num: int = 12) -> dict[str, bytes]:
     return {f"{CLASSES[i % 3]}/{i}.png": encode(pixels(i)) for i in range(num)}
-
-
-def write(folder: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
 
 
 def _local(folder: Path, files: dict[str, bytes]) -> str:

@@ -66,13 +66,6 @@ def test_other_encodings_and_compression(lab: Any, tmp_path: Path) -> None:
     assert sorted(found.values()) == sorted(text.encode() for text in texts)
 
 
-def test_bytes_that_are_not_text_are_rejects_of_the_build(lab: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"one\nt\xffwo\nthree\n")
-    recipe = ss.Recipe(name="made", source=ss.TextFiles(str(tmp_path / "a.txt")))
-    with pytest.raises(ss.SnapshardError, match=r"a\.txt byte 4: the line: byte 1 of it is no"):
-        ss.build(recipe, tmp_path / "out")
-
-
 def test_texts_are_recognised(folder: Path) -> None:
     path = str(folder / "a.txt")
     assert suggest_recipe(path).source == ss.TextFiles(path)

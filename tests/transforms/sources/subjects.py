@@ -10,13 +10,11 @@ import gzip
 import io
 import json
 import sqlite3
-import struct
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 from PIL import Image as PillowImage
@@ -24,7 +22,7 @@ from PIL import Image as PillowImage
 import snapshard as ss
 from snapshard.schemas.limits import Limits
 
-from ...file_bytes import ipc, npy, npz, parquet, tar_of
+from ...file_bytes import frame, ipc, npy, npz, parquet, tar_of, write
 
 BAD = -1
 """The number of a record that is not valid."""
@@ -87,13 +85,6 @@ class Subject:
         assert self.files is not None
         write(folder / "raw", self.files(groups))
         return self.source(lambda sub: str(folder / sub))
-
-
-def write(folder: Path, files: Mapping[str, bytes]) -> None:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
 
 
 # Where records are
@@ -189,17 +180,6 @@ def line(number: int) -> bytes:
 
 def paragraph(number: int) -> bytes:
     return line(number) + b"\nand more"
-
-
-def frame(content: bytes) -> bytes:
-    """A record as a TFRecord file holds it."""
-    head = struct.pack("<Q", len(content))
-    return head + _masked(head) + content + _masked(content)
-
-
-def _masked(content: bytes) -> bytes:
-    crc = int(google_crc32c.value(content))
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def tfrecord(numbers: Sequence[int]) -> bytes:
@@ -308,6 +288,14 @@ def _each(**options: Any) -> dict[str, dict[str, Any]]:
     return {name: {name: value} for name, value in options.items()}
 
 
+def _table(
+    kind: type[Any], suffix: str, content: Callable[[Sequence[int]], bytes], **more: Any
+) -> Subject:
+    """A subject whose files hold the rows of tables."""
+    held = {"row": table_row, "payload": VALUES, "settings": LABELLED, **more}
+    return Subject(kind=kind, files=containers(suffix, content), **held)
+
+
 TYPED = _each(label="s", types={"n": "int8"})
 COLUMNS = _each(columns=("n",), hive=True)
 LISTED = {
@@ -330,21 +318,17 @@ SUBJECTS: dict[str, Subject] = {
         limits=FILE_LIMIT,
         options=LISTED,
     ),
-    "Arrow": Subject(
-        kind=ss.Arrow,
-        files=containers(".arrow", lambda numbers: ipc(table(numbers))),
-        row=table_row,
-        payload=VALUES,
-        settings=LABELLED,
+    "Arrow": _table(
+        ss.Arrow,
+        ".arrow",
+        lambda numbers: ipc(table(numbers)),
         cut=True,
         options={**TYPED, **COLUMNS},
     ),
-    "Arrow stream": Subject(
-        kind=ss.Arrow,
-        files=containers(".arrows", lambda numbers: ipc(table(numbers), stream=True)),
-        row=table_row,
-        payload=VALUES,
-        settings=LABELLED,
+    "Arrow stream": _table(
+        ss.Arrow,
+        ".arrows",
+        lambda numbers: ipc(table(numbers), stream=True),
         options={**TYPED, **COLUMNS},
     ),
     "AudioFolder": Subject(
@@ -364,13 +348,12 @@ SUBJECTS: dict[str, Subject] = {
         limits=FILE_LIMIT,
         options={**LISTED, **_each(max_pixels=9)},
     ),
-    "Csv": Subject(
-        kind=ss.Csv,
-        files=containers(".csv", csv),
-        row=table_row,
+    "Csv": _table(
+        ss.Csv,
+        ".csv",
+        csv,
         payload="no,é-1,b".encode(),
         headed=True,
-        settings=LABELLED,
         cut=True,
         ends=False,
         limits=ROW_LIMIT,
@@ -381,13 +364,12 @@ SUBJECTS: dict[str, Subject] = {
             **_each(quote=None, skip=1, comment="#", decimal=","),
         },
     ),
-    "Csv gzip": Subject(
-        kind=ss.Csv,
-        files=containers(".csv.gz", lambda numbers: gzip.compress(csv(numbers), mtime=0)),
-        row=table_row,
+    "Csv gzip": _table(
+        ss.Csv,
+        ".csv.gz",
+        lambda numbers: gzip.compress(csv(numbers), mtime=0),
         payload="no,é-1,b".encode(),
         headed=True,
-        settings=LABELLED,
         limits=ROW_LIMIT,
     ),
     "Files": Subject(
@@ -401,12 +383,10 @@ SUBJECTS: dict[str, Subject] = {
         ends=False,
         options={**TYPED, **_each(read=read_nothing)},
     ),
-    "HuggingFace": Subject(
-        kind=ss.HuggingFace,
-        files=containers("-of-2.arrow", lambda numbers: ipc(table(numbers), stream=True)),
-        row=table_row,
-        payload=VALUES,
-        settings=LABELLED,
+    "HuggingFace": _table(
+        ss.HuggingFace,
+        "-of-2.arrow",
+        lambda numbers: ipc(table(numbers), stream=True),
         options=TYPED,
     ),
     "ImageFolder": Subject(
@@ -437,23 +417,21 @@ SUBJECTS: dict[str, Subject] = {
             "names": {"records": [tuple(values(9).values())], "names": ("n", "s", "kind")},
         },
     ),
-    "JsonLines": Subject(
-        kind=ss.JsonLines,
-        files=containers(".jsonl", json_lines),
+    "JsonLines": _table(
+        ss.JsonLines,
+        ".jsonl",
+        json_lines,
         row=lambda n: {**table_row(n), "s": _text(n, 3 << 20).encode()},
-        payload=VALUES,
-        settings=LABELLED,
         cut=True,
         ends=False,
         limits=ROW_LIMIT,
         options={**TYPED, **_each(records="data", hive=True)},
     ),
-    "JsonLines list": Subject(
-        kind=ss.JsonLines,
-        files=containers(".json", lambda ns: b"[" + b",\n".join(json_objects(ns)) + b"]"),
+    "JsonLines list": _table(
+        ss.JsonLines,
+        ".json",
+        lambda ns: b"[" + b",\n".join(json_objects(ns)) + b"]",
         row=lambda n: {**table_row(n), "s": _text(n, 3 << 20).encode()},
-        payload=VALUES,
-        settings=LABELLED,
         cut=True,
         limits=ROW_LIMIT,
     ),
@@ -469,20 +447,17 @@ SUBJECTS: dict[str, Subject] = {
             **_each(name="x", beside={"x": "a", "y": "b"}, split_arrays=True),
         },
     ),
-    "Numpy archive": Subject(
-        kind=ss.Numpy,
-        files=containers(".npz", lambda numbers: npz(**arrays(numbers))),
-        row=table_row,
+    "Numpy archive": _table(
+        ss.Numpy,
+        ".npz",
+        lambda numbers: npz(**arrays(numbers)),
         payload=json.dumps({**values(BAD), "n": -(2**40)}).encode(),
-        settings=LABELLED,
         with_bad={"n": ss.Scalar("int32"), "s": ss.Scalar("string"), "kind": CLASSES},
     ),
-    "Parquet": Subject(
-        kind=ss.Parquet,
-        files=containers(".parquet", lambda numbers: parquet(table(numbers))),
-        row=table_row,
-        payload=VALUES,
-        settings=LABELLED,
+    "Parquet": _table(
+        ss.Parquet,
+        ".parquet",
+        lambda numbers: parquet(table(numbers)),
         cut=True,
         options={**TYPED, **COLUMNS},
     ),
@@ -509,12 +484,11 @@ SUBJECTS: dict[str, Subject] = {
             **_each(key="n", query="SELECT n + 1 AS n, s, kind FROM t ORDER BY id"),
         },
     ),
-    "TFRecords": Subject(
-        kind=ss.TFRecords,
-        files=containers(".tfrecord", tfrecord),
-        row=table_row,
+    "TFRecords": _table(
+        ss.TFRecords,
+        ".tfrecord",
+        tfrecord,
         payload=b"\xff\xff",
-        settings=LABELLED,
         cut=True,
         limits=FILE_LIMIT,
         options=TYPED,

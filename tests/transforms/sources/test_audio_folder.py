@@ -1,39 +1,22 @@
 """Folders of sounds: what is inferred, what is read, what is rejected and why."""
 
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
+from snapshard.schemas.blocks import RawBatch, SourceFile
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.schemas.features import Audio, ClassLabel, Features, Scalar
 from snapshard.schemas.recipe import Source
 from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.sources.folders import audio as audio_folder
 from snapshard.transforms.sources.folders.audio import AudioFolder
-from snapshard.transforms.storage.opened_source import OpenedSource, open_source
+from snapshard.transforms.storage.opened_source import open_source
 
-
-def write(root: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-
-def make_block(files: tuple[SourceFile, ...], opened: OpenedSource) -> Block:
-    """What the inventory makes of listed files: contents hashed."""
-    ranges = []
-    for file in files:
-        digest = "" if file.problem else hashlib.sha256(opened.read(file.path)).hexdigest()
-        part = FileRange(
-            path=file.path, sha256=digest, start=0, stop=file.num_bytes, problem=file.problem
-        )
-        ranges.append(part)
-    return Block(tuple(ranges))
+from ...file_bytes import write
+from .conftest import make_block
 
 
 def read_all(

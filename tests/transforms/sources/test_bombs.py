@@ -14,7 +14,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +31,8 @@ from snapshard.transforms.sources.arrow import parquet
 from snapshard.transforms.sources.arrow.parquet import read_row_groups
 from snapshard.transforms.storage import decompress
 from snapshard.transforms.storage.opened_source import open_source
+
+from ...file_bytes import frame, masked_crc
 
 MIB = 1 << 20
 TOO_MUCH = "grows to over 250 times its size"
@@ -150,16 +151,12 @@ def test_a_tar_whose_header_states_gigabytes(reading: Any, kind: bytes) -> None:
 
 
 def test_records_that_claim_more_than_the_limit(reading: Any) -> None:
-    def masked(content: bytes) -> bytes:
-        crc = int(google_crc32c.value(content))
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
     example = b"\n\x0c\n\n\n\x01a\x12\x05\x1a\x03\n\x01\x05"
-    head = struct.pack("<Q", len(example))
-    good = head + masked(head) + example + masked(example)
     for length in (2**63 - 1, 2**40, (1 << 30) + 1):
         huge = struct.pack("<Q", length)
-        source = ss.TFRecords(reading.write("a.tfrecord", good * 2 + huge + masked(huge)))
+        source = ss.TFRecords(
+            reading.write("a.tfrecord", frame(example) * 2 + huge + masked_crc(huge))
+        )
         (reject,) = reading.read(source).rejects
         assert f"a record claims {length:,} bytes, more than 1,073,741,824" in reject.message
 

@@ -31,11 +31,11 @@ from snapshard.schemas.recipe import ExtractedSource, Source
 from snapshard.transforms.sources import numpy
 from snapshard.transforms.storage.opened_source import OpenedSource
 
-from ...file_bytes import tar_of, zip_of
+from ...file_bytes import tar_of, write, zip_of
 from ...pipelines.read_records import ReadRecords, read_raw, survey_of
 from ...small_blocks import small_blocks
 from ..test_opened_source import another_user
-from .subjects import BAD, BIG, IN_FILES, SUBJECTS, At, Groups, Row, Subject, write
+from .subjects import BAD, BIG, IN_FILES, SUBJECTS, At, Groups, Row, Subject
 
 GROUPS: Groups = [range(10, 20), range(20, 29)]
 GARBAGE = b"\x80 of no format\x81" * 30

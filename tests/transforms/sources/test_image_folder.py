@@ -1,6 +1,5 @@
 """Image folders: which files are records, what becomes of odd ones, and what is read."""
 
-import hashlib
 import os
 import random
 from collections import Counter
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
+from snapshard.schemas.blocks import RawBatch, SourceFile
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.schemas.features import ClassLabel, Features, Image
 from snapshard.schemas.recipe import Source
@@ -21,27 +20,12 @@ from snapshard.transforms.sources.folders import images as image_folder
 from snapshard.transforms.sources.folders.images import ImageFolder
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
+from ...file_bytes import write
+from .conftest import make_block
+
 
 def listed(*paths: str) -> list[SourceFile]:
     return [SourceFile(path=path, num_bytes=1, stamp="s") for path in paths]
-
-
-def make_block(files: tuple[SourceFile, ...], opened: OpenedSource) -> Block:
-    """What the inventory makes of listed files: contents hashed."""
-    return Block(
-        tuple(
-            FileRange(
-                path=file.path,
-                sha256="" if file.problem else hashlib.sha256(opened.read(file.path)).hexdigest(),
-                start=0,
-                stop=file.num_bytes,
-                problem=file.problem,
-                of=file.of,
-                unpaired=file.unpaired,
-            )
-            for file in files
-        )
-    )
 
 
 def read_all(
@@ -52,13 +36,6 @@ def read_all(
     features = features or source.infer(files, opened)
     ordered = range(len(files))
     return list(source.read(block, features=features, opened=opened, ordered=ordered))
-
-
-def write(root: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
 
 
 def test_it_is_a_source() -> None:

@@ -2,13 +2,11 @@
 
 import gzip
 import io
-import struct
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,6 +18,12 @@ from snapshard.schemas.errors import DataError, SchemaError
 from snapshard.schemas.features import tensor_form
 from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 from snapshard.transforms.sources.tfrecord.source import TFRecords
+
+from ...file_bytes import frame
+
+
+def framed(records: Sequence[bytes]) -> bytes:
+    return b"".join(map(frame, records))
 
 
 def _feature(value: Any) -> Any:
@@ -50,18 +54,6 @@ def sequence(context: dict[str, Any], **frames: list[Any]) -> bytes:
         context=_features(context), feature_lists=tf.train.FeatureLists(feature_list=lists)
     )
     return bytes(made.SerializeToString())
-
-
-def framed(records: Sequence[bytes]) -> bytes:
-    def masked(content: bytes) -> bytes:
-        crc = google_crc32c.value(content)
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    parts = []
-    for record in records:
-        length = struct.pack("<Q", len(record))
-        parts += [length, masked(length), record, masked(record)]
-    return b"".join(parts)
 
 
 RECORDS = [
