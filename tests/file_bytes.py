@@ -1,12 +1,15 @@
-"""The bytes of small archives, tables and arrays."""
+"""The bytes of small archives, tables and arrays, and files of given bytes."""
 
 import datetime
 import io
+import struct
 import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -124,3 +127,24 @@ def _cell(value: Any) -> str:
     if isinstance(value, datetime.timedelta):
         return f'<c s="4"><v>{value / day!r}</v></c>'
     return f"<c><v>{value!r}</v></c>"
+
+
+def frame(record: bytes) -> bytes:
+    """A record as a TFRecord file holds it."""
+    head = struct.pack("<Q", len(record))
+    return head + masked_crc(head) + record + masked_crc(record)
+
+
+def masked_crc(content: bytes) -> bytes:
+    """The checksum of a TFRecord's length or content."""
+    crc = int(google_crc32c.value(content))
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> str:
+    """Writes files, by path below a folder; gives the folder."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return str(folder)

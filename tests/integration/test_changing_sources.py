@@ -12,7 +12,7 @@ import contextlib
 import functools
 import gzip
 import http.server
-import io
+import json
 import os
 import shutil
 import threading
@@ -20,11 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.csv
 import pytest
-from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.pipelines.inspect.verify import verify
@@ -35,70 +31,41 @@ from snapshard.transforms import storage
 from snapshard.transforms.storage.opened_source import OpenedSource
 from snapshard.transforms.storage.unchanged import SourceProof
 
-from ..file_bytes import ipc, npy, parquet, tar_of, zip_of
+from ..file_bytes import tar_of, zip_of
 from ..pipelines.read_records import ReadRecords, read_records
+from ..transforms.sources.subjects import IN_FILES, read_objects
 
 NUM_ROWS = 40
 
 
-def _csv(version: int) -> bytes:
-    rows = [f"{row},{row * 10 + version}" for row in range(100, 100 + NUM_ROWS)]
-    return "\n".join(["a,b", *rows, ""]).encode()
+def _content(name: str) -> Callable[[int], bytes]:
+    """Two files of a source, which differ in every record, by version."""
+
+    def content(version: int) -> bytes:
+        files = IN_FILES[name].files
+        assert files is not None
+        return next(iter(files([range(100 * version, 100 * version + NUM_ROWS)]).values()))
+
+    return content
 
 
-def _table(version: int) -> pa.Table:
-    return pa.csv.read_csv(io.BytesIO(_csv(version)))
+_csv = _content("Csv")
 
 
-def _json(version: int) -> bytes:
-    return b"".join(b'{"a": %d, "b": %d}\n' % (row, version) for row in range(NUM_ROWS))
-
-
-def _tfrecord(version: int) -> bytes:
-    import struct
-
-    from google_crc32c import value as crc32c
-
-    def masked(data: bytes) -> bytes:
-        crc = crc32c(data)
-        return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    # One int64 feature "a": Features { feature { key: "a" value { int64_list { value: … } } } }
-    example = bytes([0x0A, 0x0C, 0x0A, 0x0A, 0x0A, 1, 97, 0x12, 5, 0x1A, 3, 0x0A, 1, version])
-    length = struct.pack("<Q", len(example))
-    return (length + masked(length) + example + masked(example)) * NUM_ROWS
-
-
-def _text(version: int) -> bytes:
-    return b"".join(b"line %d %d\n" % (row, version) for row in range(NUM_ROWS))
-
-
-def _png(version: int) -> bytes:
-    file = io.BytesIO()
-    PillowImage.new("RGB", (8, 8), (version * 20, 0, 0)).save(file, "PNG")
-    return file.getvalue()
-
-
-def _rows(file: Any) -> Iterator[dict[str, int]]:
-    with file.open() as opened:
-        for line in opened:
-            yield {"number": int(line.split()[-1])}
-
-
-def _reads_by_path(folder: str) -> Callable[[Any], Iterator[dict[str, int]]]:
+def _reads_by_path(folder: str) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """A function that opens the file itself, as libraries in C do."""
 
-    def rows(file: Any) -> Iterator[dict[str, int]]:
+    def rows(file: Any) -> Iterator[dict[str, Any]]:
         with open(os.path.join(folder, file.path), "rb") as opened:
             for line in opened:
-                yield {"number": int(line.split()[-1])}
+                yield json.loads(line)
 
     return rows
 
 
 CASES: dict[str, tuple[str, Callable[[int], bytes], Callable[[str], Any]]] = {
     "csv": ("t.csv", _csv, ss.Csv),
-    "csv.gz": ("t.csv.gz", lambda n: gzip.compress(_csv(n), mtime=0), ss.Csv),
+    "csv.gz": ("t.csv.gz", _content("Csv gzip"), ss.Csv),
     "csv in zip": ("t.zip", lambda n: zip_of({"t.csv": _csv(n)}), ss.Csv),
     "csv in tar": ("t.tar", lambda n: tar_of({"t.csv": _csv(n)}), ss.Csv),
     "csv in tar.gz": (
@@ -106,24 +73,24 @@ CASES: dict[str, tuple[str, Callable[[int], bytes], Callable[[str], Any]]] = {
         lambda n: gzip.compress(tar_of({"t.csv": _csv(n)}), mtime=0),
         ss.Csv,
     ),
-    "json lines": ("t.jsonl", _json, ss.JsonLines),
-    "parquet": ("t.parquet", lambda n: parquet(_table(n)), ss.Parquet),
-    "arrow": ("t.arrow", lambda n: ipc(_table(n)), ss.Arrow),
-    "npy": ("t.npy", lambda n: npy(np.arange(NUM_ROWS) * 10 + n), ss.Numpy),
-    "tfrecord": ("t.tfrecord", _tfrecord, ss.TFRecords),
-    "text": ("t.txt", _text, ss.TextFiles),
-    "web dataset": ("t.tar", lambda n: tar_of({"s.png": _png(n)}), ss.WebDataset),
-    "own files": (
-        "t.txt",
-        _text,
-        lambda url: ss.Files(url, _rows),
-    ),
+    "json lines": ("t.jsonl", _content("JsonLines"), ss.JsonLines),
+    "parquet": ("t.parquet", _content("Parquet"), ss.Parquet),
+    "arrow": ("t.arrow", _content("Arrow"), ss.Arrow),
+    "npy": ("t.npy", _content("Numpy"), ss.Numpy),
+    "tfrecord": ("t.tfrecord", _content("TFRecords"), ss.TFRecords),
+    "text": ("t.txt", _content("TextFiles"), ss.TextFiles),
+    "web dataset": ("t.tar", _content("WebDataset"), ss.WebDataset),
+    "own files": ("t.txt", _content("Files"), lambda url: ss.Files(url, read_objects)),
     "own files by path": (
         "t.txt",
-        _text,
+        _content("Files"),
         lambda url: ss.Files(url, _reads_by_path(os.path.dirname(url))),
     ),
-    "images": ("c/i.png", _png, lambda url: ss.ImageFolder(os.path.dirname(os.path.dirname(url)))),
+    "images": (
+        "c/i.png",
+        _content("ImageFolder"),
+        lambda url: ss.ImageFolder(os.path.dirname(os.path.dirname(url))),
+    ),
 }
 
 

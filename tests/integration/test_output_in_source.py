@@ -11,7 +11,9 @@ import pytest
 import snapshard as ss
 from snapshard.transforms.storage.opened_source import open_source
 
-from .test_changing_sources import NUM_ROWS, _tfrecord
+from ..transforms.sources.subjects import tfrecord
+
+NUM_ROWS = 40
 
 
 @pytest.mark.slow
@@ -23,7 +25,7 @@ def test_a_build_does_not_read_its_own_records(
 ) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
-    (raw / "t.tfrecord").write_bytes(_tfrecord(1))
+    (raw / "t.tfrecord").write_bytes(tfrecord(range(NUM_ROWS)))
     recipe = ss.Recipe(
         name="made", source=ss.TFRecords(f"{raw}{glob}"), splits=ss.Splits(train=1.0)
     )
@@ -48,7 +50,7 @@ def test_output_is_no_raw_data_in_archives_either(tmp_path: Path) -> None:
 
 
 def test_published_records_may_be_read_on_purpose(tmp_path: Path) -> None:
-    (tmp_path / "t.tfrecord").write_bytes(_tfrecord(1))
+    (tmp_path / "t.tfrecord").write_bytes(tfrecord(range(NUM_ROWS)))
     first = ss.Recipe(
         name="first", source=ss.TFRecords(str(tmp_path / "t.tfrecord")), splits=ss.Splits(train=1.0)
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import snapshard as ss
-from snapshard.pipelines.prepare.block_worker import RunMaker
+from snapshard.pipelines.prepare.block_worker import RejectPayloads, RunMaker, SourceReader
 from snapshard.pipelines.prepare.step import first_config
 from snapshard.pipelines.recipe.shipping import carry
 from snapshard.pipelines.survey.survey import Survey, take_survey
@@ -60,6 +60,28 @@ def read_blocks(survey: Survey, folder: Path, blocks: Iterable[Block] | None = N
         {reject.record_id: reject for reject in dropped.rejects},
         survey.num_files_excluded + dropped.num_excluded,
     )
+
+
+def read_raw(survey: Survey, folder: Path) -> ReadRecords:
+    """Reads the blocks of a survey as its source gives them, without steps, keys and validation."""
+    config = first_config(survey, carry(survey.recipe), _workspace(folder))
+    reader, features = SourceReader(survey.recipe, config), config.features.inputs
+    records: dict[str, dict[str, Any]] = {}
+    rejects: dict[str, Reject] = {}
+    for block in survey.inventory.blocks:
+        payloads = RejectPayloads(
+            block,
+            features=features,
+            numbered=survey.recipe.files.numbered,
+            opened=reader.opened,
+        )
+        for batch in reader.read(block):
+            batch.columns.validate(full=True)
+            found = [reject.record_id for reject in batch.rejects] + batch.ids
+            assert len(set(found) - records.keys() - rejects.keys()) == len(found)
+            records |= zip(batch.ids, batch.columns.to_pylist(), strict=True)
+            rejects |= {one.record_id: one for one in payloads.complete(batch.rejects, batch)}
+    return ReadRecords(survey.fingerprint, records, rejects, survey.num_files_excluded)
 
 
 def read_records(recipe: ss.Recipe, folder: Path) -> ReadRecords:

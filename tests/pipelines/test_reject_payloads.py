@@ -6,15 +6,11 @@ import hashlib
 import io
 import json
 import sqlite3
-import struct
 import tarfile
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
@@ -56,126 +52,19 @@ def read(source: Any, folder: Path, features: Any) -> dict[str, Reject]:
     return found
 
 
-def _csv(folder: Path) -> tuple[Any, bytes]:
-    (folder / "a.csv").write_bytes(b"x\n1\nno\n")
-    return ss.Csv(str(folder)), b"no"
-
-
-def _json_lines(folder: Path) -> tuple[Any, bytes]:
-    (folder / "a.jsonl").write_bytes(b'{"x": 1}\n{"x": []}\n')
-    return ss.JsonLines(str(folder)), b'{"x": []}'
-
-
-def _text_files(folder: Path) -> tuple[Any, bytes]:
-    (folder / "a.txt").write_bytes(b"one\ncaf\xe9\n")
-    return ss.TextFiles(str(folder)), b"caf\xe9"
-
-
-def _tfrecords(folder: Path) -> tuple[Any, bytes]:
-    content = frame(ss.encode_example({"x": 1}, X)) + frame(b"\xff\xff")
-    (folder / "a.tfrecord").write_bytes(content)
-    return ss.TFRecords(str(folder)), b"\xff\xff"
-
-
-def _parquet(folder: Path) -> tuple[Any, bytes]:
-    pq.write_table(pa.table({"x": [1, None]}), folder / "a.parquet")
-    return ss.Parquet(str(folder)), b'{"x": null}'
-
-
-def _arrow(folder: Path) -> tuple[Any, bytes]:
-    table = pa.table({"x": [1, None]})
-    with pa.ipc.new_file(folder / "a.arrow", table.schema) as writer:
-        writer.write_table(table)
-    return ss.Arrow(str(folder)), b'{"x": null}'
-
-
-def _hugging_face(folder: Path) -> tuple[Any, bytes]:
-    table = pa.table({"x": [1, None]})
-    with pa.ipc.new_stream(folder / "data-00000-of-00001.arrow", table.schema) as writer:
-        writer.write_table(table)
-    return ss.HuggingFace(str(folder)), b'{"x": null}'
-
-
-def _numpy(folder: Path) -> tuple[Any, bytes]:
-    np.savez(folder / "a.npz", x=np.array([1, -(2**40)]))
-    return ss.Numpy(str(folder)), b'{"x": -1099511627776}'
-
-
-def _table(folder: Path) -> tuple[Any, bytes]:
-    table = ss.Table(pa.table({"x": [1, None]}))
-    return table.extract(str(folder / "extracted"), base="."), b'{"x": null}'
-
-
-def _sql(folder: Path) -> tuple[Any, bytes]:
-    with contextlib.closing(sqlite3.connect(folder / "t.db")) as database:
+def test_a_text_among_numbers_of_sqlite_is_told_whole(tmp_path: Path) -> None:
+    """Beside the row; the message is short."""
+    long = "long " * 1000
+    with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as database:
         database.execute("CREATE TABLE t (id, x)")
-        long = "long " * 1000
         database.executemany("INSERT INTO t VALUES (?, ?)", [(1, 1), (2, 2), (3, long)])
         database.commit()
-    source = ss.Sql(f"sqlite:///{folder}/t.db", "SELECT * FROM t", key="id")
-    return source.extract(str(folder / "extracted"), base="."), long.encode()
-
-
-def _files(folder: Path) -> tuple[Any, bytes]:
-    (folder / "a.bin").write_bytes(b"any")
-
-    def read(file: Any) -> Any:
-        yield from ({"x": 1}, {"x": "no", "y": 5})
-
-    return ss.Files(str(folder), read=read), b'{"x": "no", "y": 5}'
-
-
-def _image_folder(folder: Path) -> tuple[Any, bytes]:
-    (folder / "cat").mkdir()
-    (folder / "cat" / "a.jpg").write_bytes(b"no image")
-    return ss.ImageFolder(str(folder)), b"no image"
-
-
-def _audio_folder(folder: Path) -> tuple[Any, bytes]:
-    (folder / "cat").mkdir()
-    (folder / "cat" / "a.wav").write_bytes(b"no sound")
-    return ss.AudioFolder(str(folder)), b"no sound"
-
-
-def frame(content: bytes) -> bytes:
-    """A record as a TFRecord file holds it."""
-    head = struct.pack("<Q", len(content))
-    return head + masked(head) + content + masked(content)
-
-
-def masked(content: bytes) -> bytes:
-    crc = int(google_crc32c.value(content))
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-SOURCES: list[tuple[Any, Any]] = [
-    *((make, X) for make in (_csv, _json_lines, _tfrecords, _parquet, _arrow, _hugging_face)),
-    *((make, X) for make in (_table, _sql, _files)),
-    (_numpy, {"x": ss.Scalar("int32")}),
-    (_text_files, {"text": ss.Text()}),
-    (_image_folder, {"image": ss.Image(storage="encoded"), "label": ss.ClassLabel(("cat",))}),
-    (_audio_folder, {"audio": ss.Audio(storage="encoded"), "label": ss.ClassLabel(("cat",))}),
-]
-
-
-@pytest.mark.parametrize(
-    ("make", "features"), SOURCES, ids=[make.__name__[1:] for make, _ in SOURCES]
-)
-def test_every_source_keeps_what_a_bad_record_held(
-    tmp_path: Path, make: Any, features: Any
-) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    source, wanted = make(folder)
-    (reject,) = read(source, tmp_path, features).values()
+    source = ss.Sql(f"sqlite:///{tmp_path}/t.db", "SELECT * FROM t", key="id")
+    extracted = source.extract(str(tmp_path / "extracted"), base=".")
+    (reject,) = read(extracted, tmp_path, X).values()
     assert reject.payload is not None
-    assert reject.exception
-    if make is _sql:
-        # Of what SQLite let into a column of numbers all is told, beside the row.
-        assert wanted in reject.payload
-        assert len(reject.message) < 500
-    else:
-        assert reject.payload == wanted
+    assert long.encode() in reject.payload
+    assert len(reject.message) < 500
 
 
 def test_damaged_media_are_kept_or_their_files_told(tmp_path: Path) -> None:

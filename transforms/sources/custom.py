@@ -331,7 +331,7 @@ class Files:
                         if types.num_records >= stop:
                             break
             except RaisedError as error:
-                why = str(error)
+                why = f"{file.path}: {error}"
         if not types.num_records:
             raise SchemaError(
                 f"Files: none of {len(files):,} files has a record ({why}). Fix the function, or "

@@ -25,8 +25,8 @@ from ..storage.decompress import SUFFIXES as COMPRESSED
 from ..storage.decompress import DamagedError
 from .encodings import not_marked, unmarked_utf16
 from .table_files import read_ranges, select_files
+from .text_stream import ZERO_FILLED, codec_name, is_zero_filled, open_text
 from .text_stream import Text as TextStream
-from .text_stream import codec_name, open_text
 
 SUFFIXES = (".txt", ".text", ".md", *(f".txt{suffix}" for suffix in COMPRESSED))
 """Suffixes of text files."""
@@ -189,6 +189,10 @@ class TextFiles:
                 rejected.append(
                     self._reject("not text of the encoding", path, offset, problem, content)
                 )
+                continue
+            if is_zero_filled(content):
+                problem = f"it is {len(content):,} zero bytes"
+                rejected.append(self._reject(ZERO_FILLED, path, offset, problem, content))
             else:
                 kept.append((offset, content))
         schema = wire_schema(features)
@@ -210,7 +214,7 @@ class TextFiles:
             reason=reason,
             message=f"{where}: the {self.per}: {problem}. Fix it, name its encoding=, or raise "
             "max_rejects to do without it.",
-            exception=RECORD_ERROR if reason == "too long" else "UnicodeDecodeError",
+            exception="UnicodeDecodeError" if "encoding" in reason else RECORD_ERROR,
         )
         # The content of a record that is too long is not kept.
         return with_bytes(reject, content) if content else reject

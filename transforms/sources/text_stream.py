@@ -64,6 +64,15 @@ class Text(Protocol):
         """
 
 
+ZERO_FILLED = "zero-filled text"
+"""Why a text is rejected that is zero bytes alone, as in an incompletely written file."""
+
+
+def is_zero_filled(text: bytes) -> bool:
+    """Whether a text has bytes, all of them zero."""
+    return text.startswith(b"\0") and not text.strip(b"\0")
+
+
 def codec_name(encoding: str) -> str:
     """The canonical name of an encoding; ``utf-8`` if bytes need no conversion.
 

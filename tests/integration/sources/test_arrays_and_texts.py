@@ -4,11 +4,9 @@ import gzip
 import io
 import tarfile
 import wave
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,18 +16,10 @@ import snapshard as ss
 from .built import build_all
 
 NUM = 20
-PLACES = ("local", "memory", "zip")
 
 
-def put(folder: Path, place: str, name: str, content: bytes) -> str:
-    """Puts a file somewhere; gives its url."""
-    if place == "memory":
-        fsspec.filesystem("memory").pipe(f"/arrays_and_texts/{name}", content)
-        return f"memory://arrays_and_texts/{name}"
-    if place == "zip":
-        with zipfile.ZipFile(folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(name, content)
-        return f"zip://{name}::{folder}/a.zip"
+def put(folder: Path, name: str, content: bytes) -> str:
+    """Writes a file; gives its url."""
     (folder / name).write_bytes(content)
     return str(folder / name)
 
@@ -40,8 +30,7 @@ def numbered(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
-def test_examples_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
+def test_examples_come_back_equal(lab: Any, tmp_path: Path) -> None:
     import tensorflow as tf
 
     def feature(value: Any) -> Any:
@@ -66,7 +55,7 @@ def test_examples_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
             }
             example = tf.train.Example(features=tf.train.Features(feature=features))
             writer.write(example.SerializeToString())
-    url = put(tmp_path, place, "t.tfrecord.gz", Path(path).read_bytes())
+    url = put(tmp_path, "t.tfrecord.gz", Path(path).read_bytes())
     snapshot = build_all(tmp_path, ss.TFRecords(url, label="kind"))
     assert snapshot.manifest.features["triple"] == ss.Tensor("int64", (3,))
     rows = numbered(lab.rows_back(snapshot))
@@ -102,8 +91,7 @@ def test_frames_of_sequence_examples_come_back_equal(lab: Any, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
-def test_arrays_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
+def test_arrays_come_back_equal(lab: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays: dict[str, Any] = {
         f"{dtype}_grid": (100 * rng.normal(size=(NUM, 2, 3))).astype(dtype)
@@ -118,7 +106,7 @@ def test_arrays_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     }
     sink = io.BytesIO()
     np.savez_compressed(sink, **arrays)
-    url = put(tmp_path, place, "t.npz", sink.getvalue())
+    url = put(tmp_path, "t.npz", sink.getvalue())
     snapshot = build_all(tmp_path, ss.Numpy(url, label="kind"))
     assert snapshot.manifest.features["at"] == ss.Timestamp("s")
     rows = numbered(lab.rows_back(snapshot))
@@ -137,14 +125,13 @@ def test_arrays_beside_each_other_come_back_equal(lab: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("per", ["line", "paragraph", "file"])
-def test_texts_come_back_equal(lab: Any, tmp_path: Path, place: str, per: Any) -> None:
+def test_texts_come_back_equal(lab: Any, tmp_path: Path, per: Any) -> None:
     texts = [f"first é{i}\nsecond" for i in range(NUM)]
     content = "\n\n".join(texts) + "\n"
     wanted = {"line": content.split("\n"), "paragraph": texts, "file": [content]}[per]
     packed = gzip.compress(content.encode()) if per == "paragraph" else content.encode()
-    snapshot = build_all(tmp_path, ss.TextFiles(put(tmp_path, place, "t.txt", packed), per=per))
+    snapshot = build_all(tmp_path, ss.TextFiles(put(tmp_path, "t.txt", packed), per=per))
     rows = lab.rows_back(snapshot)
     assert snapshot.manifest.features == {"text": ss.Text()}
     found = list(rows.values()) if per == "file" else numbered(rows)
@@ -152,8 +139,7 @@ def test_texts_come_back_equal(lab: Any, tmp_path: Path, place: str, per: Any) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
-def test_folders_of_texts_and_arrays_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
+def test_folders_of_texts_and_arrays_come_back_equal(lab: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = {f"{'ab'[i % 2]}/{i}.npy": rng.normal(size=(1 + i % 3, 2)) for i in range(NUM)}
     files: dict[str, bytes] = {f"{'ab'[i % 2]}/{i}.txt": f"é {i}\n".encode() for i in range(NUM)}
@@ -161,28 +147,16 @@ def test_folders_of_texts_and_arrays_come_back_equal(lab: Any, tmp_path: Path, p
         sink = io.BytesIO()
         np.save(sink, array.astype(np.float32))
         files[name] = sink.getvalue()
-    if place == "zip":
-        with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
-            for name, content in files.items():
-                archive.writestr(name, content)
     for name, content in files.items():
-        if place == "memory":
-            fsspec.filesystem("memory").pipe(f"/texts_and_arrays/{name}", content)
-        elif place == "local":
-            (tmp_path / "d" / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "d" / name).write_bytes(content)
-    roots = {
-        "local": f"{tmp_path}/d",
-        "memory": "memory://texts_and_arrays",
-        "zip": f"{tmp_path}/b.zip",
-    }
-    texts = lab.rows_back(build_all(tmp_path / "t", ss.TextFolder(roots[place])))
+        (tmp_path / "d" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "d" / name).write_bytes(content)
+    texts = lab.rows_back(build_all(tmp_path / "t", ss.TextFolder(f"{tmp_path}/d")))
     assert texts == {
         name: {"text": content, "label": "ab".index(name[0])}
         for name, content in files.items()
         if name.endswith(".txt")
     }
-    snapshot = build_all(tmp_path / "a", ss.ArrayFolder(roots[place]))
+    snapshot = build_all(tmp_path / "a", ss.ArrayFolder(f"{tmp_path}/d"))
     assert snapshot.manifest.features["array"] == ss.Tensor("float32", (None, 2))
     assert lab.rows_back(snapshot) == {
         name: {"array": array.astype(np.float32).tolist(), "label": "ab".index(name[0])}

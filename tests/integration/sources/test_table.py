@@ -172,12 +172,6 @@ def test_what_is_no_table_is_refused(
     assert words in str(caught.value)
 
 
-def test_label_and_types_must_name_columns(tmp_path: Path) -> None:
-    for options in ({"label": "b"}, {"types": {"b": "int8"}}):
-        with pytest.raises(RecipeError, match=r"Table: .* names 'b', which is not a column"):
-            build(tmp_path, {"a": np.zeros(2)}, **options)  # type: ignore[arg-type]
-
-
 def test_cells_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     with pytest.raises(ss.SnapshardError, match="table row 3: column 'n' is 300, expected int8"):
         build(tmp_path, {"n": np.array([1, 2, 3, 300])}, types={"n": "int8"})

@@ -1,11 +1,9 @@
 """Texts: lines, paragraphs and files; built, verified, read back equal, from anywhere."""
 
 import gzip
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 import snapshard as ss
@@ -59,20 +57,6 @@ def test_texts_come_back_equal(lab: Any, tmp_path: Path, folder: Path, per: Any)
     assert rows_of(lab, tmp_path, ss.TextFiles(str(folder), per=per)) == expected(per)
 
 
-@pytest.mark.parametrize("place", ["memory", "zip"])
-def test_texts_elsewhere_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
-    if place == "memory":
-        url = "memory://texts"
-        for path, content in FILES.items():
-            fsspec.filesystem("memory").pipe(f"/texts/{path}", content)
-    else:
-        url = f"zip://::{tmp_path}/a.zip"
-        with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, content in FILES.items():
-                archive.writestr(path, content)
-    assert rows_of(lab, tmp_path, ss.TextFiles(url)) == expected("line")
-
-
 def test_other_encodings_and_compression(lab: Any, tmp_path: Path) -> None:
     texts = [f"Zeile {i} ä" for i in range(5)]
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode("latin-1")))
@@ -80,13 +64,6 @@ def test_other_encodings_and_compression(lab: Any, tmp_path: Path) -> None:
     found = rows_of(lab, tmp_path, source)
     assert list(found.values()) != []
     assert sorted(found.values()) == sorted(text.encode() for text in texts)
-
-
-def test_bytes_that_are_not_text_are_rejects_of_the_build(lab: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"one\nt\xffwo\nthree\n")
-    recipe = ss.Recipe(name="made", source=ss.TextFiles(str(tmp_path / "a.txt")))
-    with pytest.raises(ss.SnapshardError, match=r"a\.txt byte 4: the line: byte 1 of it is no"):
-        ss.build(recipe, tmp_path / "out")
 
 
 def test_texts_are_recognised(folder: Path) -> None:

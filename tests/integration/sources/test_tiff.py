@@ -11,6 +11,7 @@ from PIL import Image as Pillow
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion
 
+from ...file_bytes import write
 from .built import build_all
 
 RNG = np.random.default_rng(0)
@@ -32,12 +33,6 @@ def tiff(pixels: Any, palette: bool = False, **options: Any) -> bytes:
     sink = io.BytesIO()
     image.save(sink, "TIFF", compression="tiff_lzw", **options)
     return sink.getvalue()
-
-
-def write(folder: Path, contents: dict[str, bytes]) -> None:
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
 
 
 @pytest.mark.slow

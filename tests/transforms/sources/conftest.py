@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from snapshard.pipelines.prepare.block_worker import RejectPayloads
-from snapshard.schemas.blocks import Block, FileRange
+from snapshard.schemas.blocks import Block, FileRange, SourceFile
 from snapshard.schemas.errors import Reject, StorageError
 from snapshard.schemas.features import Feature, flatten
 from snapshard.schemas.limits import Limits
 from snapshard.transforms.rejects import MAX_PAYLOAD_BYTES
 from snapshard.transforms.sources.blocks import MIN_CUT_BYTES
-from snapshard.transforms.storage.opened_source import open_source
+from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
 DEFAULT_LIMITS = Limits()
 
@@ -113,6 +113,24 @@ class Reading:
         if place.start is not None:
             content = opened.read(reject.source, place.start, place.stop)
             assert hashlib.sha256(content).hexdigest() == place.sha256
+
+
+def make_block(files: tuple[SourceFile, ...], opened: OpenedSource) -> Block:
+    """What the inventory makes of listed files: contents hashed."""
+    return Block(
+        tuple(
+            FileRange(
+                path=file.path,
+                sha256="" if file.problem else hashlib.sha256(opened.read(file.path)).hexdigest(),
+                start=0,
+                stop=file.num_bytes,
+                problem=file.problem,
+                of=file.of,
+                unpaired=file.unpaired,
+            )
+            for file in files
+        )
+    )
 
 
 @pytest.fixture

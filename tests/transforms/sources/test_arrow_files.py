@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.feather
 import pytest
@@ -63,17 +62,9 @@ FORMATS: dict[str, tuple[Callable[..., Any], Callable[[pa.Table], bytes]]] = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("place", ["local", "memory", "zip"])
-def test_every_row_with_its_values(reading: Any, name: str, place: str) -> None:
+def test_every_row_with_its_values(reading: Any, name: str) -> None:
     make, write = FORMATS[name]
     url = reading.write(f"made/{name}", write(TABLE))
-    if place == "memory":
-        fsspec.filesystem("memory").pipe(f"/arrow/{name}", write(TABLE))
-        url = f"memory://arrow/{name}"
-    if place == "zip":
-        with zipfile.ZipFile(reading.folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(name, write(TABLE))
-        url = f"zip://*::{reading.folder}/a.zip"
     got = reading.read(make(url, label="kind"))
     assert got.features == {
         "n": Scalar("int16"),
@@ -98,18 +89,6 @@ def test_every_row_with_its_values(reading: Any, name: str, place: str) -> None:
             "code": row["code"].encode(),
             "some": row["some"],
         }
-
-
-def test_row_groups_and_batches_are_where_a_file_is_cut(reading: Any) -> None:
-    for make, content in ((Parquet, parquet(TABLE)), (Arrow, ipc(TABLE))):
-        source = make(reading.write("t", content))
-        opened = open_source(source.url, ".")
-        (file,) = source.select(opened.list()).files
-        assert len(source.cuts(file, opened, every=1)) == 2
-        assert reading.read(source).rows == reading.read(source, cut=False).rows
-    stream = Arrow(reading.write("s", ipc(TABLE, stream=True)))
-    opened = open_source(stream.url, ".")
-    assert stream.cuts(opened.list()[0], opened, every=1) == ()
 
 
 def test_columns_choose_and_structs_stay_structs(reading: Any) -> None:
@@ -207,12 +186,6 @@ def test_names_and_types_that_the_table_does_not_have(
     url = reading.write("t.parquet", parquet(TABLE))
     with pytest.raises(error, match=words):
         reading.read(Parquet(url, **arguments))
-
-
-@pytest.mark.parametrize("wanted", ["int", 3, "complex64"])
-def test_types_are_dtypes_or_features(wanted: Any) -> None:
-    with pytest.raises(RecipeError, match="types: 'x' is"):
-        Parquet("t.parquet", types={"x": wanted})
 
 
 def test_which_files_are_tables() -> None:

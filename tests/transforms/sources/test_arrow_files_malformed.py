@@ -106,24 +106,6 @@ def test_a_file_that_is_none_is_one_reject(reading: Any, name: str) -> None:
     assert words in reject.message
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_of_several_files_the_good_ones_are_read(reading: Any, name: str) -> None:
-    form, content, _ = DAMAGED[name]
-    make: Any = Parquet if form == "parquet" else Arrow
-    reading.write(f"d/a.{form}", content)
-    reading.write(f"d/b.{form}", CONTENTS[form])
-    got = reading.read(make(f"{reading.folder}/d"))
-    assert got.column("x") == list(range(ROWS))
-    assert list(got.rejected) == [f"a.{form}"]
-
-
-@pytest.mark.parametrize("form", ["parquet", "arrow"])
-def test_no_file_that_can_be_read_says_so(reading: Any, form: str) -> None:
-    make: Any = Parquet if form == "parquet" else Arrow
-    with pytest.raises(SchemaError, match="none of 1 files can be read"):
-        reading.read(make(reading.write("broken", b"no")))
-
-
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", CONTENTS)
 def test_cut_at_every_byte(reading: Any, form: str, step: int) -> None:

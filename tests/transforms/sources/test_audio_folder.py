@@ -1,40 +1,22 @@
 """Folders of sounds: what is inferred, what is read, what is rejected and why."""
 
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
-from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
-from snapshard.schemas.errors import DataError, RecipeError, StorageError
+from snapshard.schemas.blocks import RawBatch, SourceFile
+from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.schemas.features import Audio, ClassLabel, Features, Scalar
 from snapshard.schemas.recipe import Source
 from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.sources.folders import audio as audio_folder
 from snapshard.transforms.sources.folders.audio import AudioFolder
-from snapshard.transforms.storage.opened_source import OpenedSource, open_source
+from snapshard.transforms.storage.opened_source import open_source
 
-
-def write(root: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-
-def make_block(files: tuple[SourceFile, ...], opened: OpenedSource) -> Block:
-    """What the inventory makes of listed files: contents hashed."""
-    ranges = []
-    for file in files:
-        digest = "" if file.problem else hashlib.sha256(opened.read(file.path)).hexdigest()
-        part = FileRange(
-            path=file.path, sha256=digest, start=0, stop=file.num_bytes, problem=file.problem
-        )
-        ranges.append(part)
-    return Block(tuple(ranges))
+from ...file_bytes import write
+from .conftest import make_block
 
 
 def read_all(
@@ -166,25 +148,6 @@ class TestRead:
         monkeypatch.setattr(audio_folder, "BATCH_SAMPLES", 70_000)
         batches, _ = read_all(AudioFolder(str(tmp_path)))
         assert [len(batch.ids) for batch in batches] == [2, 2, 2, 1]
-
-    def test_a_changed_file_ends_the_build(self, sounds: Any, tmp_path: Path) -> None:
-        write(tmp_path, {"a/1": sounds.encode(sounds.noise(9), 8000)})
-        source = AudioFolder(str(tmp_path))
-        opened = open_source(source.url, "/")
-        files = source.select(opened.list()).files
-        block, features = make_block(files, opened), source.infer(files, opened)
-        write(tmp_path, {"a/1": sounds.encode(sounds.noise(10), 8000)})
-        with pytest.raises(StorageError, match="changed while the build read it"):
-            list(source.read(block, features=features, opened=opened, ordered=[0]))
-
-    def test_from_memory(self, sounds: Any) -> None:
-        memory = fsspec.filesystem("memory")
-        content = sounds.encode(sounds.noise(9), 8000)
-        memory.pipe("/audio_folder_test/a/1.wav", content)
-        batches, features = read_all(AudioFolder("memory://audio_folder_test"))
-        assert features["audio"] == Audio(storage="encoded", rate=8000, samples=9)
-        assert batches[0].columns.column("audio").to_pylist() == [content]
-        memory.rm("/audio_folder_test", recursive=True)
 
 
 class TestMalformed:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from snapshard.schemas.blocks import Block, FileRange, RawBatch
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
-from snapshard.schemas.recipe import Source
 from snapshard.transforms.sources.csv import source as csv_source
 from snapshard.transforms.sources.csv.cells import MAX_BATCH_ROWS
 from snapshard.transforms.sources.csv.rows import Form, Table, cut_offsets, find_rows
@@ -387,22 +386,6 @@ def test_files_with_other_columns_are_refused() -> None:
         infer(Csv("folder"), opened)
 
 
-def test_an_empty_or_unreadable_file_becomes_a_reject() -> None:
-    opened = in_memory(a_csv=b"a\n1\n", b_csv=b"")
-    parts = (
-        FileRange(path="b.csv", sha256="", start=0, stop=0),
-        FileRange(path="c.csv", sha256="", start=0, stop=0, problem="no permission to read"),
-    )
-    found = Csv("folder").read(
-        Block(parts), features={"a": Scalar("int64")}, opened=opened, ordered=[1, 0]
-    )
-    assert [r.reason for batch in found for r in batch.rejects] == [
-        "no permission to read",
-        "empty file",
-    ]
-    assert infer(Csv("folder"), opened) == {"a": Scalar("int64")}
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -509,12 +492,6 @@ def test_large_data_is_sampled_but_for_the_classes(monkeypatch: pytest.MonkeyPat
 # The recipe's side
 
 
-def test_csv_is_a_source() -> None:
-    source = Csv("a.csv", label="y")
-    assert isinstance(source, Source)
-    assert (source.media, source.numbered) == (False, True)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -528,12 +505,6 @@ def test_csv_is_a_source() -> None:
 def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Csv("a.csv", **settings)
-
-
-@pytest.mark.parametrize("settings", [{"types": {"x": "int64"}}, {"label": "x"}])
-def test_unknown_columns_are_named_with_the_known(settings: dict[str, object]) -> None:
-    with pytest.raises(RecipeError, match=r"'x', which is not a column.*'a', 'b'"):
-        infer(Csv("a.csv", **settings), in_memory(a_csv=b"a,b\n1,2\n"))
 
 
 def test_one_column_only_asks_for_the_delimiter() -> None:

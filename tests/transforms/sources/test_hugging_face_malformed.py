@@ -107,13 +107,6 @@ def test_caches_and_hidden_files_are_skipped(reading: Reading) -> None:
     assert len(reading.read(ss.HuggingFace(str(reading.folder))).rows) == 1
 
 
-def test_label_and_types_must_name_columns(reading: Reading) -> None:
-    reading.write(NAME, stream({"y": [0]}))
-    for arguments in ({"label": "z"}, {"types": {"z": "int8"}}):
-        with pytest.raises(SnapshardError, match="'z', which is not a column"):
-            reading.read(ss.HuggingFace(str(reading.folder), **arguments))  # type: ignore[arg-type]
-
-
 @pytest.mark.slow
 def test_cut_at_every_byte_the_good_batches_are_kept(reading: Reading) -> None:
     content = stream({"y": [0, 1, 1, 0, 1]}, {"y": NAMES})
@@ -145,9 +138,3 @@ def test_any_damage_gives_rejects_or_rows(reading: Reading, data: st.DataObject)
     with contextlib.suppress(SchemaError):  # a damaged name or type is another schema
         got = reading.read(ss.HuggingFace(str(reading.folder)), features=features)
         assert all(name.startswith(NAME) for name in (*got.rows, *got.rejected))
-
-
-def test_nothing_that_can_be_read(reading: Reading) -> None:
-    reading.write(NAME, b"nonsense" * 20)
-    with pytest.raises(SchemaError, match="none of 1 files can be read"):
-        reading.read(ss.HuggingFace(str(reading.folder)))

@@ -1,19 +1,15 @@
 """Image folders: which files are records, what becomes of odd ones, and what is read."""
 
-import dataclasses
-import hashlib
 import os
 import random
-import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
-from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
-from snapshard.schemas.errors import DataError, RecipeError, StorageError
+from snapshard.schemas.blocks import RawBatch, SourceFile
+from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.schemas.features import ClassLabel, Features, Image
 from snapshard.schemas.recipe import Source
 from snapshard.transforms.prepare import images
@@ -24,27 +20,12 @@ from snapshard.transforms.sources.folders import images as image_folder
 from snapshard.transforms.sources.folders.images import ImageFolder
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
+from ...file_bytes import write
+from .conftest import make_block
+
 
 def listed(*paths: str) -> list[SourceFile]:
     return [SourceFile(path=path, num_bytes=1, stamp="s") for path in paths]
-
-
-def make_block(files: tuple[SourceFile, ...], opened: OpenedSource) -> Block:
-    """What the inventory makes of listed files: contents hashed."""
-    return Block(
-        tuple(
-            FileRange(
-                path=file.path,
-                sha256="" if file.problem else hashlib.sha256(opened.read(file.path)).hexdigest(),
-                start=0,
-                stop=file.num_bytes,
-                problem=file.problem,
-                of=file.of,
-                unpaired=file.unpaired,
-            )
-            for file in files
-        )
-    )
 
 
 def read_all(
@@ -55,13 +36,6 @@ def read_all(
     features = features or source.infer(files, opened)
     ordered = range(len(files))
     return list(source.read(block, features=features, opened=opened, ordered=ordered))
-
-
-def write(root: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
 
 
 def test_it_is_a_source() -> None:
@@ -212,52 +186,6 @@ def test_batches_are_bounded(
     assert sizes() == [2] * 5
 
 
-@pytest.mark.parametrize("change", ["content", "vanish", "directory"])
-def test_a_file_that_changes_while_building_does_not_slip_in(
-    pictures: Any, tmp_path: Path, change: str
-) -> None:
-    content = pictures.encode(pictures.pixels())
-    write(tmp_path, {"cat/1.jpg": content, "cat/2.jpg": content})
-    source = ImageFolder(str(tmp_path))
-    opened = open_source(source.url, "/")
-    files = source.select(opened.list()).files
-    block = make_block(files, opened)
-    path = tmp_path / "cat" / "2.jpg"
-    if change == "content":
-        path.write_bytes(content[:-1] + b"x")
-    else:
-        path.unlink()
-        if change == "directory":
-            path.mkdir()
-    reading = source.read(block, features=pictures.features, opened=opened, ordered=[0, 1])
-    says = {"vanish": ": it does not exist", "directory": ": it is a folder"}
-    with pytest.raises(StorageError, match=r"cat/2\.jpg" + says.get(change, " changed while")):
-        list(reading)
-
-
-def test_files_in_a_store_and_in_an_archive_are_read_alike(pictures: Any, tmp_path: Path) -> None:
-    contents = {
-        f"{kind}/{i} [x]*.jpg": pictures.encode(pictures.pixels(20, 30, i))
-        for i in range(3)
-        for kind in ("cat", "dog")
-    }
-    write(tmp_path / "local", contents)
-    memory = fsspec.filesystem("memory")
-    for name, content in contents.items():
-        memory.pipe_file(f"/image_folder/{name}", content)
-    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
-        for name, content in contents.items():
-            archive.writestr(f"images/{name}", content)
-    urls = [
-        str(tmp_path / "local"),
-        "memory://image_folder",
-        f"zip://images::{tmp_path / 'images.zip'}",
-    ]
-    found = [read_all(ImageFolder(url), open_source(url, "/")) for url in urls]
-    assert found[0] == found[1] == found[2]
-    assert found[0][0].ids == sorted(contents)
-
-
 @pytest.mark.slow
 def test_a_thousand_images_with_forty_odd_ones(pictures: Any, tmp_path: Path) -> None:
     """Every odd file is a reject with its reason, and what only looks odd works."""
@@ -330,21 +258,6 @@ def test_an_image_bomb_is_rejected_before_it_is_decoded(pictures: Any, tmp_path:
     assert [reject.reason for reject in batch.rejects] == ["too many pixels"]
     (batch,) = read_all(ImageFolder(str(tmp_path), max_pixels=2000), opened)
     assert batch.ids == ["cat/large.jpg"]
-
-
-def test_a_source_is_plain_data() -> None:
-    source = ImageFolder("x", max_pixels=5)
-    given = {name: value for name, value in dataclasses.asdict(source).items() if value is not None}
-    defaults = {
-        "label": "label",
-        "images": "images",
-        "unlisted": "reject",
-        "one_hot": (),
-        "rows": "one",
-        "polygons": False,
-        "bad_boxes": "reject",
-    }
-    assert given == {"url": "x", "max_pixels": 5, **defaults}
 
 
 @pytest.mark.parametrize(

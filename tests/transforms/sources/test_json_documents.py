@@ -135,6 +135,28 @@ def test_a_file_of_another_form_is_one_reject(reading: Any) -> None:
     assert "'error'" in got.rejects[0].message
 
 
+@pytest.mark.parametrize("separator", [b",", b"\n"], ids=["list", "objects"])
+@pytest.mark.parametrize("window", [1, 7, 64, 1000])
+@given(lengths=st.lists(st.sampled_from([0, 3, 30, 90]), min_size=2, max_size=7))
+@settings(max_examples=25, deadline=None)
+def test_a_record_that_is_too_long_costs_no_other(
+    separator: bytes, window: int, lengths: list[int]
+) -> None:
+    """Whether it comes first or last, several in a row, wherever the windows of reading end."""
+    records = [json.dumps({"n": i, "s": "x" * n}).encode() for i, n in enumerate(lengths)]
+    form = documents.Form("list", start=1) if separator == b"," else documents.Form("objects")
+    content = separator.join(records)
+    text = PlainText(b"[" + content + b"]" if separator == b"," else content, max_row_bytes=50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "WINDOW_BYTES", window)
+        found = list(find_records(text, form.start, text.stop, form))
+    kept = [rows.text(row) for rows in found if not rows.problem for row in range(len(rows))]
+    num_bad = sum(bool(rows.problem) for rows in found)
+    assert len(kept) + num_bad == len(records)
+    # What ends within a window has been read, and is kept.
+    assert [one for one in kept if len(one) <= 50] == [one for one in records if len(one) <= 50]
+
+
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(st.sampled_from('a"\\[]{},\n é'), max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),

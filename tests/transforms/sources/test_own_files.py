@@ -291,14 +291,6 @@ def test_arguments_are_checked() -> None:
         assert words in str(caught.value)
 
 
-def test_label_and_types_must_name_values(reading: Reading) -> None:
-    reading.write("a.bin", b"")
-    function = yielding({"a": 1})
-    for settings_ in ({"label": "b"}, {"types": {"b": "int8"}}):
-        with pytest.raises(RecipeError, match="names 'b', which is not a column"):
-            reading.read(ss.Files(str(reading.folder), function, **settings_))  # type: ignore[arg-type]
-
-
 def test_a_store_that_fails_stops_the_build(reading: Reading) -> None:
     def read(file: Any) -> Iterator[dict[str, Any]]:
         (reading.folder / "a.bin").unlink(missing_ok=True)

@@ -59,17 +59,6 @@ def test_records_are_those_of_a_plain_reading(
     assert found == {f"a.txt#{k}": v for k, v in _expected(content, per).items()}
 
 
-@pytest.mark.parametrize("per", ["line", "paragraph"])
-def test_cut_files_give_the_same_records(reading: Any, per: Any) -> None:
-    content = b"".join(b"line %d\n%s" % (i, b"\n" * (i % 3 == 0)) for i in range(300))
-    path = reading.write("a.txt", content)
-    source = TextFiles(path, per=per)
-    opened = open_source(source.url, "")
-    assert len(source.cuts(opened.list()[0], opened, every=200)) > 8
-    got = reading.read(source, every=200)
-    assert {int(k[6:]): v["text"] for k, v in got.rows.items()} == _expected(content, per)
-
-
 def test_a_file_is_one_record(reading: Any) -> None:
     reading.write("in/a.txt", b"\xef\xbb\xbfall of it\n\nhere\n")
     reading.write("in/b.md", b"")

@@ -2,13 +2,11 @@
 
 import gzip
 import io
-import struct
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,10 +14,16 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
-from snapshard.schemas.errors import DataError, RecipeError, SchemaError
+from snapshard.schemas.errors import DataError, SchemaError
 from snapshard.schemas.features import tensor_form
 from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 from snapshard.transforms.sources.tfrecord.source import TFRecords
+
+from ...file_bytes import frame
+
+
+def framed(records: Sequence[bytes]) -> bytes:
+    return b"".join(map(frame, records))
 
 
 def _feature(value: Any) -> Any:
@@ -50,18 +54,6 @@ def sequence(context: dict[str, Any], **frames: list[Any]) -> bytes:
         context=_features(context), feature_lists=tf.train.FeatureLists(feature_list=lists)
     )
     return bytes(made.SerializeToString())
-
-
-def framed(records: Sequence[bytes]) -> bytes:
-    def masked(content: bytes) -> bytes:
-        crc = google_crc32c.value(content)
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    parts = []
-    for record in records:
-        length = struct.pack("<Q", len(record))
-        parts += [length, masked(length), record, masked(record)]
-    return b"".join(parts)
 
 
 RECORDS = [
@@ -200,14 +192,6 @@ def test_a_label_of_text_is_a_class(reading: Any) -> None:
     got = reading.read(TFRecords(path, label="y"))
     assert got.features == {"y": ss.ClassLabel(("a", "b"))}
     assert got.column("y") == [1, 0, 1]
-    with pytest.raises(RecipeError, match="label names 'z'"):
-        reading.read(TFRecords(path, label="z"))
-
-
-def test_cut_files_give_the_same_records(reading: Any) -> None:
-    path = reading.write("a.tfrecord", framed(RECORDS))
-    whole = reading.read(TFRecords(path), cut=False)
-    assert reading.read(TFRecords(path), every=300).rows == whole.rows
 
 
 def test_selection(reading: Any) -> None:
@@ -275,6 +259,24 @@ def test_a_small_compressed_file_cut_at_every_byte(reading: Any, pack: Any) -> N
         assert got.column("id") == list(range(len(got.rows)))
         (reject,) = got.rejects
         assert reject.record_id.startswith("a.tfrecord")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("read_bytes", [7, 1 << 20])
+def test_a_record_beyond_the_limit_costs_no_other(
+    reading: Any, monkeypatch: pytest.MonkeyPatch, pack: Any, read_bytes: int
+) -> None:
+    monkeypatch.setattr(tfrecord_files, "_READ_BYTES", read_bytes)
+    large = example(id=7, name=b"x" * 300)
+    content = framed([large, RECORDS[0], large, large, RECORDS[1], large])
+    path = reading.write("a.tfrecord", pack(content))
+    features = {"id": ss.Scalar("int64")}
+    got = reading.read(TFRecords(path), features=features, limits=ss.Limits(max_record_bytes=200))
+    assert got.column("id") == [0, 1]
+    assert [reject.reason for reject in got.rejects] == ["damaged record"] * 4
+    path = reading.write("a.tfrecord", pack(content[:-1]))
+    got = reading.read(TFRecords(path), features=features, limits=ss.Limits(max_record_bytes=200))
+    assert [reject.reason for reject in got.rejects] == [*["damaged record"] * 3, "damaged file"]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])

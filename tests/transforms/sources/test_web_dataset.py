@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
+from snapshard.schemas.blocks import Block, FileRange, RawBatch
 from snapshard.schemas.errors import DataError, RecipeError, SchemaError
 from snapshard.schemas.features import (
     Audio,
@@ -412,13 +412,6 @@ def test_a_damaged_tar_is_refused_before_anything_is_read(
         WebDataset("a.tar").cuts(file, opened, every=6000)
 
 
-@pytest.mark.parametrize("data", [b"", b"text " * 300, bytes(10), PNG * 40])
-def test_what_is_no_tar_is_refused(tmp_path: pathlib.Path, data: bytes) -> None:
-    write(tmp_path, sample(0), "a.tar")
-    (tmp_path / "b.tar").write_bytes(data)
-    refused(tmp_path, "b.tar")
-
-
 def test_no_sample_at_all_and_parts_of_no_one_type(tmp_path: pathlib.Path) -> None:
     write(tmp_path, [])
     with pytest.raises(DataError, match="no sample"):
@@ -429,25 +422,6 @@ def test_no_sample_at_all_and_parts_of_no_one_type(tmp_path: pathlib.Path) -> No
     write(tmp_path, sample(0, json=b'{"a": 1}') + sample(1, json=b'{"a": "x"}'))
     with pytest.raises(SchemaError, match=r"'json\.a' is 1 \(int\), 'x' \(str\)"):
         read(WebDataset("a.tar"), tmp_path)
-
-
-def test_a_file_that_could_not_be_read_is_a_reject() -> None:
-    part = FileRange(path="a.tar", sha256="", start=0, stop=0, problem="named pipe")
-    (batch,) = WebDataset("a.tar").read(
-        Block((part,)),
-        features=FEATURES,
-        opened=None,
-        ordered=[0],  # type: ignore[arg-type]
-    )
-    assert [r.reason for r in batch.rejects] == ["named pipe"]
-    assert (
-        WebDataset("a.tar").cuts(
-            SourceFile(path="a", num_bytes=0, stamp="", problem="x"),
-            None,  # type: ignore[arg-type]
-            every=1,
-        )
-        == ()
-    )
 
 
 @settings(max_examples=60, deadline=None)

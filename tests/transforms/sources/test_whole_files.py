@@ -1,6 +1,5 @@
 """Folders of texts and of arrays, each file a record with the labels of media."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,9 @@ from snapshard.pipelines.recognize.media_folders import UnclearError
 from snapshard.schemas.features import ClassLabel, Tensor, Text
 from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.storage.opened_source import open_source
-from tests.transforms.sources.test_image_folder import make_block
 
-
-def saved(array: Any, **options: Any) -> bytes:
-    held = io.BytesIO()
-    np.save(held, np.asarray(array), **options)
-    return held.getvalue()
-
-
-def write(folder: Path, files: dict[str, bytes]) -> str:
-    for name, data in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return str(folder)
+from ...file_bytes import npy, write
+from .conftest import make_block
 
 
 def read(source: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
@@ -72,13 +59,13 @@ def test_texts(tmp_path: Path) -> None:
 def test_arrays(tmp_path: Path) -> None:
     one, two = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)
     files = {
-        "a/1.npy": saved(one),
-        "b/2.npy": saved(np.asfortranarray(two)),
-        "b/other.npy": saved(np.ones(3, np.float32)),
-        "b/cut.npy": saved(two)[:-1],
+        "a/1.npy": npy(one),
+        "b/2.npy": npy(np.asfortranarray(two)),
+        "b/other.npy": npy(np.ones(3, np.float32)),
+        "b/cut.npy": npy(two)[:-1],
         "b/text.npy": b"not an array",
-        "b/objects.npy": saved(np.array([None]), allow_pickle=True),
-        "b/words.npy": saved(["x", "y"]),
+        "b/objects.npy": npy(np.array([None]), allow_pickle=True),
+        "b/words.npy": npy(["x", "y"]),
     }
     features, rows, reasons = read(ss.ArrayFolder(write(tmp_path, files)))
     assert features == {"array": Tensor("float32", (2, 3)), "label": ClassLabel(("a", "b"))}
@@ -93,7 +80,7 @@ def test_arrays(tmp_path: Path) -> None:
         "b/objects.npy": "unsupported array",
         "b/words.npy": "unsupported array",
     }
-    (tmp_path / "a" / "3.npy").write_bytes(saved(np.zeros((5, 3), np.float32)))
+    (tmp_path / "a" / "3.npy").write_bytes(npy(np.zeros((5, 3), np.float32)))
     features, rows, _ = read(ss.ArrayFolder(str(tmp_path)))
     assert features["array"] == Tensor("float32", (None, 3))
     assert rows["a/3.npy"]["array"] == [0.0] * 15
@@ -101,7 +88,7 @@ def test_arrays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["txt", "npy"])
 def test_folders_of_them_are_recognized(tmp_path: Path, kind: str) -> None:
-    data = b"words" if kind == "txt" else saved(np.zeros(2))
+    data = b"words" if kind == "txt" else npy(np.zeros(2))
     make: Any = ss.TextFolder if kind == "txt" else ss.ArrayFolder
     split = {
         f"{split}/{label}/{n}.{kind}": data

@@ -10,7 +10,7 @@ from ....schemas.blocks import SourceFile
 from ....schemas.config import config_class
 from ....schemas.features import Features, Text
 from ....schemas.recipe import OpenSource
-from ..text_stream import codec_name, mark_of
+from ..text_stream import ZERO_FILLED, codec_name, is_zero_filled, mark_of
 from .bystanders import TEXTS
 from .files import MediaFolder, MediaKind
 from .labels import LABEL, Unlisted
@@ -22,7 +22,10 @@ BATCH_BYTES = 8 << 20
 class UnreadableTextError(ValueError):
     """A file that is not a text of the encoding, with a reason to group by."""
 
-    reason = "not text of the encoding"
+    def __init__(self, message: str, reason: str = "not text of the encoding") -> None:
+        """Stores the reason."""
+        super().__init__(message)
+        self.reason = reason
 
 
 @config_class
@@ -103,4 +106,8 @@ class TextFolder(MediaFolder):
                 f"{where}is not valid {encoding}. Fix it, or name its encoding=."
             ) from None
         text = text.removeprefix(codecs.BOM_UTF8)
+        if is_zero_filled(text):
+            raise UnreadableTextError(
+                f"all of {len(text):,} bytes are zero. Copy or create it again.", ZERO_FILLED
+            )
         return text, len(text)

@@ -129,10 +129,18 @@ def find_records(
         return
     max_bytes = MAX_LINE_BYTES if text.max_row_bytes is None else text.max_row_bytes
     structure, offset, held = _Structure(), max(start, form.start), b""
+    skipping = False
     while True:
         place = offset + len(held)
         piece = text.read(place, min(place + WINDOW_BYTES, stop))
         found = _find_ends(structure.add(piece), form)
+        if skipping and piece:
+            end = _first_end(found)
+            skipping = end is None
+            end = len(piece) if end is None else end
+            found, piece, offset = found.after(end), piece[end:], offset + end
+            if not piece:
+                continue
         ends, data = found.ends + len(held), held + piece
         if found.closing is not None:
             closing = len(held) + found.closing
@@ -148,9 +156,10 @@ def find_records(
             yield _rows(data[:cut], offset, ends, form)
         offset, held = offset + cut, data[cut:]
         if len(held) > max_bytes:
-            why = f"the record does not end within {max_bytes:,} bytes; what follows is lost"
-            yield _bad(offset, held, TOO_LONG, why)
-            return
+            yield _bad(
+                offset, held, TOO_LONG, f"the record does not end within {max_bytes:,} bytes"
+            )
+            offset, held, skipping = offset + len(held), b"", True
         if not piece:
             if form.kind == "list" and not is_cut():
                 why = "the file ends before its list does, so records are missing"
@@ -251,6 +260,11 @@ class _Ends:
     closing: int | None
     """The bracket that ends the list, or that nothing has opened."""
 
+    def after(self, place: int) -> _Ends:
+        """The same in what follows a place before the bracket."""
+        closing = None if self.closing is None else self.closing - place
+        return _Ends(self.ends[self.ends > place] - place, closing)
+
 
 def _find_ends(marks: _Marks, form: Form) -> _Ends:
     closed = np.flatnonzero(marks.depths < 0)
@@ -258,6 +272,11 @@ def _find_ends(marks: _Marks, form: Form) -> _Ends:
     is_end = marks.kinds == ord(",") if form.kind == "list" else _STEPS[marks.kinds] < 0
     ends = marks.positions[is_end & (marks.depths == 0)] + 1
     return _Ends(ends if closing is None else ends[ends <= closing], closing)
+
+
+def _first_end(found: _Ends) -> int | None:
+    """Where the first record ends; None if it goes on."""
+    return int(found.ends[0]) if len(found.ends) else found.closing
 
 
 def _rows(data: bytes, offset: int, ends: Offsets, form: Form, *, closed: bool = False) -> Rows:

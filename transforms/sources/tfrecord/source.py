@@ -147,8 +147,9 @@ class TFRecords:
                 shapes.add(name, ColumnShape.from_json(value), path=file.path)
         if not num_records:
             raise SchemaError(
-                f"TFRecords: none of the {len(files):,} files of {self.url} has an intact record, "
-                "so features cannot be inferred. Is it the right source?"
+                f"TFRecords: none of {len(files):,} files has an intact record (first: "
+                f"{files[0].path if files else None!r}), so features cannot be inferred. Copy or "
+                "create them again, or correct the source in the recipe."
             )
         check_columns("TFRecords", shapes.found, label=self.label, types=self.types)
         inferred = {name: s.feature(num_records) for name, s in sorted(shapes.found.items())}
@@ -425,8 +426,8 @@ def compression(head: bytes) -> str:
 def read_frames(opened: OpenSource, path: str, start: int, stop: int) -> Iterator[Frame]:
     """The frames that begin in [start, stop), or all frames of a compressed file.
 
-    After a record with a wrong checksum, reading continues. A record whose length is unreliable, or
-    that is cut off by the end of the file, is the last frame.
+    After a record with a wrong checksum, or of more bytes than the limit, reading continues. A
+    record whose length is unreliable, or that is cut off by the end of the file, is the last frame.
 
     Raises:
         ValueError: if it is not a TFRecord file.
@@ -481,6 +482,14 @@ def _frames(
         held, at = b"".join(parts), 0
         return size >= num_bytes
 
+    def skip(num_bytes: int) -> bool:
+        """Passes over bytes, which are not held; False if there are fewer."""
+        nonlocal held, at
+        at += num_bytes
+        while at > len(held) and (piece := next(pieces, b"")):
+            held, at = piece, at - len(held)
+        return at <= len(held)
+
     try:
         while stop is None or offset < stop:
             if len(held) - at < HEAD_BYTES and not fill(HEAD_BYTES):
@@ -488,12 +497,22 @@ def _frames(
                     problem = f"truncated: the file has {len(held)} of {HEAD_BYTES} header bytes"
                     yield Frame(offset, b"", problem, True)
                 return
-            problem = _head_problem(held[at : at + HEAD_BYTES], limits.max_record_bytes)
+            problem = _head_problem(held[at : at + HEAD_BYTES])
             if problem:
                 yield Frame(offset, b"", problem, True)
                 return
             length = HEAD.unpack_from(held, at)[0]
             size = length + FRAME_BYTES
+            if length > limits.max_record_bytes:
+                problem = (
+                    f"a record claims {length:,} bytes, more than {limits.max_record_bytes:,} bytes"
+                )
+                is_whole = skip(size)
+                yield Frame(offset, b"", problem, not is_whole)
+                if not is_whole:
+                    return
+                offset += size
+                continue
             if len(held) - at < size and not fill(size):
                 problem = f"truncated: the file has {len(held):,} of its {size:,} bytes"
                 yield Frame(offset, held[HEAD_BYTES:], problem, True)
@@ -510,12 +529,10 @@ def _frames(
         yield Frame(offset, b"", str(error), True)
 
 
-def _head_problem(head: bytes, max_bytes: int | None = None) -> str:
-    length, checksum = HEAD.unpack(head[:HEAD_BYTES])
+def _head_problem(head: bytes) -> str:
+    _, checksum = HEAD.unpack(head[:HEAD_BYTES])
     if masked(google_crc32c.value(head[:8])) != checksum:
         return "the checksum of a record's length does not match"
-    if max_bytes is not None and length > max_bytes:
-        return f"a record claims {length:,} bytes, more than {max_bytes:,}"
     return ""
 
 
