@@ -284,7 +284,7 @@ def datasets(folder: Path, groups: Groups) -> ss.Hdf5:
     folder.mkdir(parents=True, exist_ok=True)
     numbers = [number for group in groups for number in group]
     with h5py.File(folder / "t.h5", "w") as file:
-        file["n"], file["m"] = np.array(numbers), np.array(numbers)
+        file["n"], file["m"] = np.array(numbers), np.array(numbers) + 1
         for name, read in (("s", _text), ("kind", _kind_or_none)):
             file[name] = np.array([read(number) for number in numbers], h5py.string_dtype())
     return ss.Hdf5(f"{folder}/t.h5", {name: name for name in ("n", "s", "kind")}, **LABELLED)
@@ -326,7 +326,7 @@ LISTED = {
     "unlisted": {"table": "t.csv", "unlisted": "skip"},
     "one_hot": {"table": "t.csv", "one_hot": ("a", "b")},
     "rows": {"table": "t.csv", "rows": "list"},
-    "lists": {"lists": {"train": "train.txt"}},
+    "lists": {"lists": {"train": None, "test": "test.txt"}},
 }
 ROW_LIMIT = Limits(max_row_bytes=500)
 FILE_LIMIT = Limits(max_record_bytes=500)
@@ -385,6 +385,7 @@ SUBJECTS: dict[str, Subject] = {
             **COLUMNS,
             **_each(delimiter=";", null_values=("-",), encoding="latin-1", header=False),
             **_each(quote=None, skip=1, comment="#", decimal=","),
+            **_each(thousands="'", strip=True, escape="\\"),
         },
     ),
     "Csv gzip": _table(
