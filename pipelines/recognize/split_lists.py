@@ -29,7 +29,11 @@ _MIN_EVIDENCE = 0.5
 _MAX_BYTES = 64 << 20
 _MAX_LISTS = 32
 _TRAIN = "train"
-_WORDS = re.compile(r"[\W_]*(list|lists|files|filenames|names|ids|images|paths)$", re.IGNORECASE)
+_WORDS = re.compile(
+    r"[\W_]*(list|lists|files|filenames|names|ids|images|paths)[\W_]*\d*$", re.IGNORECASE
+)
+_USUAL_FOLDER = "Main"
+"""Pascal VOC's folder of lists for boxes, beside those for other tasks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,11 +99,11 @@ def with_lists(
     for path, split in sorted(of_split.items()):
         if path[start:] not in records:
             by_folder.setdefault(path.rpartition("/")[0], {}).setdefault(split, path)
-    unread = next((list(lists.values()) for lists in by_folder.values() if len(lists) > 1), [])
-    if not unread:
+    unnamed = next((list(lists.values()) for lists in by_folder.values() if len(lists) > 1), [])
+    if not unnamed:
         return [reading]
     against = (
-        f"{' and '.join(unread)} are called like lists of splits, but their lines do not name one "
+        f"{' and '.join(unnamed)} are called like lists of splits, but their lines do not name one "
         "of the files each:"
     )
     return [dataclasses.replace(reading, against=(*reading.against, against))]
@@ -155,9 +159,15 @@ def _of_one_folder(found: Sequence[_List]) -> list[_List]:
     by_folder: dict[str, list[_List]] = {}
     for one in found:
         by_folder.setdefault(one.path.rpartition("/")[0], []).append(one)
-    kept = [_without_unions(lists) for lists in by_folder.values()]
-    best = max(kept, key=lambda lists: len(set().union(*(one.named for one in lists))))
-    return sorted(best, key=lambda one: (list(FOLDERS).index(one.split), one.path))
+    kept = {folder: _without_unions(lists) for folder, lists in by_folder.items()}
+
+    def rank(folder: str) -> tuple[int, bool]:
+        named = set().union(*(one.named for one in kept[folder]))
+        return len(named), folder.endswith(_USUAL_FOLDER)
+
+    return sorted(
+        kept[max(kept, key=rank)], key=lambda one: (list(FOLDERS).index(one.split), one.path)
+    )
 
 
 def _without_unions(lists: Sequence[_List]) -> list[_List]:
@@ -185,9 +195,11 @@ def _readings(
         return [reading]  # of all files, as annotation tools write it
     against: list[str] = []
     several = [record for record, num in named.items() if num > 1]
-    if several or len(set(splits)) < len(splits):
-        first = f", the first of them {min(several)!r}" if several else ""
-        against.append(f"{names} have {len(several):,} files in common{first}.")
+    if several:
+        first = f"the first of them {min(several)!r}"
+        against.append(f"{names} have {len(several):,} files in common, {first}.")
+    elif len(set(splits)) < len(splits):
+        against.append(f"{names} may be several lists of one split.")
     elif not is_rest and len(named) < _MIN_SHARE * len(records):
         missing = min(records - named.keys())
         verb = "list" if len(lists) > 1 else "lists"

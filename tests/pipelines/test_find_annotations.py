@@ -102,6 +102,7 @@ def test_yolo_in_one_folder_with_its_classes() -> None:
         ("images/{}.jpg images labels", ("train.txt", "val.txt"), "./images/{}.jpg"),
         ("data/{}.jpg data data", ("train_list.txt", "valid_list.txt"), "/mnt/x/data/{}.jpg"),
         ("JPEGImages/{}.jpg JPEGImages Annotations", ("sets/a.txt", "sets/b.txt"), "{}"),
+        ("Images/{}.jpg Images Annotations", ("trainlist01.txt", "vallist01.txt"), "{}"),
     ],
 )
 def test_lists_of_the_images_of_splits(layout: str, lists: tuple[str, str], name: str) -> None:
@@ -110,14 +111,17 @@ def test_lists_of_the_images_of_splits(layout: str, lists: tuple[str, str], name
     boxes = "voc" if labels == "Annotations" else "yolo"
     end, content = (".xml", XML) if boxes == "voc" else (".txt", LABEL)
     texts(images.replace(folder, labels).replace(".jpg", end), content)
+    numbers = range(NUM)
     if boxes == "yolo":
         place("classes.txt", "cat\ndog\n")
     else:
+        for path in lists:
+            place(f"A/{path}", "".join(f"{n}\n" for n in numbers[:5]))
         place("obj.data", f"classes = 2\ntrain = my/{lists[0]}\nvalid = my/{lists[1]}\n")
-    numbers = range(NUM)
     place(lists[0], "".join(f"{name.format(n)}\n" for n in numbers[:7]))
     place(lists[1], "".join(f"{name.format(n)} 1\n" for n in numbers[7:]))
-    place(f"{lists[0].rpartition('/')[0]}/trainval.txt", "".join(f"{n}\n" for n in numbers))
+    union = f"{lists[0].rpartition('/')[0]}/trainval.txt".removeprefix("/")
+    place(union, "".join(f"{n}\n" for n in numbers))
     recipe = suggest_recipe("d")
     names = "d/classes.txt" if boxes == "yolo" else None
     given: dict[str, Any] = {"train": f"d/{lists[0]}", "validation": f"d/{lists[1]}"}
