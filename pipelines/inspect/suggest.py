@@ -205,7 +205,7 @@ def _describe(found: _Suggestion, source: Source | ExtractedSource, folder: str)
     if not reads_files(source):
         recipe = _changed(recipe, source=_with_label(source, name))
     seen = _seen_from(recipe, folder)
-    said = (*found.notes, *inferred.remarks)
+    said = tuple(dict.fromkeys((*found.notes, *inferred.remarks)))  # splits may have the same
     return recipe_text(seen, features, resolved.structs, hints=hints, notes=said)
 
 
