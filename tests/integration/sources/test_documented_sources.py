@@ -233,7 +233,7 @@ def test_labels_of_matlab_beside_images(here: Path) -> None:
     numbers = {"trnid": [*range(1, 7)], "valid": [*range(7, 10)], "tstid": [*range(10, 13)]}
     scipy.savemat(here / "flowers" / "setid.mat", numbers)
     scipy.savemat(here / "flowers" / "imagelabels.mat", {"labels": [[1, 2] * 6]})
-    with pytest.raises(DataError, match=r"imagelabels\.mat', a MATLAB file .*Labels in"):
+    with pytest.raises(DataError, match=r"imagelabels\.mat' \(MATLAB\), .*Labels in"):
         suggest_recipe("flowers")
     _example(here, "sources.md", "Labels in files of other formats")
     recipe = suggest_recipe("flowers")
