@@ -12,6 +12,7 @@ from ...schemas.features import ClassLabel, Features, Timestamp, written
 from ...transforms.runs.partitions import is_countable
 from .stages import label_of
 from .survey import Survey
+from .telltales import is_id
 
 _MIN_RECORDS = 50
 """Of fewer records, many features have a different value in each."""
@@ -51,14 +52,16 @@ def sample_notices(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterato
         return  # it chooses and changes features
     splits = recipe.splits
     of_rule = splits.rule.feature if splits.rule is not None else None
-    used = {label_of(recipe, features), splits.group_by, splits.stratify_by, of_rule}
+    told = {label_of(recipe, features), splits.group_by, splits.stratify_by, of_rule}
+    if recipe.features is None:
+        told |= set(filter(is_id, features))  # inference names them
     num_records = sum(map(len, batches))
     if num_records < _MIN_RECORDS:
         return
     names = [
         name
         for name in _may_be_ids(features)
-        if name not in used and _is_unique([batch.column(name) for batch in batches])
+        if name not in told and _is_unique([batch.column(name) for batch in batches])
     ]
     if names:
         listed = ", ".join(map(repr, names))
@@ -77,12 +80,13 @@ def _may_be_ids(features: Features) -> Iterable[str]:
 
 
 def _is_unique(columns: Sequence[pa.Array]) -> bool:
-    """Whether integers all differ, or nearly all of short texts."""
+    """Whether nearly all short texts differ, or integers count the records: prices differ, too."""
     column = pa.chunked_array(columns)
     num_distinct, num_values = pc.count_distinct(column).as_py(), len(column) - column.null_count
-    if pa.types.is_integer(column.type):
-        return bool(num_distinct == len(column))
     if num_values < _MIN_RECORDS or num_distinct < _UNIQUE * num_values:
         return False
+    if pa.types.is_integer(column.type):
+        ends = pc.min_max(column).as_py()
+        return bool(num_distinct == num_values == ends["max"] - ends["min"] + 1)
     mean: float = pc.mean(pc.binary_length(column)).as_py()
     return mean <= _MAX_BYTES

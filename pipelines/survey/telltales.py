@@ -33,6 +33,15 @@ _ID = re.compile(r"(?i:(.*[_\-. ])?(id|uuid|guid))|.*[a-z](Id|ID)")
 _INDEX = re.compile(r"(?i)unnamed: 0|index|level_0|__index_level_0__|row_?(id|num|number)?")
 
 
+def is_id(name: str) -> bool:
+    """Whether a column is called like an id.
+
+    >>> [is_id(name) for name in ("id", "user_id", "userId", "paid", "valid")]
+    [True, True, True, False, False]
+    """
+    return _ID.fullmatch(name) is not None
+
+
 def telltale_columns(
     source: Source, files: Sequence[SourceFile], opened: OpenedSource, features: Features
 ) -> list[str]:
@@ -46,7 +55,7 @@ def telltale_columns(
     """
     label = getattr(source, "label", None)
     columns = {name: feature for name, feature in features.items() if _is_column(feature)}
-    named = {n for n in columns if n != label and (_ID.fullmatch(n) or _INDEX.fullmatch(n))}
+    named = {n for n in columns if n != label and (is_id(n) or _INDEX.fullmatch(n))}
     wanted = dict(columns) if label in columns else {name: columns[name] for name in named}
     if not isinstance(source, _TABLES) or not 0 < len(wanted) <= _MAX_COLUMNS:
         return []
@@ -87,7 +96,7 @@ def _lines(table: pa.Table, named: set[str], label: str | None) -> Iterator[str]
             continue
         elif _INDEX.fullmatch(name) and _counts(values):
             yield f"{name!r} counts {rows}, as pandas' index does. {how}"
-        elif _ID.fullmatch(name) and pc.count_distinct(values).as_py() == len(values):
+        elif is_id(name) and pc.count_distinct(values).as_py() == len(values):
             yield f"{name!r} is an id: no value occurs twice in {rows}. {how}"
 
 
