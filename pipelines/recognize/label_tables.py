@@ -40,6 +40,7 @@ from ...transforms.sources.folders.side_tables import (
 from ...transforms.storage.opened_source import OpenedSource, is_hidden, url_below
 from .readings import Reading, UnclearError
 from .split_lists import split_of_list
+from .table_folders import SUBMISSION
 
 _MIN_NAMED = 0.99
 """A table is that of a folder's labels if it names at least this share of the files."""
@@ -168,6 +169,8 @@ def find_labelled_files(
         )
     if complete:
         return _checked(complete[0], media)
+    if media.in_classes and by_split and not _all_say_folders(partial, media):
+        raise _folders_or_tables(partial, media, opened.shown, by_split)
     if partial and not media.in_classes:
         raise _partial(partial, lists, media, opened.shown)
     return None
@@ -185,12 +188,17 @@ def _find_media(url: str, listed: Sequence[SourceFile]) -> _Media:
 
 
 def _find_tables(media: _Media, listed: Sequence[SourceFile]) -> list[tuple[str, str]]:
-    """The URL of each table in or beside the root, and its path below; none if most files are."""
+    """The URL of each table in or beside the root, and its path below; none if most files are.
+
+    The form of a competition's answers holds no labels.
+    """
     of_images = media.make is ImageFolder
     tables = [
         file
         for file in listed
-        if is_table(file.path, of_images=of_images) and not is_hidden(file.path)
+        if is_table(file.path, of_images=of_images)
+        and not is_hidden(file.path)
+        and SUBMISSION not in file.path.lower()
     ]
     if len(media.paths) <= len(tables):
         return []
@@ -404,15 +412,25 @@ def _has_labels_of_folders(named: _NamedFiles, media: _Media) -> bool:
     )
 
 
-def _folders_or_tables(complete: Sequence[_NamedFiles], media: _Media, shown: str) -> UnclearError:
+def _all_say_folders(named_files: Sequence[_NamedFiles], media: _Media) -> bool:
+    return all(_has_labels_of_folders(named, media) for named in named_files)
+
+
+def _folders_or_tables(
+    named_files: Sequence[_NamedFiles],
+    media: _Media,
+    shown: str,
+    by_split: Sequence[Reading] = (),
+) -> UnclearError:
     tables = " and ".join(
-        f"{named.name} (columns {_some(list(named.columns))})" for named in complete
+        f"{named.name} (columns {_some(list(named.columns))})" for named in named_files
     )
+    readings = map(_reading, named_files)
     return UnclearError(
         f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes "
         f"({_some(sorted(set(map(media.class_of, media.paths))))}), and other labels may be in "
-        f"{tables}, which has a row for each.",
-        [_by_folders(media), *map(_reading, complete)],
+        f"{tables}, which {'have rows for them' if by_split else 'has a row for each'}.",
+        [*by_split, _by_folders(media)] if by_split else [_by_folders(media), *readings],
     )
 
 

@@ -42,7 +42,7 @@ _NUM_PROBED = 64
 _HEAD_BYTES = 1 << 16
 _MAX_TABLES = 20
 _NUM_SHOWN = 3
-_SUBMISSION = "submi"
+SUBMISSION = "submi"
 """What names such as ``sample_submission.csv`` and ``sampleSubmit.csv`` have in common."""
 _LABELS = ("y", "label", "labels")
 
@@ -151,11 +151,11 @@ def _of_competition(
     groups: dict[str | None, list[SourceFile]] = {}
     for file in files:
         name = os.path.basename(file.path).lower()
-        split = _SUBMISSION if _SUBMISSION in name else split_in(name.partition(".")[0])
+        split = SUBMISSION if SUBMISSION in name else split_in(name.partition(".")[0])
         groups.setdefault(split, []).append(file)
-    if set(groups) != {"train", "test", _SUBMISSION} or len(files) > len(groups):
+    if set(groups) != {"train", "test", SUBMISSION} or len(files) > len(groups):
         return None
-    train, test, submitted = (groups[split][0] for split in ("train", "test", _SUBMISSION))
+    train, test, submitted = (groups[split][0] for split in ("train", "test", SUBMISSION))
     columns, known, answers = (_columns(source, [f], opened) for f in (train, test, submitted))
     labels, ids = columns - known, answers & known
     clear = known < columns and labels < answers and answers == labels | ids and len(ids) == 1

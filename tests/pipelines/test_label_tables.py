@@ -346,11 +346,41 @@ def test_a_folder_of_test_files_without_labels() -> None:
         labels=rows("id,breed", train, breed="pug boxer"),
         sample_submission=rows("id,pug,boxer", test, pug="0.5", boxer="0.5"),
     )
-    message, (labelled, other) = refusal()
+    message, (labelled,) = refusal()
     source = ss.ImageFolder("data/train", table="data/labels.csv", label="breed")
     assert labelled == {"source": source}
-    assert other["source"].url == "data/test"
-    assert "the column to predict instead of label=None" in message
+    assert "labels.csv names 30 of them" in message
+
+
+def test_tables_of_splits_beside_folders_of_people() -> None:
+    train = [f"train/p{n}/a.png" for n in range(12)]
+    test = [f"test/p{n}/a.png" for n in range(20, 26)]
+    write(
+        *train,
+        *test,
+        train=rows("Path,ill", [f"data/{name},{n % 2}" for n, name in enumerate(train)]),
+        test=rows("Path,ill", [f"data/{name},{n % 2}" for n, name in enumerate(test)]),
+    )
+    message, (by_tables, by_folders) = refusal()
+    parts = {
+        split: ss.ImageFolder(f"data/{split}", table=f"data/{split}.csv", label="ill")
+        for split in ("train", "test")
+    }
+    assert by_tables == {"source": ss.Sources(**parts), "splits": ss.Splits.by_folder()}
+    assert by_folders["source"] == ss.ImageFolder("data", split_folders=True)
+    assert "in folders that may be classes ('p0', 'p1', 'p10'" in message
+
+
+def test_a_competition_of_class_folders() -> None:
+    test = [f"b{n}" for n in range(5)]
+    write(
+        *(f"train/{name}/{n}.png" for name in ("cat", "dog") for n in range(10)),
+        *(f"test/{name}.png" for name in test),
+        sample_submission=rows("id,label", [f"{name},cat" for name in test]),
+    )
+    message, (labelled,) = refusal()
+    assert labelled == {"source": ss.ImageFolder("data/train")}
+    assert "those of 'test' are in no class folder" in message
 
 
 def test_a_table_for_each_split_beside_class_folders() -> None:
