@@ -54,7 +54,7 @@ def sample_notices(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterato
     of_rule = splits.rule.feature if splits.rule is not None else None
     told = {label_of(recipe, features), splits.group_by, splits.stratify_by, of_rule}
     if recipe.features is None:
-        told |= set(filter(is_id, features))  # inference names them
+        told |= {name for name in features if is_id(name)}  # inference names them
     num_records = sum(map(len, batches))
     if num_records < _MIN_RECORDS:
         return
