@@ -63,7 +63,6 @@ from ...transforms.storage.opened_source import OpenedSource, open_source
 from ..recognize.data import recognize
 from ..recognize.readings import Reading, UnclearError, source_text
 from ..recognize.record_bytes import pixel_sizes, square_image
-from ..recognize.unread_formats import check_formats
 from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
@@ -596,7 +595,6 @@ def _suggest(url: str, *, label: str | None = None, number: int | None = None) -
     if not listed:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     _refuse_snapshots(opened.shown, {file.path for file in listed})
-    check_formats(listed, opened)
     reading = _chosen(url, listed, opened, label=label, number=number)
     source = reading.source
     if label is not None and source.label != label:

@@ -27,17 +27,18 @@ from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
-from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
+from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source, url_below
 from ...transforms.storage.tar import archive_scheme
 from .annotations import find_annotations
 from .csv_tables import csv_tables, find_other_tables
-from .extracted_files import find_extracted
+from .extracted_files import read_extracted
 from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
 from .split_lists import with_lists
 from .table_folders import arrange_tables
 from .typed_tables import TypedTables, find_typed_tables, read_typed
+from .unread_formats import check_formats
 
 _SQLITE = b"SQLite format 3\0"
 _READ_ARCHIVE_BYTES = 1 << 30
@@ -61,9 +62,9 @@ def recognize(
         UnclearError: if they may be several things.
         DataError: if they are none that is known.
     """
-    extracted = find_extracted(url, listed, opened)
-    if extracted is not None:
-        return extracted
+    name, extracted = check_formats(listed, opened)
+    if name:
+        return read_extracted(url, name, extracted, opened)
     annotated = find_annotations(url, listed, opened)
     if annotated is not None:
         return annotated
@@ -86,17 +87,8 @@ def recognize(
         raise _media_or_tables(media, tables, typed, url, listed, opened)
     if (whole := _find_whole_files(url, listed)) is not None:
         return whole.read(url, listed, opened)
-    if typed is not None and typed.num_files >= len(tables):
-        return read_typed(typed.source, listed, opened)
-    if tables:
-        arranged = arrange_tables(csv_tables(url, tables, opened), listed, opened)
-        if len(unread := _unread(listed)) > 2 * len(tables):
-            raise UnclearError(
-                f"{opened.shown} holds {len(unread):,} files of kinds that no source reads (first: "
-                f"{unread[0]!r}), and {len(tables):,} tables, which may only describe them.",
-                [arranged],
-            )
-        return arranged
+    if num_tables:
+        return _read_tables(tables, typed, url, listed, opened)
     if (named_otherwise := find_other_tables(url, listed, opened)) is not None:
         return Reading(named_otherwise)
     if 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
@@ -198,15 +190,34 @@ def _as_many(media: _Media, url: str, listed: Sequence[SourceFile]) -> _Media | 
     return next((other for other in others if 2 * len(other.files) >= len(media.files)), None)
 
 
+def _read_tables(
+    tables: Sequence[SourceFile],
+    typed: TypedTables | None,
+    url: str,
+    listed: Sequence[SourceFile],
+    opened: OpenedSource,
+) -> Reading:
+    """What tables are: CSV files, or typed ones if these are not fewer."""
+    if typed is not None and typed.num_files >= len(tables):
+        return read_typed(typed.source, listed, opened)
+    arranged = arrange_tables(csv_tables(url, tables, opened), listed, opened)
+    if len(unread := _unread(listed)) > 2 * len(tables):
+        raise UnclearError(
+            f"{opened.shown} holds {len(unread):,} files of kinds that no source reads (first: "
+            f"{unread[0]!r}), and {len(tables):,} tables, which may only describe them.",
+            [arranged],
+        )
+    return arranged
+
+
 def _two_kinds(
     media: _Media, other: _Media, url: str, listed: Sequence[SourceFile], opened: OpenedSource
 ) -> UnclearError:
-    readings: list[Reading] = []
-    for one in (media, other):
-        try:
-            readings.append(one.read(url, listed, opened))
-        except UnclearError as error:
-            readings += error.readings
+    readings = [
+        reading
+        for one in (media, other)
+        for reading in _readings(partial(one.read, url, listed, opened))
+    ]
     (images, sounds) = sorted((media, other), key=lambda one: one.make is not ImageFolder)
     return UnclearError(
         f"{opened.shown} holds {len(images.files):,} images (first: {images.files[0].path!r}) and "
@@ -225,24 +236,24 @@ def _media_or_tables(
     opened: OpenedSource,
 ) -> UnclearError:
     """The refusal of about as many tables as images or sounds: a file for each of them, often."""
-    readings = _readings(lambda: media.read(url, listed, opened))
     if typed is not None and typed.num_files >= len(tables):
-        readings += _readings(lambda: read_typed(typed.source, listed, opened))
-        num, first = typed.num_files, typed.source.select(listed).files[0]
+        first, num = typed.source.select(listed).files[0], typed.num_files
     else:
-        csv = csv_tables(url, tables, opened)
-        readings += _readings(lambda: arrange_tables(csv, listed, opened))
-        num, first = len(tables), tables[0]
+        first, num = tables[0], len(tables)
     what = "images" if media.make is ImageFolder else "sounds"
     return UnclearError(
         f"{opened.shown} holds {len(media.files):,} {what} (first: {media.files[0].path!r}) and "
         f"{num:,} tables (first: {first.path!r}), and either can be the records. If each table "
         f"describes one of the {what}, write one table with a row for each: file, label.",
-        readings,
+        [
+            *_readings(partial(media.read, url, listed, opened)),
+            *_readings(partial(_read_tables, tables, typed, url, listed, opened)),
+        ],
     )
 
 
 def _readings(read: Callable[[], Reading]) -> list[Reading]:
+    """What is read, or what it may be if that is unclear."""
     try:
         return [read()]
     except UnclearError as error:
@@ -258,12 +269,13 @@ def _refuse_archives(url: str, listed: Sequence[SourceFile], opened: OpenedSourc
     archives = [f for f in listed if archive_scheme(f.path) and not is_hidden(f.path)]
     if not archives or opened.pattern or opened.single:
         return
-    others = [file for file in listed if file not in archives]
+    paths = {file.path for file in archives}
+    others = [file for file in listed if file.path not in paths]
     there = {os.path.basename(file.path) for file in others}
     readings: list[Reading] = []
     if sum(file.num_bytes for file in archives) <= _READ_ARCHIVE_BYTES:
         for file in archives[:_MAX_READINGS]:
-            inside = open_source(place := f"{url.rstrip('/')}/{file.path}", ".")
+            inside = open_source(place := url_below(url, file.path), ".")
             with contextlib.suppress(SnapshardError):
                 members = inside.list()
                 if there.issuperset(os.path.basename(member.path) for member in members):

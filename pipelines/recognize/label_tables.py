@@ -425,12 +425,14 @@ def _folders_or_tables(
     tables = " and ".join(
         f"{named.name} (columns {_some(list(named.columns))})" for named in named_files
     )
-    readings = map(_reading, named_files)
+    readings = [_by_folders(media), *map(_reading, named_files)]
+    if by_split:
+        readings = [*by_split, _by_folders(media)]
     return UnclearError(
         f"{shown} holds {len(media.paths):,} {media.what} in folders that may be classes "
         f"({_some(sorted(set(map(media.class_of, media.paths))))}), and other labels may be in "
         f"{tables}, which {'have rows for them' if by_split else 'has a row for each'}.",
-        [*by_split, _by_folders(media)] if by_split else [_by_folders(media), *readings],
+        readings,
     )
 
 

@@ -510,7 +510,7 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
             inner = f"{ends[0]}{{id}}{ends[1]}"
             rules.append((f"{outer}{images}/{{id}}", f"{outer}{masks}/{inner}"))
     for masks, of_masks in by_mask.items():
-        images, sign, end = re.fullmatch(r"(.*?)([_-]?)([^_-]*)", masks).groups()  # type: ignore[union-attr]
+        images, sign, end = _last_part(masks)
         of_images = [stem for stem in stems if f"/{images}/" in f"/{stem}/"]
         if of_images and any(f"{masks}/" in stem for stem in of_masks):
             before, after = _ends(of_images, of_masks) or ("", "")
@@ -534,7 +534,7 @@ def _folders_of_sequences(names: Iterable[str]) -> list[tuple[str, str]]:
     """The rule of several folders of images, each with a folder of masks: ``a_img``, ``a_mask``."""
     begins: dict[str, set[str]] = {}
     for name in names:
-        begin, sign, end = re.fullmatch(r"(.*?)([_-]?)([^_-]*)", name).groups()  # type: ignore[union-attr]
+        begin, sign, end = _last_part(name)
         if begin and _role_of(end) in _IMAGE_ROLES | _MASK_ROLES:
             begins.setdefault(f"{sign}{end}", set()).add(begin)
     images, masks = (
@@ -545,6 +545,17 @@ def _folders_of_sequences(names: Iterable[str]) -> list[tuple[str, str]]:
         for image, mask in itertools.product(images, masks)
         if len(begins[image] & begins[mask]) > 1
     ]
+
+
+def _last_part(name: str) -> tuple[str, str, str]:
+    """What is before the last ``_`` or ``-`` of a name, that sign, and what follows it.
+
+    >>> _last_part("a_b-mask"), _last_part("mask")
+    (('a_b', '-', 'mask'), ('', '', 'mask'))
+    """
+    *before, end = re.split(r"([_-])(?=[^_-]*$)", name)
+    begin, sign = before or ("", "")
+    return begin, sign, end
 
 
 def _by_role(
@@ -650,10 +661,7 @@ def _are_splits(names: Iterable[str]) -> bool:
 
 def _by_folder(folders: Iterable[str]) -> Splits:
     """Splits by these folders; those with the usual names need not be said."""
-    values: dict[str, list[str]] = {}
-    for name, split in _splits_of(folders).items():
-        values.setdefault(split or name, []).append(name)
-    usual: dict[str, Any] = {name: values[name] for name in FOLDERS if name in values}
+    usual = _names_of_splits(folders)
     known = all(f.casefold() in FOLDERS[name] for name, found in usual.items() for f in found)
     if known and len(usual) == len(FOLDERS):
         return Splits.by_folder()
@@ -662,11 +670,15 @@ def _by_folder(folders: Iterable[str]) -> Splits:
 
 def _by_field(names: Iterable[str]) -> Splits:
     """Splits by these values of a pattern's field."""
-    values: dict[str, Any] = {}
+    return Splits.by_column(SPLIT, **_names_of_splits(names))
+
+
+def _names_of_splits(names: Iterable[str]) -> dict[str, Any]:
+    """The names of each split, in the usual order of splits."""
+    values: dict[str, list[str]] = {}
     for name, split in _splits_of(names).items():
         values.setdefault(split or name, []).append(name)
-    usual = [name for name in FOLDERS if name in values]
-    return Splits.by_column(SPLIT, **{name: values[name] for name in usual})
+    return {name: values[name] for name in FOLDERS if name in values}
 
 
 def _are_samples(stems: Mapping[str, set[str]]) -> bool:

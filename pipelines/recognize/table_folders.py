@@ -33,8 +33,7 @@ from ...transforms.sources.table_files import other_columns
 from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
-from ...transforms.storage.opened_source import OpenedSource
-from ...transforms.storage.tar import archive_scheme
+from ...transforms.storage.opened_source import OpenedSource, url_below
 from .readings import Reading, UnclearError
 
 _SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
@@ -359,8 +358,7 @@ def url_of(url: str, inner: str, opened: OpenedSource) -> str | None:
         return None
     if url in (".", "./"):
         return inner
-    scheme = archive_scheme(url)
-    return f"{scheme}://{inner}::{url}" if scheme else f"{url.rstrip('/')}/{inner}"
+    return url_below(url, inner)
 
 
 def _differing_columns(

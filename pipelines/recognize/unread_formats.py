@@ -42,12 +42,18 @@ FORMATS = (
         ((4, b"ftypisom"), (4, b"ftypmp4"), (4, b"ftypqt"), (8, b"AVI "), (0, b"\x1aE\xdf\xa3")),
     ),
 )
+_SUFFIXES = tuple(suffix for format in FORMATS for suffix in format.suffixes)
 READ = ("Excel", "HDF5")
 """Those that have a source, behind an extra."""
 
 
-def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
+def check_formats(
+    listed: Sequence[SourceFile], opened: OpenedSource
+) -> tuple[str, Sequence[SourceFile]]:
     """Checks that files are not pointers of Git LFS, and most of them not of an unread format.
+
+    Returns:
+        The format in :data:`READ` of most files but documents, and those files; or "" and none.
 
     Raises:
         DataError: naming the format, and what to do.
@@ -56,16 +62,17 @@ def check_formats(listed: Sequence[SourceFile], opened: OpenedSource) -> None:
     for file in small[:: 1 + len(small) // _NUM_PROBED]:
         if git_lfs.is_pointer(opened.read(file.path, 0, _HEAD_BYTES)):
             raise git_lfs.refusal(opened.place(file.path))
-    name, files = main_format(listed, opened)
+    name, files = _main_format(listed, opened)
     if name and name not in READ:
         raise DataError(
             f"{opened.shown} holds {len(files):,} {name} file{'s' * (len(files) > 1)} (first: "
             f"{files[0].path!r}), which no source reads. A function can: copy the recipe in "
             f"docs/sources.md, 'Formats without a source: {name}'."
         )
+    return name, files
 
 
-def main_format(
+def _main_format(
     listed: Sequence[SourceFile], opened: OpenedSource
 ) -> tuple[str, Sequence[SourceFile]]:
     """The format of most files but documents, and those files; "" if none of :data:`FORMATS`."""
@@ -86,6 +93,8 @@ def main_format(
 def format_of(path: str) -> str:
     """The name of the format in :data:`FORMATS` that a file has by its suffix; else empty."""
     lower = path.lower()
+    if not lower.endswith(_SUFFIXES):
+        return ""
     return next((format.name for format in FORMATS if lower.endswith(format.suffixes)), "")
 
 

@@ -329,8 +329,7 @@ def open_files(source: Source, folder: str, limits: Limits, *, look: bool = True
 
 def sources_of(source: Source | ExtractedSource) -> tuple[Source, ...]:
     """The sources of files in a recipe: none if its records are not in files."""
-    parts = [part for _, part in source.sources] if isinstance(source, Sources) else [source]
-    return tuple(filter(reads_files, parts))
+    return tuple(filter(reads_files, _parts(source)))
 
 
 def tables_of(source: Source) -> dict[str, ExtractedTable]:
@@ -350,13 +349,17 @@ def with_tables(
 
 def urls_of(source: Any) -> tuple[str, ...]:
     """The URLs that a recipe's source, or each of several, reads."""
-    parts = [part for _, part in source.sources] if isinstance(source, Sources) else [source]
     return tuple(
         url
-        for part in parts
+        for part in _parts(source)
         for url in (getattr(part, "url", ""), *getattr(part, "side_urls", ()))
         if url
     )
+
+
+def _parts(source: Any) -> list[Any]:
+    """Each of several sources, or the only one."""
+    return [part for _, part in source.sources] if isinstance(source, Sources) else [source]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,10 +21,24 @@ TABLES = (
     *(".npz", ".parquet", ".sqlite", ".tsv", ".xls", ".xlsx", ".xml", ".yaml", ".yml"),
 )
 """What may hold labels or annotations, but no media."""
-_DOCUMENTS = (
-    *(".bib", ".cfg", ".conf", ".css", ".doc", ".docx", ".htm", ".html", ".ini", ".ipynb", ".js"),
-    *(".log", ".m", ".md5", ".names", ".odt", ".pdf", ".pickle", ".pkl", ".ps", ".py"),
-    *(".rst", ".rtf", ".sh", ".sha1", ".sha256", ".svg", ".tex", ".toml", ".url"),
+_DOCUMENTS = frozenset(
+    (
+        *(
+            ".bib",
+            ".cfg",
+            ".conf",
+            ".css",
+            ".doc",
+            ".docx",
+            ".htm",
+            ".html",
+            ".ini",
+            ".ipynb",
+            ".js",
+        ),
+        *(".log", ".m", ".md5", ".names", ".odt", ".pdf", ".pickle", ".pkl", ".ps", ".py"),
+        *(".rst", ".rtf", ".sh", ".sha1", ".sha256", ".svg", ".tex", ".toml", ".url"),
+    )
 )
 _KNOWN = frozenset((*_DOCUMENTS, *TEXTS, *TABLES, *IMAGES, *SOUNDS, *VIDEOS, *_RAW))
 _NAMES = ("authors", "changelog", "citation", "copying", "license", "notice", "readme")
@@ -37,8 +51,8 @@ def is_document(path: str) -> bool:
     >>> [is_document(path) for path in ("README", "a/notes.pdf", "notes.txt", "1.h5")]
     [True, True, False, False]
     """
-    name = path.rpartition("/")[2].lower()
-    return name.endswith((*_DOCUMENTS, ".md")) or why_beside(path, media=()).isupper()
+    stem, suffix = _parts(path)
+    return suffix in _DOCUMENTS or suffix == ".md" or _is_named_document(stem, suffix)
 
 
 def why_beside(path: str, *, media: tuple[str, ...]) -> str:
@@ -47,8 +61,17 @@ def why_beside(path: str, *, media: tuple[str, ...]) -> str:
     >>> why_beside("cat/notes.txt", media=IMAGES), why_beside("cat/1.png", media=IMAGES)
     ('.txt file', '')
     """
-    stem, dot, end = path.rpartition("/")[2].lower().partition(".")
-    suffix = f".{end.rpartition('.')[2]}"
-    if stem in _NAMES and (not dot or suffix in TEXTS):
+    stem, suffix = _parts(path)
+    if _is_named_document(stem, suffix):
         return stem.upper()
     return f"{suffix} file" if suffix in _KNOWN and suffix not in media else ""
+
+
+def _parts(path: str) -> tuple[str, str]:
+    """A file's name up to the first dot, and from the last one on; in lower case."""
+    stem, dot, end = path.rpartition("/")[2].lower().partition(".")
+    return stem, dot and f".{end.rpartition('.')[2]}"
+
+
+def _is_named_document(stem: str, suffix: str) -> bool:
+    return stem in _NAMES and suffix in ("", *TEXTS)
