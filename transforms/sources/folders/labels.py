@@ -220,10 +220,13 @@ class FileLabels:
 
     def why_beside(self, path: str) -> str:
         """Why a file of the source is no record: it is the table, or a list; else empty."""
-        name = path.rpartition("/")[2]
-        if name in map(file_name, self.tables):
-            return "label table"
-        return "list of a split" if name in map(file_name, self.side_urls) else ""
+        return self._beside.get(path.rpartition("/")[2], "")
+
+    @functools.cached_property
+    def _beside(self) -> Mapping[str, str]:
+        """By the name of a file."""
+        lists = dict.fromkeys(map(file_name, self.side_urls), "list of a split")
+        return lists | dict.fromkeys(map(file_name, self.tables), "label table")
 
     def is_outside(self, path: str) -> bool:
         """Whether a file is in none of the folders that have a table."""
