@@ -20,7 +20,7 @@ from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.config import is_unicode
-from ...schemas.errors import SnapshardError
+from ...schemas.errors import SchemaError, SnapshardError
 from ...schemas.features import flatten
 from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits
 from ...transforms.sources.arrow.hive import folder_values, keys_of
@@ -286,7 +286,7 @@ def _of_arrays(source: Numpy, files: Sequence[SourceFile], opened: OpenedSource)
     are_npy = all(file.path.endswith(".npy") for file in files)
     if len(files) == 1 or not are_npy or len(stems) < len(files) or len(files) > _MAX_TABLES:
         return Reading(source)
-    arrays = [NpyArray.open(opened, file.path) for file in files]
+    arrays = [_open_array(opened, file.path) for file in files]
     columns = _arrays(source, files, opened)
     lengths = {array.shape[:1] for array in arrays}
     alike = len({(array.dtype, array.shape[1:]) for array in arrays}) == 1
@@ -302,6 +302,16 @@ def _of_arrays(source: Numpy, files: Sequence[SourceFile], opened: OpenedSource)
             *([Reading(source)] if alike else []),
         ],
     )
+
+
+def _open_array(opened: OpenedSource, path: str) -> NpyArray:
+    try:
+        return NpyArray.open(opened, path)
+    except ValueError as error:
+        raise SchemaError(
+            f"{opened.shown}: {path} cannot be read ({error}), so whether the arrays are columns of "
+            "the same records is not known. Copy or create it again, or remove it."
+        ) from None
 
 
 def _part(

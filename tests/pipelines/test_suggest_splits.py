@@ -306,3 +306,12 @@ def test_arrays_of_splits_that_are_incomplete_are_refused() -> None:
         np.save(f"d/{name}.npy", np.zeros(3))
     with pytest.raises(DataError, match=r"x_test.npy .*lacks 'y'"):
         suggest_recipe("d")
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x93NUMPY\x01\x00v\x00{'descr': (<f4'", b"text"])
+def test_an_array_that_cannot_be_read_beside_others(damaged: bytes) -> None:
+    Path("d").mkdir()
+    np.save("d/x.npy", np.zeros((3, 2)))
+    Path("d/y.npy").write_bytes(damaged)
+    with pytest.raises(DataError, match="y.npy cannot be read"):
+        suggest_recipe("d")
