@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -36,7 +37,7 @@ from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
 from .split_lists import with_lists
-from .table_folders import arrange_tables
+from .table_folders import arrange_tables, url_of
 from .typed_tables import TypedTables, find_typed_tables, read_typed
 from .unread_formats import check_formats
 
@@ -95,6 +96,7 @@ def recognize(
         return _read_texts(url, listed, opened)
     if (texts := _find_bare_texts(url, listed, opened)) is not None:
         return texts.read(url, listed, opened)
+    _refuse_other_texts(url, listed, opened)
     raise DataError(_say_unknown(opened, listed))
 
 
@@ -318,6 +320,30 @@ def _find_bare_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSourc
         for file in files[:: 1 + len(files) // _NUM_PROBED]
     )
     return _Media(TextFolder, files) if all(map(_is_text, heads)) else None
+
+
+def _refuse_other_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> None:
+    """Refuses texts with other suffixes, such as logs and code.
+
+    Raises:
+        UnclearError: with the readings of those of the most frequent suffix, if all are texts.
+    """
+    files = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
+    looked = files[:: 1 + len(files) // _NUM_PROBED]
+    heads = (opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES)) for file in looked)
+    if not all(map(_is_text, heads)):
+        return
+    suffixes = Counter(os.path.splitext(file.path)[1] for file in files)
+    suffix, num = suffixes.most_common(1)[0]
+    if not suffix or suffix.lower() in bystanders.TABLES:
+        return
+    deep = "**/" * any("/" in f.path for f in files if f.path.endswith(suffix))
+    place = url_of(url, f"{deep}*{suffix}", opened) or url
+    raise UnclearError(
+        f"{opened.shown} holds {len(files):,} texts that no source reads by their suffix, most of "
+        f"them {suffix} ({num:,}): each line may be a record, or each file.",
+        [Reading(TextFiles(place)), Reading(TextFiles(place, per="file"))],
+    )
 
 
 def _is_text(head: bytes) -> bool:

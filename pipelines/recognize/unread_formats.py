@@ -25,6 +25,8 @@ class _Format:
     suffixes: tuple[str, ...]
     marks: tuple[tuple[int, bytes], ...] = ()
     """Offsets and bytes there, each of which shows the format of a file without a suffix."""
+    why: str = "which no source reads. A function can: copy"
+    """Why it is not read, and what to do with the recipe."""
 
 
 FORMATS = (
@@ -41,8 +43,20 @@ FORMATS = (
         (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv"),
         ((4, b"ftypisom"), (4, b"ftypmp4"), (4, b"ftypqt"), (8, b"AVI "), (0, b"\x1aE\xdf\xa3")),
     ),
+    _Format(
+        "IDX",
+        tuple(f"idx{n}-ubyte{end}" for n in (1, 2, 3, 4) for end in ("", ".gz")),
+        tuple((0, bytes([0, 0, 8, n])) for n in (1, 2, 3, 4)),
+    ),
+    _Format(
+        "pickle",
+        (".pickle", ".pkl", ".joblib"),
+        tuple((0, bytes([0x80, protocol])) for protocol in (2, 3, 4, 5)),
+        "and nothing is unpickled, since that can run any code. If you trust the files, copy",
+    ),
 )
 _SUFFIXES = tuple(suffix for format in FORMATS for suffix in format.suffixes)
+_WHY = {format.name: format.why for format in FORMATS}
 READ = ("Excel", "HDF5")
 """Those that have a source, behind an extra."""
 
@@ -66,8 +80,8 @@ def check_formats(
     if name and name not in READ:
         raise DataError(
             f"{opened.shown} holds {len(files):,} {name} file{'s' * (len(files) > 1)} (first: "
-            f"{files[0].path!r}), which no source reads. A function can: copy the recipe in "
-            f"docs/sources.md, 'Formats without a source: {name}'."
+            f"{files[0].path!r}), {_WHY[name]} the recipe in docs/sources.md, 'Formats without a "
+            f"source: {name}'."
         )
     return name, files
 
@@ -76,14 +90,12 @@ def _main_format(
     listed: Sequence[SourceFile], opened: OpenedSource
 ) -> tuple[str, Sequence[SourceFile]]:
     """The format of most files but documents, and those files; "" if none of :data:`FORMATS`."""
-    visible = [
-        file
-        for file in listed
-        if file.num_bytes and not is_hidden(file.path) and not is_document(file.path)
-    ]
+    every = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
+    # Pickles are documents beside other files.
+    visible = [file for file in every if not is_document(file.path)] or every
     bare = next((file for file in visible if _is_bare(file.path)), None)
     of_bare = _by_content(opened.read(bare.path, 0, _HEAD_BYTES)) if bare else ""
-    formats = [of_bare if _is_bare(f.path) else format_of(f.path) for f in visible]
+    formats = [format_of(f.path) or (of_bare if _is_bare(f.path) else "") for f in visible]
     (name, num), *_ = Counter(formats).most_common(1) or [("", 0)]
     if not name or 2 * num <= len(visible):
         return "", ()

@@ -164,7 +164,7 @@ def test_what_is_no_known_data(pictures: Any, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="empty holds no files"):
         suggest_recipe("empty")
     (tmp_path / "others" / "a").mkdir(parents=True)
-    (tmp_path / "others" / "a" / "x.odt").write_text("words")
+    (tmp_path / "others" / "a" / "x.odt").write_bytes(b"words\0\x01")
     with pytest.raises(DataError, match=r"neither tables .* nor class folders .*'a/x\.odt'"):
         suggest_recipe("others")
     snapshot = tmp_path / "out" / "toys" / "0123456789abcdef"
