@@ -59,9 +59,12 @@ def test_boxes_and_classes(reading: Any) -> None:
     assert not got.rejects
     assert got.features == {
         "image": IMAGE,
-        "boxes": ss.BoundingBoxes(image="image", labels=("box_labels", "box_crowd")),
+        "boxes": ss.BoundingBoxes(
+            image="image", labels=("box_labels", "box_crowd", "box_difficult")
+        ),
         "box_labels": ss.Sequence(ss.ClassLabel(("cat", "dog"))),
         "box_crowd": ss.Sequence(ss.Scalar("bool")),
+        "box_difficult": ss.Sequence(ss.Scalar("bool")),
         "image/filename": ss.Scalar("string", optional=True),
     }
     expected = [[*BOX, 0, 0, 1, 1], [], [], [*BOX]]
@@ -69,6 +72,7 @@ def test_boxes_and_classes(reading: Any) -> None:
         np.testing.assert_allclose(boxes, sides, rtol=1e-6)
     assert got.column("box_labels") == [[1, 0], [], [], [1]]
     assert got.column("box_crowd") == [[0, 0], [], [], [1]]
+    assert got.column("box_difficult") == [[0, 0], [], [], [0]]
     assert got.column("image") == [picture()] * 4
 
 

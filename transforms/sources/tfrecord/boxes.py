@@ -73,7 +73,7 @@ class Objects:
                 self._texts |= {value for value in values if isinstance(value, bytes)}
             elif name == _NUMBER:
                 self._numbers |= {value for value in values if isinstance(value, int)}
-            elif values - {0, None}:
+            elif values - {None}:
                 self._flags.add(_FLAGS[name])
 
     def to_json(self) -> list[list[Any]]:
