@@ -89,6 +89,8 @@ _RECORDS: Mapping[type, str] = {
 }
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
+_MAX_SHOWN = 4
+"""Empty folders that are named."""
 _MAX_CLASSES = 20
 """Maximum number of different values that are suggested as classes."""
 _MIN_REPEATS = 5
@@ -593,6 +595,7 @@ def _suggest(url: str, *, label: str | None = None, number: int | None = None) -
         raise RecipeError(f"{url} is already a recipe. Build it: snapshard build {url} --out DIR")
     opened = open_source(url, ".")
     listed = opened.list()
+    empty_folders = sorted(opened.empty_folders)
     if not listed:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     _refuse_snapshots(opened.shown, {file.path for file in listed})
@@ -622,7 +625,7 @@ def _suggest(url: str, *, label: str | None = None, number: int | None = None) -
         max_rejects=reading.num_rejects or None,
     )
     object.__setattr__(recipe, "folder", ".")
-    notes = _notes_on(reading, selection.num_skipped)
+    notes = _notes_on(reading, selection.num_skipped, empty_folders)
     return _Suggestion(recipe, opened, selection.files, notes)
 
 
@@ -654,14 +657,19 @@ def _chosen(
     return readings[0 if number is None else number - 1]
 
 
-def _notes_on(reading: Reading, num_skipped: Mapping[str, int]) -> tuple[str, ...]:
-    """What a record is, where its label comes from, and which files are skipped."""
+def _notes_on(
+    reading: Reading, num_skipped: Mapping[str, int], empty_folders: Sequence[str]
+) -> tuple[str, ...]:
+    """What a record is, where its label comes from, which files are skipped, and empty folders."""
     what = _RECORDS.get(type(reading.source))
     if what is None:
         return reading.notes
     kinds = ", ".join(f"{reason} ({number:,})" for reason, number in num_skipped.items())
     skipped = [f"Skipped: {kinds}."] if kinds else []
-    return (f"A record is {what}, {reading.means}.", *skipped)
+    shown = ", ".join(map(repr, empty_folders[:_MAX_SHOWN]))
+    shown += f" … ({len(empty_folders):,})" * (len(empty_folders) > _MAX_SHOWN)
+    empty = [f"Empty folders, which are no classes: {shown}."] if empty_folders else []
+    return (f"A record is {what}, {reading.means}.", *skipped, *empty)
 
 
 def _refuse_snapshots(url: str, paths: Set[str]) -> None:

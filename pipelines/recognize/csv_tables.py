@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
-from ...schemas.errors import SnapshardError
+from ...schemas.errors import DataError, SnapshardError
 from ...schemas.naming import join
-from ...transforms.sources.csv.dialect import default_delimiter, sniff
+from ...transforms.sources.csv.dialect import Sniffed, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
@@ -19,6 +19,7 @@ from .view import View
 
 _SNIFFED_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
+_LONG_DELIMITERS = ("::", "||", ";;", "@@", "##", "~~", "^^")
 _MAX_TABLES = 20
 _MAX_SKIPPING = 1_000
 """Of so many files at most, ``skip=`` is suggested: the head of each is read."""
@@ -32,9 +33,11 @@ def csv_tables(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> 
     default = default_delimiter(first.path)
     text = open_text(opened, first.path, num_bytes=first.num_bytes, encoding="utf-8")
     try:
-        found = sniff(text.read(0, _SNIFFED_BYTES), default=default)
+        head = text.read(0, _SNIFFED_BYTES)
     except DamagedError:
         return Csv(url)
+    found = sniff(head, default=default)
+    _refuse_long_delimiter(first.path, head, found)
     source = Csv(
         url,
         delimiter=None if found.delimiter == default else found.delimiter,
@@ -140,6 +143,30 @@ def _sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None
         head = text.read(0, _SNIFFED_BYTES)
     except DamagedError:
         return None
-    if b"\0" in head[:_HEAD_BYTES] or not sniff(head).is_table:
+    if b"\0" in head[:_HEAD_BYTES]:
         return None
-    return csv_tables(url, [file], opened)
+    found = sniff(head)
+    _refuse_long_delimiter(file.path, head, found)
+    return csv_tables(url, [file], opened) if found.is_table else None
+
+
+def _refuse_long_delimiter(path: str, head: bytes, found: Sniffed) -> None:
+    """Refuses a table whose columns are separated by two characters.
+
+    Raises:
+        DataError: if all of the first lines have as many of them, and no delimiter is one of them.
+    """
+    *lines, _ = head[:_HEAD_BYTES].split(b"\n")
+    lines = [line for line in lines if line.strip()]
+    for delimiter in map(str.encode, _LONG_DELIMITERS if len(lines) > 1 else ()):
+        counts = {line.count(delimiter) for line in lines}
+        single = found.delimiter.encode()
+        rest = (line.replace(delimiter, b"") for line in lines)
+        if found.is_table and (single not in delimiter or any(single in line for line in rest)):
+            continue
+        if len(counts) == 1 and counts != {0}:
+            raise DataError(
+                f"{path} is a table whose columns are separated by {delimiter.decode()!r}; ss.Csv "
+                "reads delimiters of one character. A function can read it: copy the recipe in "
+                "docs/sources.md, 'Formats without a source: two characters'."
+            )

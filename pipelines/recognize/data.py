@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -36,7 +37,7 @@ from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
 from .split_lists import with_lists
-from .table_folders import arrange_tables
+from .table_folders import arrange_tables, url_of
 from .typed_tables import TypedTables, find_typed_tables, read_typed
 from .view import View
 
@@ -303,6 +304,29 @@ def _find_bare_texts(view: View) -> _Media | None:
     return _Media(TextFolder, files) if all(map(_is_text, heads)) else None
 
 
+def _find_other_texts(view: View) -> None:
+    """Refuses texts with other suffixes, such as logs and code.
+
+    Raises:
+        UnclearError: with the readings of those of the most frequent suffix, if all are texts.
+    """
+    files = [file for file in view.visible if file.num_bytes]
+    heads = (view.head(file, _HEAD_BYTES) for file in files[:: 1 + len(files) // _NUM_PROBED])
+    if not files or not all(map(_is_text, heads)):
+        return
+    suffixes = Counter(os.path.splitext(file.path)[1] for file in files)
+    suffix, num = suffixes.most_common(1)[0]
+    if not suffix or suffix.lower() in bystanders.TABLES:
+        return
+    deep = "**/" * any("/" in f.path for f in files if f.path.endswith(suffix))
+    place = url_of(view.url, f"{deep}*{suffix}", view.opened) or view.url
+    raise UnclearError(
+        f"{view.shown} holds {len(files):,} texts that no source reads by their suffix, most of "
+        f"them {suffix} ({num:,}): each line may be a record, or each file.",
+        [Reading(TextFiles(place)), Reading(TextFiles(place, per="file"))],
+    )
+
+
 def _is_text(head: bytes) -> bool:
     """Whether bytes begin a text: UTF-8 without control characters."""
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
@@ -353,5 +377,6 @@ _KINDS: tuple[Callable[[View], Reading | None], ...] = (
     _find_media_or_tables,
     _find_other_tables,
     _find_texts,
+    _find_other_texts,
 )
 """Each finds evidence of its kind, or none; the more its reading says of records, the earlier."""

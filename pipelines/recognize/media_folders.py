@@ -14,6 +14,7 @@ incomplete is refused, with a reading for each of its meanings.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import re
@@ -23,6 +24,7 @@ from typing import Any
 
 from ...schemas.splits import FOLDERS, Splits, speaks_of_split, split_of
 from ...transforms import storage
+from ...transforms.sources.combined import Sources
 from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.bystanders import TABLES
@@ -132,6 +134,8 @@ class _Folders:
             return self._uneven()
         if self.make is ImageFolder and (paired := self._paired()) is not None:
             return paired
+        if self.make is ImageFolder and (unclear := self._named_by_folder()) is not None:
+            raise unclear
         if self.depth == 0:
             return self._flat()
         levels = [frozenset(place[level] for place in self.places) for level in range(self.depth)]
@@ -201,9 +205,10 @@ class _Folders:
             paired = names if _folders_of_sequences(names) else []
             if roles := [name for name in names if _role_of(name) in _ROLES] or paired:
                 may_be_classes = len(roles) < len(names) and not any(map(speaks_of_split, names))
+                readings = [self._reading(told[0], split)] if may_be_classes else []
                 raise self._unclear(
                     f"folders named {_listed(roles)}, which are parts of records and no classes",
-                    [self._reading(told[0], split)] if may_be_classes else [],
+                    readings or self._readings_of_few_masks(),
                 )
         if not told:
             return self._flat() if split is None else self._of_splits(split)
@@ -395,6 +400,89 @@ class _Folders:
                 )
             return reading
         return None
+
+    def _readings_of_few_masks(self) -> list[Reading]:
+        """Images in folders of splits beside a folder with masks of some: defects, for example.
+
+        If there are several such folders, the readings of the first.
+        """
+        firsts = sorted({place[0] for place in self.places})
+        splits = [name for name in firsts if split_of(name)]
+        if self.joins and self.depth > 1 and not splits:
+            inside = [path.partition("/") for path in self.paths]
+            paths = [path for first, _, path in inside if first == firsts[0]]
+            url = url_below(self.url, firsts[0])
+            of_first = _Folders(self.make, url, paths, (), joins=True)._readings_of_few_masks()
+            only = (f"Only {firsts[0]!r}.",) if len(firsts) > 1 else ()
+            return [dataclasses.replace(r, against=(*only, *r.against)) for r in of_first]
+        masks = [name for name in firsts if name not in splits]
+        if not self.joins or len(masks) != 1 or _role_of(masks[0]) not in _MASK_ROLES:
+            return []
+        by_name = _names_of_splits(splits)
+        parts = {s: self._source(url_below(self.url, names[0])) for s, names in by_name.items()}
+        readings = []
+        if len(parts) == len(splits) > 1 and self.depth == 2:
+            classes = Reading(Sources(**parts), Splits.by_folder())
+            readings.append(dataclasses.replace(classes, against=("This ignores the masks:",)))
+        for name in splits:
+            of_masks, of_images = (
+                [path for path in self.paths if path.startswith(f"{part}/")]
+                for part in (masks[0], name)
+            )
+            ends = _ends(list(map(_stem, of_images)), list(map(_stem, of_masks))) or ("", "")
+            fields = "".join(f"{{folder{level}}}/" for level in range(1, self.depth))
+            rules = {
+                "images": f"{name}/{fields}{{id}}",
+                "masks": f"{masks[0]}/{fields}{ends[0]}{{id}}{ends[1]}",
+            }
+            pairs = find_pairs([*of_masks, *of_images], **rules)
+            if len(pairs.images) == len(of_masks):
+                few = f"{len(pairs.alone):,} of {len(of_images):,} images in {name!r} have no mask:"
+                source = self._source(**rules)
+                readings.append(Reading(source, against=(few,), num_rejects=len(pairs.alone)))
+        return readings
+
+    def _named_by_folder(self) -> UnclearError | None:
+        """The refusal of images and kinds of masks whose names end with that of their folder.
+
+        Such as ``leftImg8bit/train/ulm/a_leftImg8bit.png``, ``gtFine/train/ulm/a_gtFine_ids.png``.
+        """
+        kinds: dict[str, Counter[str]] = {}
+        for path in self.paths:
+            top, _, name = path.partition("/")
+            _, found, kind = _stem(name).rpartition(f"_{top}")
+            if not found:
+                return None
+            kinds.setdefault(top, Counter())[kind] += 1
+        plain = [top for top, found in kinds.items() if set(found) == {""}]
+        if len(self.depths) > 1 or len(kinds) != 2 or len(plain) != 1:
+            return None
+        (images,), (masks,) = plain, kinds.keys() - plain
+        fields = "".join(f"{{folder{level}}}/" for level in range(1, self.depth))
+        level = next((n for n in range(1, self.depth) if _are_splits(self._names(n))), None)
+        parts = [f"{{{SPLIT}}}" if at == level else "*" for at in range(self.depth)]
+        splits = None if level is None else _by_field(self._names(level))
+        readings = [
+            Reading(
+                self._source(
+                    images=f"{images}/{fields}{{id}}_{images}",
+                    masks=f"{masks}/{fields}{{id}}_{masks}{kind}",
+                    pattern=None if level is None else "/".join([*parts, "*"]),
+                ),
+                splits,
+            )
+            for kind in sorted(kinds[masks], key=lambda kind: ("label" not in kind.lower(), kind))
+        ]
+        first: Any = readings[0].source
+        pairs = find_pairs(self.paths, images=first.images, masks=first.masks)
+        if len(pairs.images) < MIN_PAIRED * kinds[images].total():
+            return None
+        names = sorted(f"{{id}}_{masks}{kind}" for kind in kinds[masks])
+        return self._unclear(
+            f"images in {images!r}, and for each of them files in {masks!r} that may be its mask "
+            f"({_listed(names)})",
+            readings,
+        )
 
     def _reading(self, level: int | None, split: int | None) -> Reading:
         """The reading with the classes at one level, or without classes."""

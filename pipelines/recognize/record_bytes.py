@@ -1,4 +1,4 @@
-"""What the bytes in TFRecords are: image files, or pixels."""
+"""What the bytes in TFRecords are: image files, or pixels; and whether they have boxes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import SnapshardError
 from ...schemas.features import Image
+from ...transforms.sources.folders.annotations.model import BOX_FEATURES
+from ...transforms.sources.tfrecord.boxes import ENCODED, IMAGE, SIDES, is_of_boxes
 from ...transforms.sources.tfrecord.source import TFRecords, decoded_records
 from ...transforms.storage.opened_source import OpenedSource
 
-_BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
-"""Features of the Object Detection API."""
 _NUM_RECORDS = 64
 _IMAGE_FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 _MIN_PIXELS = 16
@@ -24,27 +24,30 @@ _CHANNELS: tuple[Literal[1, 3, 4], ...] = (1, 3, 4)
 
 
 def with_images(source: TFRecords, files: Sequence[SourceFile], opened: OpenedSource) -> TFRecords:
-    """The source, with the types of features that hold JPEG or PNG files."""
+    """The source, with the types of features that hold JPEG or PNG files, and with boxes."""
+    if _have_boxes(files, opened):
+        source = dataclasses.replace(source, boxes="object_detection")
     images = {
         name: Image(storage="encoded")
         for name, values in _bytes_of(files, opened).items()
         if all(value.startswith(_IMAGE_FILES) for value in values)
+        and not (source.boxes and is_of_boxes(name))
     }
     return dataclasses.replace(source, types={**images, **(source.types or {})} or None)
 
 
-def have_boxes(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
+def _have_boxes(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
     """Whether records are those of the Object Detection API: images and the sides of boxes."""
     first = next((file for file in files if not file.problem and file.num_bytes), None)
     if first is None:
         return False
+    names: set[str] = set()
     try:
-        names = {
-            name for _, batch in decoded_records(opened, first, 1) for name in batch.schema.names
-        }
+        for _, batch in decoded_records(opened, first, _NUM_RECORDS):
+            names.update(batch.schema.names)
     except SnapshardError:
         return False  # a build will report the error
-    return names >= {"image/encoded", *_BOX_SIDES}
+    return names >= {ENCODED, *SIDES} and names.isdisjoint((IMAGE, *BOX_FEATURES))
 
 
 def pixel_sizes(files: Sequence[SourceFile], opened: OpenedSource) -> Mapping[str, int]:

@@ -45,6 +45,9 @@ _NUM_SHOWN = 3
 SUBMISSION = "submi"
 """What names such as ``sample_submission.csv`` and ``sampleSubmit.csv`` have in common."""
 _LABELS = ("y", "label", "labels")
+_WITHOUT = "This is without the label:"
+_TARGETS = frozenset((*_LABELS, "target", "targets"))
+_INPUTS = frozenset(("x", "data", "features", "inputs"))
 
 
 def arrange_tables(source: Any, view: View) -> Reading:
@@ -174,6 +177,8 @@ def _of_competition(
 
 def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:
     """A source for each split that the names of files say."""
+    if hasattr(source, "hive"):
+        _refuse_columns_apart(source, files, opened)
     groups: dict[str | None, list[SourceFile]] = {}
     for file in files:
         groups.setdefault(split_in(os.path.basename(file.path)), []).append(file)
@@ -224,6 +229,38 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
     if not differing:
         readings.append(Reading(source))
     raise UnclearError(f"{what}, {why}.", readings)
+
+
+def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> None:
+    """Refuses tables of inputs beside tables of their targets: ``X_train.csv``, ``y_train.csv``.
+
+    Raises:
+        UnclearError: with the reading of the inputs alone.
+    """
+    sides: dict[tuple[str, ...], dict[bool, SourceFile]] = {}
+    for file in files:
+        folder, name = os.path.split(file.path)
+        words = re.split(r"[-_. ]+", _stem(name).lower())
+        if len(found := [word for word in words if word in _INPUTS | _TARGETS]) == 1:
+            others = (folder, *(word for word in words if word not in found))
+            sides.setdefault(others, {})[found[0] in _TARGETS] = file
+    pairs = [(pair[False], pair[True]) for pair in sides.values() if len(pair) == 2]
+    columns = [_columns(source, [file], opened) for file in (pairs[0] if pairs else ())]
+    if not all(columns) or len(set(map(frozenset, columns))) < 2:
+        return
+    parts = {file.path: _part(source, [file], files, opened) for file, _ in pairs}
+    splits = {split_in(os.path.basename(path)): part for path, part in parts.items()}
+    readings = [Reading(part) for part in parts.values() if part is not None]
+    if len(splits) == len(readings) == len(pairs) > 1 and _are_splits(set(splits)):
+        ordered: dict[str, Any] = {name: splits[name] for name in FOLDERS if name in splits}
+        readings = [Reading(Sources(**ordered), Splits.by_folder())]
+    inputs, targets = pairs[0]
+    raise UnclearError(
+        f"{opened.shown} holds columns of the same records in two tables ({inputs.path!r}, "
+        f"{targets.path!r}), which no source joins. Write one table, or join them in the recipe: "
+        "docs/sources.md, 'Columns in two tables'.",
+        [dataclasses.replace(reading, against=(_WITHOUT,)) for reading in readings],
+    )
 
 
 def _on_folders(paths: Sequence[str]) -> tuple[str, ...]:

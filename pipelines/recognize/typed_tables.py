@@ -18,8 +18,8 @@ from ...transforms.sources.numpy import Numpy, array_names, split_names
 from ...transforms.sources.tfrecord.source import TFRecords, holds_frame, is_named
 from ...transforms.storage.opened_source import OpenedSource
 from .json_files import check_readings, holds_objects
-from .readings import Reading, UnclearError
-from .record_bytes import have_boxes, with_images
+from .readings import Reading
+from .record_bytes import with_images
 from .table_folders import arrange_tables
 from .view import View
 
@@ -84,14 +84,6 @@ def read_typed(source: Source, view: View) -> Reading:
         check_readings(source, files, opened)
     elif isinstance(source, TFRecords):
         source = with_images(source, files, opened)
-        if have_boxes(files, opened):
-            raise UnclearError(
-                f"{opened.shown} holds TFRecords of the Object Detection API: images, and boxes "
-                "whose sides are a list each (image/object/bbox/xmin …). A step makes boxes of "
-                "them, which resizing and cropping then move: docs/detection.md, 'TFRecords of the "
-                "Object Detection API'. Without it, they are lists of numbers.",
-                [arrange_tables(source, view)],
-            )
     return arrange_tables(source, view)
 
 

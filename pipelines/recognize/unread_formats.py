@@ -6,6 +6,7 @@ Each format without a source has a recipe with a function that reads it, in docs
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
@@ -24,6 +25,8 @@ class _Format:
     suffixes: tuple[str, ...]
     marks: tuple[tuple[int, bytes], ...] = ()
     """Offsets and bytes there, each of which shows the format of a file without a suffix."""
+    why: str = "which no source reads. A function can: copy"
+    """Why it is not read, and what to do with the recipe."""
 
 
 FORMATS = (
@@ -40,8 +43,20 @@ FORMATS = (
         (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv", ".flv"),
         ((4, b"ftypisom"), (4, b"ftypmp4"), (4, b"ftypqt"), (8, b"AVI "), (0, b"\x1aE\xdf\xa3")),
     ),
+    _Format(
+        "IDX",
+        tuple(f"idx{n}-ubyte{end}" for n in (1, 2, 3, 4) for end in ("", ".gz")),
+        tuple((0, bytes([0, 0, 8, n])) for n in (1, 2, 3, 4)),
+    ),
+    _Format(
+        "pickle",
+        (".pickle", ".pkl", ".joblib"),
+        tuple((0, bytes([0x80, protocol])) for protocol in (2, 3, 4, 5)),
+        "and nothing is unpickled, since that can run any code. If you trust the files, copy",
+    ),
 )
 _SUFFIXES = tuple(suffix for format in FORMATS for suffix in format.suffixes)
+_WHY = {format.name: format.why for format in FORMATS}
 READ = ("Excel", "HDF5")
 """Those that have a source, behind an extra."""
 
@@ -63,28 +78,27 @@ def check_formats(view: View) -> tuple[str, Sequence[SourceFile]]:
     if name and name not in READ:
         raise DataError(
             f"{view.shown} holds {len(files):,} {name} file{'s' * (len(files) > 1)} (first: "
-            f"{files[0].path!r}), which no source reads. A function can: copy the recipe in "
-            f"docs/sources.md, 'Formats without a source: {name}'."
+            f"{files[0].path!r}), {_WHY[name]} the recipe in docs/sources.md, 'Formats without a "
+            f"source: {name}'."
         )
     return name, files
 
 
 def _main_format(view: View) -> tuple[str, Sequence[SourceFile]]:
     """The format of most files but documents, and those files; "" if none of :data:`FORMATS`."""
-    of_format = {format.name: _contents(view.ending(*format.suffixes)) for format in FORMATS}
-    # A name has no suffix, as those of DICOM files.
-    if bare := _contents(view.ending("")):
-        of_bare = _by_content(view.head(bare[0], _HEAD_BYTES))
-        of_format[of_bare] = [*of_format.get(of_bare, ()), *bare]
-    name = max(FORMATS, key=lambda format: len(of_format[format.name])).name
-    if not of_format[name] or 2 * len(of_format[name]) <= len(_contents(view.visible)):
+    # A name without a suffix may be that of a DICOM file, and .gz that of an IDX file.
+    if not any(format_of(f"x{s}") or s in ("", ".gz") for s in {s for _, s in view.groups}):
         return "", ()
-    return name, of_format[name]
-
-
-def _contents(files: Sequence[SourceFile]) -> list[SourceFile]:
-    """The files that are neither empty nor documents."""
-    return [file for file in files if file.num_bytes and not is_document(file.path)]
+    every = [file for file in view.visible if file.num_bytes]
+    # Pickles are documents beside other files.
+    visible = [file for file in every if not is_document(file.path)] or every
+    bare = next((file for file in visible if _is_bare(file.path)), None)
+    of_bare = _by_content(view.head(bare, _HEAD_BYTES)) if bare else ""
+    formats = [format_of(f.path) or (of_bare if _is_bare(f.path) else "") for f in visible]
+    (name, num), *_ = Counter(formats).most_common(1) or [("", 0)]
+    if not name or 2 * num <= len(visible):
+        return "", ()
+    return name, [file for file, of in zip(visible, formats, strict=True) if of == name]
 
 
 def format_of(path: str) -> str:
@@ -93,6 +107,11 @@ def format_of(path: str) -> str:
     if not lower.endswith(_SUFFIXES):
         return ""
     return next((format.name for format in FORMATS if lower.endswith(format.suffixes)), "")
+
+
+def _is_bare(path: str) -> bool:
+    """Whether a name has no suffix, as those of DICOM files."""
+    return "." not in path.rpartition("/")[2]
 
 
 def _by_content(head: bytes) -> str:

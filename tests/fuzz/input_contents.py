@@ -137,6 +137,34 @@ def tfrecord(seed: int) -> bytes:
     return framed(examples(seed))
 
 
+def tfrecord_of_boxes(seed: int) -> bytes:
+    return framed(boxes(seed))
+
+
+def boxes(seed: int) -> list[bytes]:
+    """Examples of the Object Detection API, the images of 7 × 5 pixels."""
+    rng = random.Random(seed)
+    counts = [i % 3 for i in range(ROWS)]
+    columns: dict[str, Any] = {
+        f"image/object/bbox/{side}": pa.array(
+            [[at / 4 + rng.random() / 4 for _ in range(num)] for num in counts],
+            pa.large_list(pa.float32()),
+        )
+        for at, side in enumerate(("ymin", "xmin", "ymax", "xmax"))
+    }
+    columns["image/object/class/text"] = pa.array(
+        [[rng.choice((b"cat", b"dog")) for _ in range(num)] for num in counts],
+        pa.large_list(pa.large_binary()),
+    )
+    columns["image/encoded"] = pa.array(
+        [image("PNG", seed + i) for i in range(ROWS)], pa.large_binary()
+    )
+    columns["image/height"] = pa.array([7] * ROWS, pa.int64())
+    columns["image/width"] = pa.array([5] * ROWS, pa.int64())
+    batch = pa.record_batch(columns)
+    return [bytes(one) for one in encode_examples(batch).to_pylist()]
+
+
 def image(form: str, seed: int, size: tuple[int, int] = (7, 5)) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
     sink = io.BytesIO()
@@ -265,9 +293,9 @@ def _payloads(content: bytes) -> bytes:
     return content[12 : 12 + length]
 
 
-def tfrecord_layer(seed: int) -> Layer:
+def tfrecord_layer(seed: int, records: Callable[[int], list[bytes]] = examples) -> Layer:
     """One record, damaged within a frame that is right."""
-    rest = examples(seed)[1:]
+    rest = records(seed)[1:]
     return _payloads, lambda record: framed([record, *rest])
 
 

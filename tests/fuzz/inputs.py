@@ -541,6 +541,18 @@ KINDS = (
         loads="tensorflow",
     ),
     Kind(
+        "TFRecord, boxes",
+        _files(
+            lambda url: ss.TFRecords(url, boxes="object_detection"),
+            ".tfrecord",
+            made.tfrecord_of_boxes,
+            count=_frames,
+            intact=_are_whole_frames,
+            layers=(made.tfrecord_layer(SEED + 100, made.boxes),),
+        ),
+        loads="tensorflow",
+    ),
+    Kind(
         "TFRecord, gzip",
         _files(
             ss.TFRecords,

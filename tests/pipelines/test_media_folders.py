@@ -38,6 +38,20 @@ def each(*parts: Iterable[str]) -> list[str]:
 CLASSES = ("daisy", "rose")
 PLAIN = files(*CLASSES)
 WNIDS = ("n01440764", "n01443537", "n01484850")
+DEFECTS = [
+    *files("train/good", "test/good", "test/hole", name="{}.png"),
+    *files("ground_truth/hole", name="{}_mask.png"),
+]
+"""Masks of some images, as in data sets of anomalies."""
+
+
+def of_defects(url: str) -> list[str]:
+    masks = 'masks="ground_truth/{folder1}/{id}_mask", images="test/{folder1}/{id}"'
+    return [
+        f'source=ss.Sources(train=ss.ImageFolder("{url}/train"), test=ss.ImageFolder("{url}/test")'
+        "), splits=ss.Splits.by_folder()",
+        f'source=ss.ImageFolder("{url}", label="mask", {masks}), max_rejects=4',
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +85,11 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
             ss.Splits.by_column("split", train="train", test="test"),
         ),
         (files(*each(CLASSES, ("images",))), IMAGES("d"), None),
+        (
+            [*files("cat", name="{}_cat.png"), *files("dog", name="{}_dog_b.png", first=3)],
+            IMAGES("d"),
+            None,
+        ),
         (files(*CLASSES, "daisy/more"), IMAGES("d"), None),
         (
             files("train", "test"),
@@ -230,6 +249,15 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
                 'splits=ss.Splits.by_folder(train="train", test="test")'
             ],
         ),
+        (
+            [*files("photo", name="{}_photo.png"), *files("fine", name="{}_fine_ids.png")],
+            [],
+            "images in 'photo', .* in 'fine'",
+            [
+                'source=ss.ImageFolder("d", label="mask", masks="fine/{id}_fine_ids", '
+                'images="photo/{id}_photo")'
+            ],
+        ),
         (files("left", "right"), [], "folders named 'left', 'right'", []),
         (
             files("left", "right", "straight"),
@@ -241,7 +269,7 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
             files("train/good", "test/good", "test/bad", "ground_truth/bad"),
             [],
             "folders named 'ground_truth', which",
-            [],
+            [line.replace("_mask", "") for line in of_defects("d")],
         ),
         (
             files("fold1", "fold2"),
@@ -419,6 +447,45 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
                 'source=ss.ClipFolder("d")',
             ],
         ),
+        (DEFECTS, [], "folders named 'ground_truth'", of_defects("d")),
+        (
+            [f"{name}/{path}" for name in ("bottle", "cable") for path in DEFECTS],
+            [],
+            "folders named 'ground_truth'.*\\n  Only 'bottle'",
+            of_defects("d/bottle"),
+        ),
+        (
+            [path.replace("test/good", "test/bad") for path in DEFECTS],
+            [],
+            "folders named 'ground_truth'",
+            of_defects("d"),
+        ),
+        (
+            [*DEFECTS, "ground_truth/hole/9_mask.png"],
+            [],
+            "folders named 'ground_truth'",
+            of_defects("d")[:1],
+        ),
+        (
+            [
+                path
+                for city in ("train/ulm/ulm", "val/bonn/bonn")
+                for n in range(4)
+                for path in (
+                    f"rgb8/{city}_{n}_rgb8.png",
+                    f"fine/{city}_{n}_fine_color.png",
+                    f"fine/{city}_{n}_fine_labelIds.png",
+                )
+            ],
+            [],
+            r"images in 'rgb8', .* in 'fine' that may be its mask \('{id}_fine_color', '{id}_fine",
+            [
+                'source=ss.ImageFolder("d", pattern="*/{split}/*/*", label="mask", masks="fine/'
+                f'{{folder1}}/{{folder2}}/{{id}}_fine_{kind}", images="rgb8/{{folder1}}/{{folder2}}'
+                '/{id}_rgb8"), splits=ss.Splits.by_column("split", train="train", validation="val")'
+                for kind in ("labelIds", "color")
+            ],
+        ),
     ],
 )
 def test_what_is_not_clear(
@@ -426,7 +493,7 @@ def test_what_is_not_clear(
 ) -> None:
     with pytest.raises(UnclearError, match=seen) as caught:
         recognize(paths, *others)
-    said = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    said = [line.strip() for line in str(caught.value).splitlines() if "  source=" in line]
     assert said == [reading.line() for reading in caught.value.readings] == lines
 
 

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.pipelines.inspect.suggest import describe_suggestion, recipe_text, suggest_recipe
+from snapshard.pipelines.inspect.suggest import (
+    describe_suggestion,
+    recipe_text,
+    suggest,
+    suggest_recipe,
+)
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.pipelines.survey.survey import take_survey
 from snapshard.schemas.errors import DataError, RecipeError
@@ -70,6 +75,22 @@ def _written(source: str, tmp_path: Path) -> ss.Recipe:
 def test_images_of_one_size_are_copied(pictures: Any) -> None:
     recipe = suggest_recipe(pictures([(4, 6)]))
     assert (recipe.name, recipe.source, recipe.prepare) == ("pets", ss.ImageFolder("pets"), ())
+
+
+def test_empty_folders_are_named(pictures: Any, tmp_path: Path) -> None:
+    pictures([(8, 6)])
+    assert suggest("pets")[1] == ("A record is an image, labelled by its folder, <class>/.",)
+    for name in ("rose", "fox/more", ".cache", *(f"a{number}" for number in range(3))):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+    (tmp_path / "pets" / "rose" / ".DS_Store").write_bytes(b"")
+    note = "Empty folders, which are no classes: 'a0', 'a1', 'a2', 'fox/more' … (5)."
+    assert suggest("pets")[1][-1] == note
+    assert f"# {note}" in describe_suggestion("pets")
+    (tmp_path / "pets" / "a1" / "1.txt").write_text("")
+    assert (
+        suggest("pets")[1][-1]
+        == "Empty folders, which are no classes: 'a0', 'a2', 'fox/more', 'rose'."
+    )
 
 
 def test_images_of_several_sizes_take_the_commonest(pictures: Any) -> None:
@@ -164,7 +185,7 @@ def test_what_is_no_known_data(pictures: Any, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="empty holds no files"):
         suggest_recipe("empty")
     (tmp_path / "others" / "a").mkdir(parents=True)
-    (tmp_path / "others" / "a" / "x.odt").write_text("words")
+    (tmp_path / "others" / "a" / "x.odt").write_bytes(b"words\0\x01")
     with pytest.raises(DataError, match=r"neither tables .* nor class folders .*'a/x\.odt'"):
         suggest_recipe("others")
     snapshot = tmp_path / "out" / "toys" / "0123456789abcdef"

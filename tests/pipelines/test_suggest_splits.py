@@ -313,5 +313,5 @@ def test_an_array_that_cannot_be_read_beside_others(damaged: bytes) -> None:
     Path("d").mkdir()
     np.save("d/x.npy", np.zeros((3, 2)))
     Path("d/y.npy").write_bytes(damaged)
-    with pytest.raises(DataError, match="y.npy cannot be read"):
+    with pytest.raises(DataError, match=r"y\.npy cannot be read"):
         suggest_recipe("d")

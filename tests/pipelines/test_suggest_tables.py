@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,91 @@ def test_of_several_tables_a_person_chooses(files: dict[str, str]) -> None:
         suggest_recipe("data")
     lines = [line.strip() for line in str(refusal.value).splitlines()[1:]]
     assert [line.startswith('source=ss.Csv("data/') for line in lines] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("files", "lines"),
+    [
+        (["X_train", "y_train"], ['source=ss.Csv("data/X_train.csv")']),
+        (["features", "labels", "other"], ['source=ss.Csv("data/features.csv")']),
+        (
+            ["X_train", "y_train", "X-test", "y-test"],
+            [
+                'source=ss.Sources(train=ss.Csv("data/X_train.csv"), test=ss.Csv('
+                '"data/X-test.csv")), splits=ss.Splits.by_folder()'
+            ],
+        ),
+        (
+            ["x_a", "y_a", "x_b", "y_b"],
+            ['source=ss.Csv("data/x_a.csv")', 'source=ss.Csv("data/x_b.csv")'],
+        ),
+    ],
+)
+def test_columns_of_the_same_records_in_two_tables(files: list[str], lines: list[str]) -> None:
+    Path("data").mkdir()
+    for name in files:
+        is_label = name[0] in "yl"
+        Path("data", f"{name}.csv").write_text(
+            "label\n" + "a\nb\n" * 30 if is_label else "x,z\n" + "1,2\n3,4\n" * 30
+        )
+    with pytest.raises(DataError, match="columns of the same records in two tables") as refusal:
+        suggest_recipe("data")
+    said = [line.strip() for line in str(refusal.value).splitlines() if "  source=" in line]
+    assert said == lines
+
+
+@pytest.mark.parametrize("paths", [["x_1", "x_2"], ["label_1", "x_1", "a", "b", "c"]])
+def test_names_like_inputs_alone_are_parts(paths: list[str]) -> None:
+    Path("data").mkdir()
+    for name in paths:
+        Path("data", f"{name}.csv").write_text(ROWS)
+    assert suggest_recipe("data").source == ss.Csv("data", header=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter"), [("t.dat", "::"), ("t.csv", "::"), ("t.txt", "||"), ("t", "::")]
+)
+def test_delimiters_of_two_characters_are_named(name: str, delimiter: str) -> None:
+    Path(name).write_text("".join(f"{n}{delimiter}Big {n}{delimiter}5\n" for n in range(9)))
+    with pytest.raises(
+        DataError, match=f"{name} is a table .* separated by '{re.escape(delimiter)}'"
+    ):
+        suggest_recipe(name)
+
+
+def test_double_signs_in_other_tables_are_no_delimiters() -> None:
+    Path("t.csv").write_text("address,n\n" + "::1,5\n" * 9)
+    assert suggest_recipe("t.csv").source == ss.Csv("t.csv")
+    Path("t.data").write_text("fe80::1 5 6\n" * 9)
+    assert suggest_recipe("t.data").source == ss.Csv("t.data", delimiter="whitespace")
+    Path("t.txt").write_text("A ## sentence.\n" * 3 + "Another.\n")
+    assert suggest_recipe("t.txt").source == ss.TextFiles("t.txt")
+
+
+@pytest.mark.parametrize(
+    ("paths", "url"),
+    [
+        (["a.log", "b.log"], "data/*.log"),
+        (["a.py", "x/b.py", "c.h", "README.md", "Makefile"], "data/**/*.py"),
+        (["x/y/a.cpp"], "data/**/*.cpp"),
+    ],
+)
+def test_texts_with_other_suffixes(paths: list[str], url: str) -> None:
+    for path in paths:
+        Path("data", path).parent.mkdir(parents=True, exist_ok=True)
+        Path("data", path).write_text("int main() {\n  return 0;\n}\n")
+    with pytest.raises(
+        DataError, match=f"holds {len(paths)} texts that no source reads"
+    ) as refusal:
+        suggest_recipe("data")
+    said = [line.strip() for line in str(refusal.value).splitlines() if "  source=" in line]
+    assert [line.partition("), splits")[0].rstrip(")") for line in said] == [
+        f'source=ss.TextFiles("{url}"',
+        f'source=ss.TextFiles("{url}", per="file"',
+    ]
+    Path("data", "c.bin").write_bytes(bytes(range(256)))
+    with pytest.raises(DataError, match="holds neither tables"):
+        suggest_recipe("data")
 
 
 @pytest.mark.parametrize("line", ["A sentence, and 1 more\n", "one word\n", "1 2 3\n1 2\n"])

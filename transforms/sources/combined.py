@@ -556,11 +556,20 @@ def _join(one: Feature, other: Feature) -> Feature | None:
             return None
         one, other = dataclasses.replace(one, of=of), dataclasses.replace(other, of=of)
     if isinstance(one, ClassLabel) and isinstance(other, ClassLabel) and one.names != other.names:
+        if all(map(_is_numbered, (one, other))):
+            numbers = tuple(sorted({*(one.values or ()), *(other.values or ())}))
+            texts = tuple(map(str, numbers))
+            one, other = (
+                dataclasses.replace(label, names=texts, values=numbers) for label in (one, other)
+            )
         # Names in an order of their own, or with integers, are declared, and stay as they are.
-        if any(label.values or list(label.names) != sorted(label.names) for label in (one, other)):
+        elif any(
+            label.values or list(label.names) != sorted(label.names) for label in (one, other)
+        ):
             return None
-        names = tuple(sorted({*one.names, *other.names}))
-        one, other = (dataclasses.replace(label, names=names) for label in (one, other))
+        else:
+            names = tuple(sorted({*one.names, *other.names}))
+            one, other = (dataclasses.replace(label, names=names) for label in (one, other))
     if isinstance(one, Scalar | Tensor) and isinstance(other, Scalar | Tensor):
         dtype = _wider(one.dtype, other.dtype)
         if dtype is None:
@@ -569,6 +578,11 @@ def _join(one: Feature, other: Feature) -> Feature | None:
     if is_optional(one) != is_optional(other):
         one, other = (_optional(feature) for feature in (one, other))
     return one if one == other else None
+
+
+def _is_numbered(label: ClassLabel) -> bool:
+    """Whether the classes are numbers that were inferred, without other names."""
+    return label.values is not None and label.names == tuple(map(str, label.values))
 
 
 def _wider(one: Dtype, other: Dtype) -> Dtype | None:

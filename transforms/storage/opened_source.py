@@ -152,6 +152,11 @@ class OpenedSource:
         """Copies of files of which a web server sends no parts: each is sent once."""
         return {}
 
+    @functools.cached_property
+    def empty_folders(self) -> set[str]:
+        """The local folders in which :meth:`list` found nothing but hidden files."""
+        return set()
+
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """Reads bytes [start, stop) of a file; to its end if ``stop`` is None.
 
@@ -387,6 +392,7 @@ class OpenedSource:
         pending: list[tuple[tuple[str, ...], frozenset[tuple[int, int]]]]
         root, real_root = os.stat(self.root), os.path.realpath(self.root)
         pending = [((), frozenset({(root.st_dev, root.st_ino)}))]
+        self.empty_folders.clear()
         while pending:
             parts, held_by = pending.pop()
             path = "/".join(parts)
@@ -403,6 +409,8 @@ class OpenedSource:
                     f"The folder {path} cannot be listed ({error.strerror}), so the records in it "
                     "are unknown. Allow this user to read it, or choose other files with a glob."
                 ) from None
+            if parts and not is_hidden(path) and all(is_hidden(e.name) for e in entries):
+                self.empty_folders.add(path)
             if parts and any(e.name == WORKSPACE for e in entries) and _holds_builds(folder):
                 continue
             if not entries and parts and _LIKE_A_FILE.fullmatch(parts[-1]) and self._wanted(parts):

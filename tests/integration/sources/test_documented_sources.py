@@ -242,6 +242,22 @@ def test_labels_of_matlab_beside_images(here: Path) -> None:
 
 
 @pytest.mark.slow
+def test_columns_in_two_tables(here: Path, lab: Any) -> None:
+    for part, num in (("train", 30), ("test", 10)):
+        (here / f"X_{part}.csv").write_text(
+            "\n".join(["a,b", *(f"{n},{n / 2}" for n in range(num))])
+        )
+        (here / f"y_{part}.csv").write_text("\n".join(["y", *("dog" for _ in range(num))]))
+    with pytest.raises(DataError, match="Columns in two tables") as caught:
+        suggest_recipe(".")
+    parts = 'train=ss.Csv("X_train.csv"), test=ss.Csv("X_test.csv")'
+    assert f"\n    source=ss.Sources({parts}), splits=ss.Splits.by_folder()" in str(caught.value)
+    _example(here, "sources.md", "Columns in two tables")
+    rows = lab.stored_rows(ss.load("out/joined")).values()
+    assert sorted(row["b"] for row in rows if row["part"] == b"test") == [n / 2 for n in range(10)]
+
+
+@pytest.mark.slow
 def test_tables_joined_by_ids(here: Path) -> None:
     paths = [f"{n % 2:03}.Bird_{'ab'[n % 2]}/Bird_{n:04}.jpg" for n in range(12)]
     tables = {

@@ -529,7 +529,11 @@ SUBJECTS: dict[str, Subject] = {
         payload=b"\xff\xff",
         cut=True,
         limits=FILE_LIMIT,
-        options=TYPED,
+        options={
+            **TYPED,
+            **_each(boxes="object_detection"),
+            "bad_boxes": {"boxes": "object_detection", "bad_boxes": "drop"},
+        },
     ),
     "Table": Subject(
         kind=ss.Table,

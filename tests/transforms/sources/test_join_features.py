@@ -33,6 +33,11 @@ NUMBERED = ss.ClassLabel({1: "a", 2: "b"})
         (AB, BC, ABC),
         (AB, ss.ClassLabel(("b", "c"), optional=True), ss.ClassLabel(tuple("abc"), optional=True)),
         (AB, None, ss.ClassLabel(("a", "b"), optional=True)),
+        (
+            ss.ClassLabel({2: "2", 10: "10"}),
+            ss.ClassLabel({3: "3"}, optional=True),
+            ss.ClassLabel({2: "2", 3: "3", 10: "10"}, optional=True),
+        ),
         (DECLARED, DECLARED, DECLARED),
         (ss.Sequence(AB), ss.Sequence(BC), ss.Sequence(ABC)),
         (ss.Sequence(INT), None, ss.Sequence(INT, optional=True)),

@@ -3,6 +3,7 @@
 import gzip
 import importlib
 import io
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,15 @@ def video() -> bytes:
     return stored.getvalue()
 
 
+def idx() -> bytes:
+    return gzip.compress(b"\0\0\x08\x03" + np.array([2, 28, 28], ">i4").tobytes() + bytes(2 * 784))
+
+
+def pickled() -> bytes:
+    return pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [3, 7]}, 2)
+
+
+DIGITS: dict[str, Any] = {"label": ss.Scalar("int64"), "part": ss.Scalar("string")}
 IMAGES: dict[str, Any] = {"image": ss.Tensor("uint8", (2, 4, 3)), "label": ss.ClassLabel(("a",))}
 CASES: list[tuple[str, str, Callable[[], bytes], int, dict[str, Any]]] = [
     ("MATLAB", "t.mat", matlab, 3, {"x": ss.Tensor("float64", (3,)), "y": ss.Scalar("int64")}),
@@ -108,7 +118,29 @@ CASES: list[tuple[str, str, Callable[[], bytes], int, dict[str, Any]]] = [
         1,
         {"frames": ss.Tensor("uint8", (2, 16, 32, 3)), "label": IMAGES["label"]},
     ),
+    (
+        "IDX",
+        "digits/t10k-images-idx3-ubyte.gz",
+        idx,
+        2,
+        {"image": ss.Tensor("uint8", (28, 28, 1)), **DIGITS},
+    ),
+    (
+        "two characters",
+        "ml/ratings.dat",
+        lambda: b"1::31::2.5::12600\n1::32::4::12610\n",
+        2,
+        {
+            "user": ss.Scalar("string"),
+            "movie": ss.Scalar("string"),
+            "rating": ss.Scalar("float64"),
+            "time": ss.Scalar("int64"),
+        },
+    ),
+    ("pickle", "data_batch_1", pickled, 2, {"image": ss.Tensor("uint8", (32, 32, 3)), **DIGITS}),
 ]
+BESIDE = {"IDX": ("digits/t10k-labels-idx1-ubyte.gz", b"\0\0\x08\x01\0\0\0\x02\x03\x07")}
+"""What a recipe reads beside the file."""
 
 
 @pytest.mark.parametrize(("name", "path", "content", "num", "features"), CASES)
@@ -125,6 +157,8 @@ def test_the_recipe_reads_the_format(
     for module in re.findall(r"^import (\w+)", code, re.MULTILINE):
         pytest.importorskip(module)
     reading.write(path, content())
+    if name in BESIDE:
+        reading.write(*BESIDE[name])
     monkeypatch.chdir(reading.folder)
     (reading.folder / "recipe.py").write_text(f"import snapshard as ss\n{code}")
     monkeypatch.syspath_prepend(str(reading.folder))
@@ -134,12 +168,13 @@ def test_the_recipe_reads_the_format(
     assert not got.rejects
     assert len(got.rows) == num
     assert got.features == features
-    with pytest.raises(DataError, match=f"{name} file .*'Formats without a source: {name}'"):
+    with pytest.raises(DataError, match=f"'Formats without a source: {name}'"):
         suggest_recipe(str(reading.folder / path.partition("/")[0]))
 
 
 def test_every_format_has_a_recipe() -> None:
-    assert [format.name for format in FORMATS] == [*READ, *(name for name, *_ in CASES)]
+    named = {name for name, *_ in CASES} - {"two characters"}
+    assert {format.name for format in FORMATS} == {*READ, *named}
     assert all(recipe(name) for name, *_ in CASES)
 
 

@@ -50,7 +50,8 @@ _DTYPES = {"int64": "int64", "float": "float32", "large_binary": "string", "bina
 
 _VALUES = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.large_binary()}
 
-_SIDES = ("height", "width", "orientation")
+IMAGE_SIDES = ("height", "width", "orientation")
+"""What wire columns have of an encoded image, beside its bytes."""
 
 
 @dataclasses.dataclass
@@ -477,7 +478,7 @@ def image_columns(name: str, contents: pa.Array) -> tuple[dict[str, pa.Array], d
     Returns:
         Name -> column of n rows, with zeros for bad rows; and row -> problem.
     """
-    sides = np.zeros((len(_SIDES), len(contents)), np.int64)
+    sides = np.zeros((len(IMAGE_SIDES), len(contents)), np.int64)
     problems: dict[int, str] = {}
     converted: dict[int, bytes] = {}
     for row, content in enumerate(contents.to_pylist()):
@@ -489,9 +490,9 @@ def image_columns(name: str, contents: pa.Array) -> tuple[dict[str, pa.Array], d
         except UnreadableImageError as error:
             problems[row] = str(error)
             continue
-        sides[:, row] = [getattr(header, side) for side in _SIDES]
+        sides[:, row] = [getattr(header, side) for side in IMAGE_SIDES]
         if readable is not content:
             converted[row] = readable
     contents = with_converted(contents, converted)
-    columns = {f"{name}/{side}": pa.array(sides[i]) for i, side in enumerate(_SIDES)}
+    columns = {f"{name}/{side}": pa.array(sides[i]) for i, side in enumerate(IMAGE_SIDES)}
     return {name: contents.fill_null(b""), **columns}, problems

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -31,6 +31,7 @@ from ...runs.files import wire_schema
 from ...storage.decompress import DamagedError, compression_of, decompressed
 from ..arrow.rows import RowReader
 from ..bundles import remembered
+from ..folders.annotations.model import BadBoxes, InvalidAnnotationError
 from ..table_files import (
     INFER_ALL_BYTES,
     check_columns,
@@ -44,7 +45,17 @@ from ..table_files import (
     with_class,
     with_types,
 )
-from .columns import ColumnShape, adapted, decode, image_columns, kinds_of, shapes_of, shown
+from .boxes import ENCODED, IMAGE, KINDS, ObjectReader, Objects, check_lists, is_of_boxes
+from .columns import (
+    IMAGE_SIDES,
+    ColumnShape,
+    adapted,
+    decode,
+    image_columns,
+    kinds_of,
+    shapes_of,
+    shown,
+)
 
 SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz")
 """Suffixes of TFRecord files, possibly followed by ``-00000-of-00010``."""
@@ -59,6 +70,7 @@ _BATCH_RECORDS = 4_096
 _SAMPLE_RECORDS = 10_000
 
 _READ_BYTES = 4 << 20
+_UNFIT = "not such a record"
 
 
 @config_class
@@ -78,27 +90,40 @@ class TFRecords:
             ``ss.Image(storage="encoded")`` for the bytes of image files, ``ss.Image(28, 28, 1)``
             for those of pixels (as for ``tf.io.decode_raw``), ``ss.ClassLabel(…)`` for the index of
             a class, ``ss.Tensor("float32", (28, 28))`` for a flat list.
+        boxes: ``"object_detection"``: the records are those of the TensorFlow Object Detection API.
+            ``image/encoded`` is the feature ``image``, and of the lists ``image/object/…`` are made
+            ``boxes`` and, where records have them, ``box_labels``, ``box_crowd`` and
+            ``box_difficult``. Classes are the texts that occur, sorted, or else the numbers.
+        bad_boxes: What becomes of an image with boxes that have no area or exceed the image by
+            more than a pixel; see ``ImageFolder``.
     """
 
     url: str
     label: str | None = None
     types: Mapping[str, Any] | None = None
+    boxes: Literal["object_detection"] | None = None
+    bad_boxes: BadBoxes = "reject"
     numbered = True
     side_urls: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        """Checks the types."""
+        """Checks the types, and that bad boxes are boxes."""
+        if self.bad_boxes != "reject" and self.boxes is None:
+            raise ValueError("bad_boxes= is for boxes=")
         images = {name for name, wanted in (self.types or {}).items() if _is_image(wanted)}
         check_types({n: wanted for n, wanted in (self.types or {}).items() if n not in images})
 
     @property
     def media(self) -> bool:
         """Whether records contain images, in which case 1 % may be rejected by default."""
-        return any(map(_is_image, (self.types or {}).values()))
+        return self.boxes is not None or any(map(_is_image, (self.types or {}).values()))
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records, as plain JSON, for the fingerprint."""
-        return {"label": self.label, "types": types_to_json(self.types)}
+        boxes: dict[str, object] = {} if self.boxes is None else {"boxes": self.boxes}
+        if self.bad_boxes != "reject":
+            boxes["bad_boxes"] = self.bad_boxes
+        return {"label": self.label, "types": types_to_json(self.types), **boxes}
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects TFRecord files, files with a glob's suffix, or a single file of any name."""
@@ -151,12 +176,17 @@ class TFRecords:
                 f"{files[0].path if files else None!r}), so features cannot be inferred. Copy or "
                 "create them again, or correct the source in the recipe."
             )
+        made: dict[str, Any] = {}
+        if self.boxes is not None:
+            check_lists(list(shapes.found))
+            shapes.found = {n: s for n, s in shapes.found.items() if not is_of_boxes(n)}
+            made = {IMAGE: Image(storage="encoded"), **self._infer_boxes(readable, opened)}
         check_columns("TFRecords", shapes.found, label=self.label, types=self.types)
         inferred = {name: s.feature(num_records) for name, s in sorted(shapes.found.items())}
         images = {n: w for n, w in (self.types or {}).items() if _is_image(w)}
         rest = {n: w for n, w in (self.types or {}).items() if n not in images}
         return with_class(
-            with_types(inferred, rest) | images,
+            with_types(inferred, rest) | images | made,
             label=self.label,
             types=self.types,
             texts_of=lambda label: (_texts_of(opened, file, label) for file in readable),
@@ -167,8 +197,47 @@ class TFRecords:
     ) -> Iterator[RawBatch]:
         """Reads the records that begin in a block's ranges; ids are ``path#offset``."""
         return read_ranges(
-            block, ordered, features=features, read=lambda part: _read_part(part, features, opened)
+            block,
+            ordered,
+            features=features,
+            read=lambda part: self._read_part(part, features, opened),
         )
+
+    def _read_part(
+        self, part: FileRange, features: Features, opened: OpenSource
+    ) -> Iterator[RawBatch]:
+        boxes = None if self.boxes is None else ObjectReader(features, bad_boxes=self.bad_boxes)
+        reader = _ExampleReader(features, path=part.path, boxes=boxes)
+        try:
+            for frames in _batches(read_frames(opened, part.path, part.start, part.stop)):
+                yield reader.read(frames)
+        except ValueError as error:
+            reject = reject_at(
+                part.path,
+                None,
+                stage="read",
+                reason="not a TFRecord file",
+                message=f"{part.path}: {error}, expected TFRecord. Copy or create it again, or "
+                "remove it from the source.",
+                exception=type(error).__name__,
+            )
+            yield no_rows(features, reject)
+
+    def _infer_boxes(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Any]:
+        """The features of the boxes in all records."""
+        objects = Objects()
+
+        def look(file: SourceFile) -> list[list[Any]]:
+            of_file = Objects()
+            for _, batch in decoded_records(opened, file, None):
+                of_file.add(batch)
+            return of_file.to_json()
+
+        for file in files:
+            objects.add_json(
+                remembered(opened, file.sha256, "boxes", functools.partial(look, file))
+            )
+        return objects.features(mends=self.bad_boxes != "reject")
 
     def _look(self, file: SourceFile, opened: OpenSource, limit: int | None) -> dict[str, Any]:
         """The shapes of a file's features, as JSON."""
@@ -204,33 +273,24 @@ class _Shapes:
         self.found[name] = shape
 
 
-def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Iterator[RawBatch]:
-    reader = _ExampleReader(features, path=part.path)
-    try:
-        for frames in _batches(read_frames(opened, part.path, part.start, part.stop)):
-            yield reader.read(frames)
-    except ValueError as error:
-        reject = reject_at(
-            part.path,
-            None,
-            stage="read",
-            reason="not a TFRecord file",
-            message=f"{part.path}: {error}, expected TFRecord. Copy or create it again, or "
-            "remove it from the source.",
-            exception=type(error).__name__,
-        )
-        yield no_rows(features, reject)
-
-
 class _ExampleReader:
     """Converts records of one file to batches of wire columns."""
 
-    def __init__(self, features: Features, *, path: str) -> None:
-        self._features, self._path = features, path
+    def __init__(self, features: Features, *, path: str, boxes: ObjectReader | None = None) -> None:
+        self._path, self._boxes = path, boxes
         self._wire = wire_schema(features)
-        self._images = {n: f for n, f in features.items() if _is_image(f)}
-        self._values = {n: f for n, f in features.items() if n not in self._images}
-        self._kinds = {name: kinds_of(feature) for name, feature in features.items()}
+        of_boxes: Features = {} if boxes is None else boxes.features
+        self._features = {n: f for n, f in features.items() if n not in of_boxes}
+        self._images = {n: f for n, f in self._features.items() if _is_image(f)}
+        self._values = {n: f for n, f in self._features.items() if n not in self._images}
+        self._kinds = {name: kinds_of(feature) for name, feature in self._features.items()}
+        self._names = {name: name for name in self._features}
+        """Where the values of features are in the records."""
+        if boxes is not None:
+            self._names[IMAGE] = ENCODED
+        self._decoded = {self._names[name]: kinds for name, kinds in self._kinds.items()}
+        if of_boxes:
+            self._decoded |= {**KINDS, ENCODED: ("string",)}
 
     def read(self, frames: Sequence[Frame]) -> RawBatch:
         """The records of some frames. Damaged and invalid ones become rejects."""
@@ -238,7 +298,7 @@ class _ExampleReader:
         good = [frame for frame in frames if not frame.problem]
         empty = pa.RecordBatch.from_pylist([], schema=self._wire)
         parts = [RawBatch(ids=[], columns=empty)]
-        for some, decoded in _decode_frames(good, self._kinds):
+        for some, decoded in _decode_frames(good, self._decoded):
             if isinstance(decoded, pa.RecordBatch):
                 parts.append(self._convert(some, decoded, rejects))
             else:
@@ -250,21 +310,31 @@ class _ExampleReader:
         self, frames: Sequence[Frame], batch: pa.RecordBatch, rejects: list[Reject]
     ) -> RawBatch:
         columns: dict[str, pa.Array] = {}
-        pictures: dict[str, pa.Array] = {}
+        ready: dict[str, pa.Array] = {}
         problems: dict[int, str] = {}
         for name, feature in self._features.items():
-            column, unfit = adapted(batch.column(name), feature, kinds=self._kinds[name])
+            values = batch.column(self._names[name])
+            column, unfit = adapted(values, feature, kinds=self._kinds[name])
             for row in np.flatnonzero(unfit).tolist():
-                value = shown(batch.column(name)[row].as_py())
+                value = shown(values[row].as_py())
                 problems.setdefault(row, f"feature {name!r} is {value}, expected {feature}")
             if name in self._images:
                 made, unreadable_images = image_columns(name, column)
-                pictures |= made
+                ready |= made
                 for row, problem in unreadable_images.items():
                     problems.setdefault(row, f"feature {name!r}: {problem}")
             else:
                 columns[name] = column
-        rejects += [self._unfit(frames[row], problems[row]) for row in sorted(problems)]
+        reasons: dict[int, str] = {}
+        if self._boxes is not None and self._boxes.features:
+            made, invalid = self._boxes.read(batch, self._sizes(batch, ready))
+            ready |= made
+            reasons = {row: InvalidAnnotationError.reason for row in invalid.keys() - problems}
+            problems = {**invalid, **problems}
+        rejects += [
+            self._unfit(frames[row], problems[row], reason=reasons.get(row, _UNFIT))
+            for row in sorted(problems)
+        ]
         kept = np.array([row for row in range(len(frames)) if row not in problems], np.int64)
         arrow = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         offsets = np.array([frame.offset for frame in frames], np.int64)
@@ -282,10 +352,22 @@ class _ExampleReader:
         row_of = {f"{self._path}#{frame.offset}": row for row, frame in enumerate(frames)}
         chosen = pa.array([row_of[record_id] for record_id in rows.ids], pa.int64())
         arrays = [
-            pictures[name].take(chosen) if name in pictures else rows.columns.column(name)
+            ready[name].take(chosen) if name in ready else rows.columns.column(name)
             for name in self._wire.names
         ]
         return RawBatch(ids=rows.ids, columns=pa.RecordBatch.from_arrays(arrays, schema=self._wire))
+
+    def _sizes(
+        self, batch: pa.RecordBatch, ready: Mapping[str, pa.Array]
+    ) -> list[tuple[int, int, int]]:
+        """The height, width and orientation of the image of each record, for its boxes."""
+        if IMAGE not in self._images:
+            encoded = Image(storage="encoded")
+            column, _ = adapted(batch.column(ENCODED), encoded, kinds=kinds_of(encoded))
+            ready, _ = image_columns(IMAGE, column)
+        return list(
+            zip(*(ready[f"{IMAGE}/{side}"].to_pylist() for side in IMAGE_SIDES), strict=True)
+        )
 
     def _damaged(self, frame: Frame) -> Reject:
         lost = " Nothing after it can be read." if frame.last else ""
@@ -300,12 +382,14 @@ class _ExampleReader:
         )
         return with_bytes(reject, frame.content) if frame.content else reject
 
-    def _unfit(self, frame: Frame, why: str, *, exception: str = RECORD_ERROR) -> Reject:
+    def _unfit(
+        self, frame: Frame, why: str, *, reason: str = _UNFIT, exception: str = RECORD_ERROR
+    ) -> Reject:
         reject = reject_at(
             self._path,
             frame.offset,
             stage="validate",
-            reason="not such a record",
+            reason=reason,
             message=f"{self._path} byte {frame.offset}: {why}. Fix the record, declare another "
             "type, or raise max_rejects to quarantine it.",
             exception=exception,

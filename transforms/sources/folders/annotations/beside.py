@@ -9,28 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-import numpy as np
-import pyarrow as pa
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .....schemas.blocks import SourceFile
 from .....schemas.errors import DataError
-from .....schemas.features import ClassLabel, Feature, Features
-from .....schemas.features import Sequence as SequenceFeature
+from .....schemas.features import Feature, Features
 from .....schemas.recipe import OpenSource
 from ....media.image_header import ImageHeader
 from ....storage.read_files import read_files
 from .model import (
-    BOX_LABELS,
-    Annotations,
     BadBoxes,
+    BoxFitter,
     FittedBoxes,
     ImageBoxes,
     InvalidAnnotationError,
     box_features,
-    check_declared,
-    not_declared,
 )
 
 MAX_BYTES = 64 << 20
@@ -213,7 +206,7 @@ def _batches(files: Iterable[SourceFile]) -> Iterator[list[SourceFile]]:
         yield batch
 
 
-class BoxReader:
+class BoxReader(BoxFitter):
     """Reads features of boxes from the annotation files of images."""
 
     def __init__(self, of: Format, features: Features, *, image: str, bad_boxes: BadBoxes) -> None:
@@ -222,13 +215,14 @@ class BoxReader:
         Raises:
             SchemaError: if one is not a feature of boxes, or has another type.
         """
-        known = box_features(("",), set(), image, mends=bad_boxes != "reject")
-        check_declared(features, known, of=f"boxes={of.name!r}")
-        self._format, self._features, self._bad_boxes = of, features, bad_boxes
-        labels = features.get(BOX_LABELS)
-        self._names: tuple[str, ...] | None = None
-        if isinstance(labels, SequenceFeature) and isinstance(labels.of, ClassLabel):
-            self._names = labels.of.names
+        super().__init__(
+            features,
+            of=f"boxes={of.name!r}",
+            flags=of.flags,
+            image=image,
+            bad_boxes=bad_boxes,
+        )
+        self._format = of
 
     def read(self, data: bytes | None, header: ImageHeader) -> FittedBoxes:
         """The boxes of an image, from the content of its annotation file.
@@ -236,33 +230,6 @@ class BoxReader:
         Raises:
             InvalidAnnotationError: if the file is invalid, or not for this image.
         """
-        boxes = self._format.read(data)
-        if self._names is not None:
-            for label in boxes.labels:
-                if label not in self._names:
-                    raise InvalidAnnotationError(not_declared(label))
         is_rotated = header.orientation != 1
-        return boxes.fitted(
-            header.height, header.width, is_rotated=is_rotated, bad_boxes=self._bad_boxes
-        )
-
-    def columns(self, values: Sequence[FittedBoxes]) -> Mapping[str, pa.Array]:
-        """The wire columns of images, from the results of :meth:`read`."""
-        labels = [label for value in values for label in value.labels]
-        names = self._names or tuple(sorted(set(labels)))
-        codes = {name: code for code, name in enumerate(names)}
-        columns, _ = Annotations(
-            name="",
-            file_names=[""] * len(values),
-            ends=np.cumsum([0, *(len(value.labels) for value in values)], dtype=np.int64),
-            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(v.boxes for v in values)]),
-            labels=np.array([codes[label] for label in labels], np.int64),
-            flags={
-                flag: np.array([is_set for v in values for is_set in v.flags[flag]], np.bool_)
-                for flag in self._format.flags
-            },
-            class_names=names,
-            unfit={},
-            num_bad=np.array([value.num_bad for value in values], np.int64),
-        ).columns(self._features)
-        return columns
+        boxes = self._format.read(data)
+        return self.fit(boxes, header.height, header.width, is_rotated=is_rotated)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -289,6 +289,72 @@ class FittedBoxes:
     flags: Mapping[str, list[bool]]
     num_bad: int
     """How many boxes were dropped or clipped."""
+
+
+class BoxFitter:
+    """Makes features of the boxes of images, one image at a time."""
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        of: str,
+        flags: Collection[str],
+        image: str,
+        bad_boxes: BadBoxes,
+    ) -> None:
+        """Prepares to make these features.
+
+        Args:
+            features: The features of boxes.
+            of: What the boxes are of, for messages.
+            flags: The features of one bool per box that the format has.
+            image: The feature of the images.
+            bad_boxes: What becomes of boxes that have no area, or are outside.
+
+        Raises:
+            SchemaError: if one is not a feature of boxes, or has another type.
+        """
+        known = box_features(("",), set(), image, mends=bad_boxes != "reject")
+        check_declared(features, known, of=of)
+        self._features, self._flags, self._bad_boxes = features, flags, bad_boxes
+        labels = features.get(BOX_LABELS)
+        self._names: tuple[str, ...] | None = None
+        if isinstance(labels, Sequence) and isinstance(labels.of, ClassLabel):
+            self._names = labels.of.names
+
+    def fit(self, boxes: ImageBoxes, height: int, width: int, *, is_rotated: bool) -> FittedBoxes:
+        """The boxes as fractions of an image of this size; see ``ImageBoxes.fitted``.
+
+        Raises:
+            InvalidAnnotationError: if they are not valid, or not for this image.
+        """
+        if self._names is not None:
+            for label in boxes.labels:
+                if label not in self._names:
+                    raise InvalidAnnotationError(not_declared(label))
+        return boxes.fitted(height, width, is_rotated=is_rotated, bad_boxes=self._bad_boxes)
+
+    def columns(self, values: Collection[FittedBoxes]) -> dict[str, pa.Array]:
+        """The wire columns of images, from the results of :meth:`fit`."""
+        labels = [label for value in values for label in value.labels]
+        names = self._names or tuple(sorted(set(labels)))
+        codes = {name: code for code, name in enumerate(names)}
+        columns, _ = Annotations(
+            name="",
+            file_names=[""] * len(values),
+            ends=np.cumsum([0, *(len(value.labels) for value in values)], dtype=np.int64),
+            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(v.boxes for v in values)]),
+            labels=np.array([codes[label] for label in labels], np.int64),
+            flags={
+                flag: np.array([is_set for v in values for is_set in v.flags[flag]], np.bool_)
+                for flag in self._flags
+            },
+            class_names=names,
+            unfit={},
+            num_bad=np.array([value.num_bad for value in values], np.int64),
+        ).columns(self._features)
+        return columns
 
 
 def as_fractions(boxes: pa.LargeListArray, sizes: list[tuple[int, int]]) -> pa.LargeListArray:
