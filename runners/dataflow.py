@@ -60,7 +60,9 @@ class DataflowRunner:
             check_options(options)
             check_service(options)
 
-    def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+    def run(
+        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+    ) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
         On an interrupt (Ctrl-C, SIGTERM) it cancels the job, which would otherwise keep running

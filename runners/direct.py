@@ -19,6 +19,7 @@ from ..schemas.errors import RecipeError, SnapshardError
 from .portable import new_pipeline, parsed_options, quiet
 from .worker_pool import WorkerPool
 
+_MAX_WORKERS = 1024
 _WORKERS = ("--direct_num_workers", "--direct_running_mode")
 
 
@@ -37,15 +38,21 @@ class DirectRunner:
     _pool: WorkerPool | None = dataclasses.field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
-        """Checks the number.
+        """Checks the number, and reduces it to that of the machine's cores, if that is over two.
 
         Raises:
-            RecipeError: if it is not a positive integer.
+            RecipeError: if it is not a positive integer, or no machine has so many cores.
         """
         if isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
             raise RecipeError(f"workers={self.num_workers!r} is not an integer.")
         if self.num_workers < 1:
             raise RecipeError(f"workers={self.num_workers}, expected at least 1.")
+        if self.num_workers > _MAX_WORKERS:
+            raise RecipeError(
+                f"workers={self.num_workers:,}, expected at most {_MAX_WORKERS:,}: a process for "
+                f"each core of this machine, which has {os.cpu_count() or 1}."
+            )
+        self.num_workers = min(self.num_workers, max(2, os.cpu_count() or 1))
 
     @property
     def name(self) -> str:
@@ -83,7 +90,9 @@ class DirectRunner:
         if self.beam_options:
             _check_known(self.beam_options)
 
-    def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+    def run(
+        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+    ) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
         A :class:`SnapshardError` raised by a DoFn is raised here with its class and message.
@@ -95,7 +104,8 @@ class DirectRunner:
             if self.num_workers == 1:
                 self._run_here(construct, job_name=job_name)
             else:
-                self._run_in_processes(construct, job_name=job_name)
+                num_processes = min(self.num_workers, max(1, num_items or self.num_workers))
+                self._run_in_processes(construct, job_name, num_processes)
 
     def __enter__(self) -> DirectRunner:
         """Starts keeping worker processes between jobs."""
@@ -115,18 +125,20 @@ class DirectRunner:
         if pool is not None:
             pool.__exit__(kind, error, traceback)
 
-    def _run_in_processes(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+    def _run_in_processes(
+        self, construct: Callable[[Any], object], job_name: str, num_processes: int
+    ) -> None:
         from .worker_processes import WorkerProcesses
 
         with (
             contextlib.nullcontext(self._pool) if self._pool is not None else WorkerPool() as pool,
             WorkerProcesses(pool, job_name=job_name) as workers,
         ):
-            self._run(construct, job_name=job_name, environment=workers.environment)
+            self._run(construct, job_name, num_processes, environment=workers.environment)
 
     def _run_here(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         try:
-            self._run(construct, job_name=job_name, environment=None)
+            self._run(construct, job_name, 1, environment=None)
         except BaseException as error:
             own = without_step(error)
             # Neither a SnapshardError nor Ctrl-C is a defect of the running step.
@@ -134,14 +146,21 @@ class DirectRunner:
                 raise own from own.__cause__
             raise
 
-    def _run(self, construct: Callable[[Any], object], *, job_name: str, environment: Any) -> None:
+    def _run(
+        self,
+        construct: Callable[[Any], object],
+        job_name: str,
+        num_workers: int,
+        *,
+        environment: Any,
+    ) -> None:
         from apache_beam.options.pipeline_options import PipelineOptions
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
         options = PipelineOptions(
             list(self.beam_options),
             job_name=job_name,
-            direct_num_workers=self.num_workers,
+            direct_num_workers=num_workers,
             pickle_library="cloudpickle",
         )
         engine = FnApiRunner(default_environment=environment)

@@ -110,7 +110,9 @@ class PortableRunner:
     def end_job(self, name: str) -> None:
         """Cancels a job that would outlive its job server, by its name on the engine."""
 
-    def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+    def run(
+        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+    ) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
         A :class:`SnapshardError` raised by a DoFn is raised here with its class and message.

@@ -23,7 +23,8 @@ class Direct:
     """Beam's embedded engine, on this machine.
 
     Args:
-        workers: Number of worker processes; 1 means this process.
+        workers: Number of worker processes; 1 means this process. No more are started than the
+            machine has cores, or a job has blocks or shards.
         stall_timeout: Seconds without progress after which a build fails; 0 for no limit.
         beam_options: Additional Beam options, each as ``--name=value``.
     """
@@ -170,8 +171,16 @@ class JobRunner(Protocol):
             RecipeError: if something is missing; the message says what, and how to get it.
         """
 
-    def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+    def run(
+        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+    ) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
+
+        Args:
+            construct: Applies the job's transforms.
+            job_name: The job's name, for messages.
+            num_items: How many blocks or shards the job makes, if that is known: an engine of this
+                machine starts no more workers.
 
         Raises:
             RunnerError: if the engine or a worker ended before the job was done.

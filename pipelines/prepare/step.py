@@ -358,4 +358,5 @@ def _run_stage(
 
         job = PrepareRuns(config, descriptors, name, runner.threads_per_worker)
         with expected_to_advance(f"the job {STEP!r} on {runner.name}", runner):
-            runner.run(lambda pipeline: pipeline | job, job_name=STEP)
+            num = len(missing)
+            runner.run(lambda pipeline: pipeline | job, job_name=STEP, num_items=num)

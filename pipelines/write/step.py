@@ -109,7 +109,7 @@ def write_shards(
             write_by=write_by,
         )
         with expected_to_advance(f"the job 'write' on {runner.name}", runner):
-            runner.run(lambda pipeline: pipeline | job, job_name="write")
+            runner.run(lambda pipeline: pipeline | job, job_name="write", num_items=len(missing))
     note = "by the engine's shuffle" if by == "shuffle" else ""
     progress.finish("write", reused=False, note=note)
     return Written(len(missing), by)

@@ -21,8 +21,10 @@ class _Altered(DirectRunner):
         super().__init__()
         self._out_root, self._alter = out, alter
 
-    def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
-        super().run(construct, job_name=job_name)
+    def run(
+        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+    ) -> None:
+        super().run(construct, job_name=job_name, num_items=num_items)
         (told,) = self._out_root.glob(".check-*/03.json")
         self._alter(told)
 

@@ -101,6 +101,21 @@ def test_two_workers_are_two_processes_that_end_with_the_job(tmp_path: Path) -> 
     assert not _children()
 
 
+def test_a_job_has_no_more_workers_than_items(tmp_path: Path) -> None:
+    DirectRunner(num_workers=2).run(_job(tmp_path), job_name="test", num_items=1)
+    used = _processes_used(tmp_path)
+    assert len(used) == 1
+    assert os.getpid() not in used
+
+
+def test_there_are_no_more_workers_than_cores() -> None:
+    most = max(2, os.cpu_count() or 1)
+    assert DirectRunner(num_workers=most + 1).num_workers == most
+    assert DirectRunner(num_workers=2).num_workers == 2
+    with pytest.raises(RecipeError, match=r"workers=100,000, expected at most 1,024"):
+        DirectRunner(num_workers=100_000)
+
+
 @pytest.mark.slow  # starts worker processes several times
 def test_workers_are_kept_between_the_jobs_of_a_with_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
