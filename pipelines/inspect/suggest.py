@@ -63,6 +63,7 @@ from ...transforms.storage.opened_source import OpenedSource, open_source
 from ..recognize.data import recognize
 from ..recognize.readings import Reading, UnclearError, source_text
 from ..recognize.record_bytes import pixel_sizes, square_image
+from ..recognize.view import View
 from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
 from ..survey.texts import TextColumn, read_integers, read_texts
@@ -643,7 +644,7 @@ def _chosen(
         UnclearError: if there are several, and no number is given.
     """
     try:
-        readings: Sequence[Reading] = [recognize(url, listed, opened, label=label)]
+        readings: Sequence[Reading] = [recognize(View(url, listed, opened, label))]
     except UnclearError as error:
         readings = [_that_fill(reading) for reading in error.readings]
         if number is None:

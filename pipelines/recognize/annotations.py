@@ -29,13 +29,12 @@ from ...transforms.sources.folders.annotations.model import (
     InvalidAnnotationError,
 )
 from ...transforms.sources.folders.annotations.rows import columns_of_boxes, read_header
-from ...transforms.sources.folders.files import why_skipped
 from ...transforms.sources.folders.folder_tables import folder_of
 from ...transforms.sources.folders.images import FORMATS, ImageFolder
 from ...transforms.sources.folders.side_tables import LabelTable, TableRows
-from ...transforms.storage.opened_source import OpenedSource, url_below
 from .readings import Reading, UnclearError
 from .split_lists import with_lists
+from .view import View
 
 _MIN_PAIRED = 0.99
 """The smallest share of images with annotations, and of annotations with images, that is clear."""
@@ -55,8 +54,7 @@ _SPLIT_FOLDER = re.compile(
 class _Folder:
     """The files of a source, by what they may be."""
 
-    url: str
-    opened: OpenedSource
+    view: View
     images: Sequence[SourceFile]
     others: Sequence[SourceFile]
 
@@ -65,31 +63,18 @@ class _Folder:
         files = [file for file in self.others if file.path.lower().endswith(suffixes)]
         return sorted(files, key=lambda file: (file.path.count("/"), file.path))
 
-    @property
-    def has_urls(self) -> bool:
-        """Whether its files have URLs of their own."""
-        return not (self.opened.pattern or self.opened.single)
 
-
-def find_annotations(
-    url: str, listed: Sequence[SourceFile], opened: OpenedSource
-) -> Reading | None:
+def find_annotations(view: View) -> Reading | None:
     """How to read a folder of images and files of their boxes; None if there are no boxes.
-
-    Args:
-        url: The source's URL.
-        listed: All files of it.
-        opened: Its root.
 
     Raises:
         DataError: if files are missing, or there are several ways to read it.
     """
-    files = [file for file in listed if not file.problem and not why_skipped(file.path)]
-    images = [file for file in files if file.path.lower().endswith(IMAGES)]
+    images = [file for file in view.ending(*IMAGES) if not file.problem]
     if not images:
         return None
-    paths = {file.path for file in images}
-    folder = _Folder(url, opened, images, [file for file in files if file.path not in paths])
+    others = [file for file in view.without(*IMAGES) if not file.problem]
+    folder = _Folder(view, images, others)
     readings = [
         *_find_yolo(folder),
         *_find_voc(folder),
@@ -99,9 +84,7 @@ def find_annotations(
     if any(reading.splits is None for reading in readings):
         said = _said_lists(folder)
         readings = [
-            listing
-            for reading in readings
-            for listing in with_lists(reading, url, listed, opened, said=said)
+            listing for reading in readings for listing in with_lists(reading, view, said=said)
         ]
     clear = [reading for reading in readings if not reading.against]
     if len(clear) == 1:
@@ -110,7 +93,7 @@ def find_annotations(
         return None
     what = "boxes" if any(_MEANS in reading.means for reading in readings) else "captions"
     kinds = f"{what} in several forms" if clear else f"{what}, but it is not clear how to read them"
-    raise UnclearError(f"{opened.shown} holds {len(images):,} images with {kinds}.", readings)
+    raise UnclearError(f"{view.shown} holds {len(images):,} images with {kinds}.", readings)
 
 
 def _find_yolo(folder: _Folder) -> list[Reading]:
@@ -137,11 +120,11 @@ def _find_yolo(folder: _Folder) -> list[Reading]:
         splits, unclear = _splits(folder, pairs.images, _yolo_folders(folder, path))
         if unnamed := sorted(_numbers_in(seen) - names.keys()):
             unclear += (f"The labels have the class {unnamed[0]}, which {path} does not name.",)
-        by_url = folder.has_urls and path
+        by_url = folder.view.has_urls and path
         source = ImageFolder(
-            folder.url,
+            folder.view.url,
             boxes="yolo",
-            names=url_below(folder.url, path) if by_url else tuple(names.values()),
+            names=folder.view.url_of(path) if by_url else tuple(names.values()),
             polygons=polygons,
         )
         num_rejects = pairs.num_rejects(folder, boxes)
@@ -175,7 +158,7 @@ def _yolo_folders(folder: _Folder, path: str) -> dict[str, str]:
     if not path.lower().endswith((".yaml", ".yml")):
         return {}
     folders = {}
-    for word, place in yolo.read_places(path, folder.opened.read(path)).items():
+    for word, place in yolo.read_places(path, folder.view.opened.read(path)).items():
         if (key := key_of(f"{place}/.")).strip("./"):
             folders[USUAL_WORDS[word]] = key.removesuffix("/.").rpartition("/")[2]
     return folders
@@ -199,7 +182,7 @@ def _is_end(place: str, path: str) -> bool:
 
 
 def _read_small(folder: _Folder, file: SourceFile) -> bytes:
-    return folder.opened.read(file.path, 0, min(file.num_bytes, yolo.MAX_NAMES_BYTES + 1))
+    return folder.view.head(file, yolo.MAX_NAMES_BYTES + 1)
 
 
 def _find_voc(folder: _Folder) -> list[Reading]:
@@ -209,7 +192,7 @@ def _find_voc(folder: _Folder) -> list[Reading]:
         return []
     splits, unclear = _splits(folder, pairs.images)
     against = _incomplete(folder, pairs, boxes)
-    source = ImageFolder(folder.url, boxes="voc")
+    source = ImageFolder(folder.view.url, boxes="voc")
     return [Reading(source, splits, _MEANS, against + unclear, pairs.num_rejects(folder, boxes))]
 
 
@@ -224,7 +207,7 @@ def _find_labelme(folder: _Folder) -> list[Reading]:
     against += _incomplete(folder, pairs, boxes)
     if polygons:
         against += ("The shapes of LabelMe are polygons; this reads the boxes around them:",)
-    source = ImageFolder(folder.url, boxes="labelme", polygons=polygons)
+    source = ImageFolder(folder.view.url, boxes="labelme", polygons=polygons)
     return [Reading(source, splits, _MEANS, against, pairs.num_rejects(folder, boxes))]
 
 
@@ -284,12 +267,9 @@ def _look_at(
     **settings: Any,
 ) -> list[ImageBoxes | InvalidAnnotationError]:
     """What some of the files hold, or all of them."""
-    parse = functools.partial(of.parse, **settings)
+    of = dataclasses.replace(of, parse=functools.partial(of.parse, **settings))
     looked_at = files if every else files[:: 1 + len(files) // _NUM_LOOKED_AT]
-    return [
-        found
-        for _, found in read_all(looked_at, folder.opened, of=dataclasses.replace(of, parse=parse))
-    ]
+    return [found for _, found in read_all(looked_at, folder.view.opened, of=of)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,7 +313,7 @@ class _Document:
 
 def _find_tables(folder: _Folder) -> list[Reading]:
     """Readings of COCO's documents, and of tables with a row for each box."""
-    if not folder.has_urls:
+    if not folder.view.has_urls:
         return []
     paths = [file.path for file in folder.images]
     readings = []
@@ -358,14 +338,14 @@ def _documents(folder: _Folder, *, of_boxes: bool) -> Iterator[_Document]:
     keys = {key_of(file.path) for file in folder.images} if files else set()
     alone = [file for file in files if key_of(file.path) not in keys]
     for file in alone[:_NUM_LOOKED_AT]:
-        head = folder.opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES))
+        head = folder.view.head(file, _HEAD_BYTES)
         if of_boxes and not columns_of_boxes(read_header(file.path, head)[0]):
             continue
         members = set(_COCO.findall(head))
         if not of_boxes and not members:
             continue
         name = file.path.rpartition("/")[2]
-        data = functools.partial(folder.opened.read, file.path)
+        data = functools.partial(folder.view.opened.read, file.path)
         table = LabelTable(name=name, data=data, image="image", of_boxes=of_boxes)
         try:
             features = table.features()
@@ -375,7 +355,7 @@ def _documents(folder: _Folder, *, of_boxes: bool) -> Iterator[_Document]:
         except SchemaError as error:
             if not of_boxes and (len(members) < 2 or members <= {b"info", b"licenses"}):
                 continue  # another kind of JSON
-            raise DataError(f"{folder.opened.shown} has images and {file.path}. {error}") from None
+            raise DataError(f"{folder.view.shown} has images and {file.path}. {error}") from None
         column = CAPTIONS if table.has_captions else BOXES
         if any(values for values in rows.columns[column].to_pylist()):
             yield _Document(file.path, table, rows)
@@ -433,9 +413,9 @@ def _read_placed(folder: _Folder, found: Mapping[str, list[_Document]]) -> Readi
         )
     named = {d.split: place.rpartition("/")[2] for place, d in placed.items() if d.split}
     splits, unclear = _splits(folder, within, named)
-    tables = {place: url_below(folder.url, document.path) for place, document in placed.items()}
+    tables = {place: folder.view.url_of(document.path) for place, document in placed.items()}
     of_boxes = any(document.table.of_boxes for document in placed.values())
-    source = ImageFolder(folder.url, table=tables, boxes="rows" if of_boxes else None)
+    source = ImageFolder(folder.view.url, table=tables, boxes="rows" if of_boxes else None)
     means = next(document.means for document in placed.values())
     return Reading(source, splits, means, against + unclear)
 
@@ -455,8 +435,8 @@ def _read_alone(folder: _Folder, document: _Document) -> Reading:
     below = [path.removeprefix(f"{inner}/") for path in paths]
     descend = inner and splits is None and len(document.unnamed(below)) == len(unnamed)
     source = ImageFolder(
-        url_below(folder.url, inner) if descend else folder.url,
-        table=url_below(folder.url, document.path),
+        folder.view.url_of(inner) if descend else folder.view.url,
+        table=folder.view.url_of(document.path),
         boxes="rows" if document.table.of_boxes else None,
     )
     return Reading(source, splits, document.means, against + unclear, len(unnamed))

@@ -13,8 +13,9 @@ from ...transforms.sources.csv.dialect import Sniffed, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
-from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
+from ...transforms.storage.opened_source import OpenedSource, open_source
 from .readings import Reading, UnclearError
+from .view import View
 
 _SNIFFED_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
@@ -78,7 +79,7 @@ def _all_skip(num: int, tables: Sequence[SourceFile], opened: OpenedSource) -> b
     return True
 
 
-def find_other_tables(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Csv | None:
+def find_other_tables(view: View) -> Csv | None:
     """A CSV source of files with other suffixes whose content shows that they are tables.
 
     In a folder, these are files directly in it.
@@ -86,18 +87,19 @@ def find_other_tables(url: str, listed: Sequence[SourceFile], opened: OpenedSour
     Raises:
         UnclearError: if there are several, or several files of a suffix without the same header.
     """
-    files = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
+    url = view.url
     groups: dict[str, list[SourceFile]] = {}
-    if opened.single or opened.pattern:
-        groups[url] = files
-    else:
-        for file in files:
-            suffix = os.path.splitext(file.path)[1] or file.path
-            if "/" not in file.path:
-                groups.setdefault(join(url, f"*{suffix}"), []).append(file)
-    tables = [table for place in groups for table in _tables_of(place, url, groups[place], opened)]
+    for file in view.visible:
+        suffix = os.path.splitext(file.path)[1] or file.path
+        if file.num_bytes and not view.has_urls:
+            groups.setdefault(url, []).append(file)
+        elif file.num_bytes and "/" not in file.path:
+            groups.setdefault(join(url, f"*{suffix}"), []).append(file)
+    tables = [
+        table for place in groups for table in _tables_of(place, url, groups[place], view.opened)
+    ]
     if len(tables) > 1:
-        raise UnclearError(f"{opened.shown} holds several tables.", list(map(Reading, tables)))
+        raise UnclearError(f"{view.shown} holds several tables.", list(map(Reading, tables)))
     return tables[0] if tables else None
 
 

@@ -28,18 +28,18 @@ from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
-from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source, url_below
+from ...transforms.storage.opened_source import OpenedSource, open_source
 from ...transforms.storage.tar import archive_scheme
 from .annotations import find_annotations
 from .csv_tables import csv_tables, find_other_tables
-from .extracted_files import read_extracted
+from .extracted_files import find_extracted
 from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
 from .split_lists import with_lists
 from .table_folders import arrange_tables, url_of
 from .typed_tables import TypedTables, find_typed_tables, read_typed
-from .unread_formats import check_formats
+from .view import View
 
 _SQLITE = b"SQLite format 3\0"
 _READ_ARCHIVE_BYTES = 1 << 30
@@ -54,73 +54,79 @@ _MEDIA: Mapping[type[ImageFolder | AudioFolder], tuple[str, ...]] = {
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x7f]")
 
 
-def recognize(
-    url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
-) -> Reading:
-    """What the files are, by positive evidence.
+def recognize(view: View) -> Reading:
+    """What raw data is, by positive evidence: the first kind that finds some.
 
     Raises:
-        UnclearError: if they may be several things.
-        DataError: if they are none that is known.
+        UnclearError: if it may be several things.
+        DataError: if it is none that is known.
     """
-    name, extracted = check_formats(listed, opened)
-    if name:
-        return read_extracted(url, name, extracted, opened)
-    annotated = find_annotations(url, listed, opened)
-    if annotated is not None:
-        return annotated
-    if holds_samples(url, listed):
-        return Reading(WebDataset(url))
-    labelled = find_labelled_files(url, listed, opened, label=label)
-    if labelled is not None:
-        return _with_lists(labelled, url, listed, opened)
-    media = _find_media(url, listed, opened)
-    if media is not None and (other := _as_many(media, url, listed)) is not None:
-        raise _two_kinds(media, other, url, listed, opened)
-    tables = [f for f in listed if f.path.lower().endswith(SUFFIXES) and not is_hidden(f.path)]
-    typed = find_typed_tables(url, listed, opened)
+    for find in _KINDS:
+        if (reading := find(view)) is not None:
+            return reading
+    raise DataError(_say_unknown(view))
+
+
+def _find_samples(view: View) -> Reading | None:
+    return Reading(WebDataset(view.url)) if holds_samples(view.url, view.listed) else None
+
+
+def _find_labelled(view: View) -> Reading | None:
+    labelled = find_labelled_files(view)
+    return None if labelled is None else _with_lists(labelled, view)
+
+
+def _find_media_or_tables(view: View) -> Reading | None:
+    """Images or sounds, or tables: those of which there are clearly more."""
+    media = _find_media(view)
+    if media is not None and (other := _as_many(media, view)) is not None:
+        raise _two_kinds(media, other, view)
+    tables = view.ending(*SUFFIXES)
+    typed = find_typed_tables(view)
     num_tables = max(len(tables), typed.num_files if typed is not None else 0)
-    if media is None and not opened.archived:
-        _refuse_archives(url, listed, opened)
+    if media is None and not view.opened.archived:
+        _refuse_archives(view)
     if media is not None and len(media.files) > num_tables:
-        return media.read(url, listed, opened)
+        return media.read(view)
     if media is not None and 2 * len(media.files) >= num_tables:
-        raise _media_or_tables(media, tables, typed, url, listed, opened)
-    if (whole := _find_whole_files(url, listed)) is not None:
-        return whole.read(url, listed, opened)
-    if num_tables:
-        return _read_tables(tables, typed, url, listed, opened)
-    if (named_otherwise := find_other_tables(url, listed, opened)) is not None:
-        return Reading(named_otherwise)
-    if 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
-        return _read_texts(url, listed, opened)
-    if (texts := _find_bare_texts(url, listed, opened)) is not None:
-        return texts.read(url, listed, opened)
-    _refuse_other_texts(url, listed, opened)
-    raise DataError(_say_unknown(opened, listed))
+        raise _media_or_tables(media, tables, typed, view)
+    if (whole := _find_whole_files(view)) is not None:
+        return whole.read(view)
+    return _read_tables(tables, typed, view) if num_tables else None
 
 
-def _with_lists(
-    reading: Reading, url: str, listed: Sequence[SourceFile], opened: OpenedSource
-) -> Reading:
+def _find_other_tables(view: View) -> Reading | None:
+    table = find_other_tables(view)
+    return None if table is None else Reading(table)
+
+
+def _find_texts(view: View) -> Reading | None:
+    if 2 * len(view.ending(*TEXTS)) > len(view.listed):
+        return _read_texts(view)
+    texts = _find_bare_texts(view)
+    return None if texts is None else texts.read(view)
+
+
+def _with_lists(reading: Reading, view: View) -> Reading:
     """The reading, with the splits that lists of files declare.
 
     Raises:
         UnclearError: if these are incomplete or contradictory.
     """
-    readings = with_lists(reading, url, listed, opened)
+    readings = with_lists(reading, view)
     if len(readings) > 1 or readings[0].against != reading.against:
-        raise UnclearError(f"{opened.shown} holds lists of the files of splits.", readings)
+        raise UnclearError(f"{view.shown} holds lists of the files of splits.", readings)
     return readings[0]
 
 
-def _unread(listed: Sequence[SourceFile]) -> list[str]:
+def _unread(view: View) -> list[str]:
     """Files that are neither tables, texts and documents, nor media."""
-    paths = [file.path for file in listed if file.num_bytes and not is_hidden(file.path)]
     return [
-        path
-        for path in paths
-        if not path.lower().endswith(SUFFIXES) and not bystanders.why_beside(path, media=())
+        file.path
+        for file in view.visible
+        if file.num_bytes
+        and not file.path.lower().endswith(SUFFIXES)
+        and not bystanders.why_beside(file.path, media=())
     ]
 
 
@@ -131,98 +137,80 @@ class _Media:
     make: type[Media]
     files: Sequence[SourceFile]
 
-    def read(self, url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+    def read(self, view: View) -> Reading:
         """What their folders mean."""
         paths = [file.path for file in self.files]
-        skipped = {file.path for file in listed if not is_hidden(file.path)} - set(paths)
-        joins = not (opened.pattern or opened.single)
+        read = set(paths)
+        skipped = {path for file in view.visible if (path := file.path) not in read}
         try:
-            reading = recognize_folders(self.make, url, paths, skipped, joins=joins)
+            reading = recognize_folders(self.make, view.url, paths, skipped, joins=view.has_urls)
         except UnclearError as error:
-            lines = [Reading(TextFiles(url))] if self.make is TextFolder else []
+            lines = [Reading(TextFiles(view.url))] if self.make is TextFolder else []
             readings = [
-                listing
-                for reading in error.readings
-                for listing in with_lists(reading, url, listed, opened)
+                listing for reading in error.readings for listing in with_lists(reading, view)
             ]
             raise error.with_readings([*readings, *lines]) from None
-        reading = _with_lists(reading, url, listed, opened)
+        reading = _with_lists(reading, view)
         if reading.splits is not None:
             return reading
-        texts = [f for f in listed if f.path in skipped and f.path.lower().endswith(".txt")]
-        if reading.source.label is None and (text := self._naming(texts, opened)) is not None:
+        texts = [file for file in view.ending(".txt") if file.path in skipped]
+        if reading.source.label is None and (text := self._naming(texts, view)) is not None:
             raise UnclearError(
-                f"{opened.shown} holds {len(paths):,} files in no class folder, and {text.path!r} "
+                f"{view.shown} holds {len(paths):,} files in no class folder, and {text.path!r} "
                 "names them, but not as a table or with labels that are known.",
                 [reading],
             )
         return reading
 
-    def _naming(self, texts: Sequence[SourceFile], opened: OpenedSource) -> SourceFile | None:
+    def _naming(self, texts: Sequence[SourceFile], view: View) -> SourceFile | None:
         """A text that has the names of several of these files."""
         names = sorted(os.path.basename(file.path).encode() for file in self.files)[:_NUM_PROBED]
         for text in texts[:_NUM_PROBED]:
-            head = opened.read(text.path, 0, min(text.num_bytes, _HEAD_BYTES))
+            head = view.head(text, _HEAD_BYTES)
             if sum(name in head for name in names) > 1:
                 return text
         return None
 
 
-def _find_media(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Media | None:
+def _find_media(view: View) -> _Media | None:
     """The images of a folder or its sounds, whichever are more; None if there are none."""
-    found = [_media_of(make, url, listed) for make in _MEDIA]
-    media = max(found, key=lambda one: len(one.files))
+    media = max((_media_of(make, view) for make in _MEDIA), key=lambda one: len(one.files))
     if media.files:
         return media
     # Images are known by their content, too.
-    files = [file for file in ImageFolder(url).select(listed).files if "/" in file.path]
-    return _Media(ImageFolder, files) if _show_images(files, opened) else None
+    files = [f for f in ImageFolder(view.url).select(view.listed).files if "/" in f.path]
+    return _Media(ImageFolder, files) if _show_images(files, view.opened) else None
 
 
-def _media_of(
-    make: type[ImageFolder | AudioFolder], url: str, listed: Sequence[SourceFile]
-) -> _Media:
-    files = [file for file in listed if file.path.lower().endswith(_MEDIA[make])]
-    return _Media(make, make(url).select(files).files)
+def _media_of(make: type[ImageFolder | AudioFolder], view: View) -> _Media:
+    return _Media(make, view.ending(*_MEDIA[make]))
 
 
-def _as_many(media: _Media, url: str, listed: Sequence[SourceFile]) -> _Media | None:
+def _as_many(media: _Media, view: View) -> _Media | None:
     """The media of the other kind, if they are at least half as many: neither is a bystander."""
-    others = [_media_of(make, url, listed) for make in _MEDIA if make is not media.make]
+    others = [_media_of(make, view) for make in _MEDIA if make is not media.make]
     return next((other for other in others if 2 * len(other.files) >= len(media.files)), None)
 
 
-def _read_tables(
-    tables: Sequence[SourceFile],
-    typed: TypedTables | None,
-    url: str,
-    listed: Sequence[SourceFile],
-    opened: OpenedSource,
-) -> Reading:
+def _read_tables(tables: Sequence[SourceFile], typed: TypedTables | None, view: View) -> Reading:
     """What tables are: CSV files, or typed ones if these are not fewer."""
     if typed is not None and typed.num_files >= len(tables):
-        return read_typed(typed.source, listed, opened)
-    arranged = arrange_tables(csv_tables(url, tables, opened), listed, opened)
-    if len(unread := _unread(listed)) > 2 * len(tables):
+        return read_typed(typed.source, view)
+    arranged = arrange_tables(csv_tables(view.url, tables, view.opened), view)
+    if len(unread := _unread(view)) > 2 * len(tables):
         raise UnclearError(
-            f"{opened.shown} holds {len(unread):,} files of kinds that no source reads (first: "
+            f"{view.shown} holds {len(unread):,} files of kinds that no source reads (first: "
             f"{unread[0]!r}), and {len(tables):,} tables, which may only describe them.",
             [arranged],
         )
     return arranged
 
 
-def _two_kinds(
-    media: _Media, other: _Media, url: str, listed: Sequence[SourceFile], opened: OpenedSource
-) -> UnclearError:
-    readings = [
-        reading
-        for one in (media, other)
-        for reading in _readings(partial(one.read, url, listed, opened))
-    ]
+def _two_kinds(media: _Media, other: _Media, view: View) -> UnclearError:
+    readings = [reading for one in (media, other) for reading in _readings(partial(one.read, view))]
     (images, sounds) = sorted((media, other), key=lambda one: one.make is not ImageFolder)
     return UnclearError(
-        f"{opened.shown} holds {len(images.files):,} images (first: {images.files[0].path!r}) and "
+        f"{view.shown} holds {len(images.files):,} images (first: {images.files[0].path!r}) and "
         f"{len(sounds.files):,} sounds (first: {sounds.files[0].path!r}), and either can be the "
         "records.",
         readings,
@@ -233,23 +221,21 @@ def _media_or_tables(
     media: _Media,
     tables: Sequence[SourceFile],
     typed: TypedTables | None,
-    url: str,
-    listed: Sequence[SourceFile],
-    opened: OpenedSource,
+    view: View,
 ) -> UnclearError:
     """The refusal of about as many tables as images or sounds: a file for each of them, often."""
     if typed is not None and typed.num_files >= len(tables):
-        first, num = typed.source.select(listed).files[0], typed.num_files
+        first, num = typed.source.select(view.listed).files[0], typed.num_files
     else:
         first, num = tables[0], len(tables)
     what = "images" if media.make is ImageFolder else "sounds"
     return UnclearError(
-        f"{opened.shown} holds {len(media.files):,} {what} (first: {media.files[0].path!r}) and "
+        f"{view.shown} holds {len(media.files):,} {what} (first: {media.files[0].path!r}) and "
         f"{num:,} tables (first: {first.path!r}), and either can be the records. If each table "
         f"describes one of the {what}, write one table with a row for each: file, label.",
         [
-            *_readings(partial(media.read, url, listed, opened)),
-            *_readings(partial(_read_tables, tables, typed, url, listed, opened)),
+            *_readings(partial(media.read, view)),
+            *_readings(partial(_read_tables, tables, typed, view)),
         ],
     )
 
@@ -262,35 +248,35 @@ def _readings(read: Callable[[], Reading]) -> list[Reading]:
         return list(error.readings)
 
 
-def _refuse_archives(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> None:
+def _refuse_archives(view: View) -> None:
     """Refuses archives in a folder, whose members would be ignored, unless they are unpacked there.
 
     Raises:
         UnclearError: with the readings of the first archives, and of the other files.
     """
-    archives = [f for f in listed if archive_scheme(f.path) and not is_hidden(f.path)]
-    if not archives or opened.pattern or opened.single:
+    archives = [file for file in view.visible if archive_scheme(file.path)]
+    if not archives or not view.has_urls:
         return
     paths = {file.path for file in archives}
-    others = [file for file in listed if file.path not in paths]
+    others = [file for file in view.listed if file.path not in paths]
     there = {os.path.basename(file.path) for file in others}
     readings: list[Reading] = []
     if sum(file.num_bytes for file in archives) <= _READ_ARCHIVE_BYTES:
         for file in archives[:_MAX_READINGS]:
-            inside = open_source(place := url_below(url, file.path), ".")
+            inside = open_source(place := view.url_of(file.path), ".")
             with contextlib.suppress(SnapshardError):
                 members = inside.list()
                 if there.issuperset(os.path.basename(member.path) for member in members):
                     continue
-                readings += _readings(partial(recognize, place, members, inside, label=None))
+                readings += _readings(partial(recognize, View(place, members, inside)))
         if not readings and len(archives) <= _MAX_READINGS:
             return
     if others:
         with contextlib.suppress(SnapshardError):
-            readings += _readings(partial(recognize, url, others, opened, label=None))
+            readings += _readings(partial(recognize, View(view.url, others, view.opened)))
     names = ", ".join(file.path for file in archives[:_MAX_READINGS])
     raise UnclearError(
-        f"{opened.shown} holds archives ({names}). Each is data of its own, and files beside it "
+        f"{view.shown} holds archives ({names}). Each is data of its own, and files beside it "
         "are not joined with its members. Name it, or the other files.",
         readings,
     )
@@ -300,47 +286,42 @@ def _show_images(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
     return bool(read_sizes(files[:: 1 + len(files) // _NUM_PROBED], opened))
 
 
-def _find_whole_files(url: str, listed: Sequence[SourceFile]) -> _Media | None:
+def _find_whole_files(view: View) -> _Media | None:
     """Texts or arrays in several folders, each file a record; None if most files are others."""
     for make, ends in ((TextFolder, bystanders.TEXTS), (ArrayFolder, (".npy",))):
-        files = [f for f in make(url).select(listed).files if f.path.lower().endswith(ends)]
-        if 2 * len(files) > len(listed) and len({os.path.dirname(f.path) for f in files}) > 1:
+        files = make(view.url).select(view.ending(*ends)).files
+        if 2 * len(files) > len(view.listed) and len({os.path.dirname(f.path) for f in files}) > 1:
             return _Media(make, files)
     return None
 
 
-def _find_bare_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Media | None:
+def _find_bare_texts(view: View) -> _Media | None:
     """Texts without a suffix in several folders, each file a record; None if most are others."""
-    selected = TextFolder(url).select(listed).files
-    files = [file for file in selected if "." not in os.path.basename(file.path)]
-    if 2 * len(files) <= len(listed) or len({os.path.dirname(f.path) for f in files}) < 2:
+    files = TextFolder(view.url).select(view.ending("")).files
+    if 2 * len(files) <= len(view.listed) or len({os.path.dirname(f.path) for f in files}) < 2:
         return None
-    heads = (
-        opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES))
-        for file in files[:: 1 + len(files) // _NUM_PROBED]
-    )
+    heads = (view.head(file, _HEAD_BYTES) for file in files[:: 1 + len(files) // _NUM_PROBED])
     return _Media(TextFolder, files) if all(map(_is_text, heads)) else None
 
 
-def _refuse_other_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> None:
+def _refuse_other_texts(view: View) -> None:
     """Refuses texts with other suffixes, such as logs and code.
 
     Raises:
         UnclearError: with the readings of those of the most frequent suffix, if all are texts.
     """
-    files = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
-    looked = files[:: 1 + len(files) // _NUM_PROBED]
-    heads = (opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES)) for file in looked)
-    if not all(map(_is_text, heads)):
+    files = [file for file in view.visible if file.num_bytes]
+    heads = (view.head(file, _HEAD_BYTES) for file in files[:: 1 + len(files) // _NUM_PROBED])
+    if not files or not all(map(_is_text, heads)):
         return
     suffixes = Counter(os.path.splitext(file.path)[1] for file in files)
     suffix, num = suffixes.most_common(1)[0]
     if not suffix or suffix.lower() in bystanders.TABLES:
         return
     deep = "**/" * any("/" in f.path for f in files if f.path.endswith(suffix))
-    place = url_of(url, f"{deep}*{suffix}", opened) or url
+    place = url_of(view.url, f"{deep}*{suffix}", view.opened) or view.url
     raise UnclearError(
-        f"{opened.shown} holds {len(files):,} texts that no source reads by their suffix, most of "
+        f"{view.shown} holds {len(files):,} texts that no source reads by their suffix, most of "
         f"them {suffix} ({num:,}): each line may be a record, or each file.",
         [Reading(TextFiles(place)), Reading(TextFiles(place, per="file"))],
     )
@@ -352,38 +333,50 @@ def _is_text(head: bytes) -> bool:
     return bool(text.strip()) and "\ufffd" not in text and not _CONTROLS.search(text)
 
 
-def _read_texts(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+def _read_texts(view: View) -> Reading:
     """The lines of a text. Of several texts, a file may be the record, too."""
-    files = TextFiles(url).select(listed).files
-    lines = arrange_tables(TextFiles(url), listed, opened)
+    files = TextFiles(view.url).select(view.listed).files
+    lines = arrange_tables(TextFiles(view.url), view)
     if len(files) <= 1 or lines.splits is not None:
         return lines
     raise UnclearError(
-        f"{opened.shown} holds {len(files):,} texts (first: {files[0].path!r}), of which each line "
+        f"{view.shown} holds {len(files):,} texts (first: {files[0].path!r}), of which each line "
         "may be a record, or each file.",
-        [lines, Reading(TextFolder(url, label=None))],
+        [lines, Reading(TextFolder(view.url, label=None))],
     )
 
 
-def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
-    flat = [file for file in listed if file.path.lower().endswith(IMAGES)]
-    if flat:
+def _say_unknown(view: View) -> str:
+    if flat := view.ending(*IMAGES):
         return (
-            f"{opened.shown} holds {len(flat):,} images in one folder (first: "
+            f"{view.shown} holds {len(flat):,} images in one folder (first: "
             f"{flat[0].path!r}), expected class folders: <root>/<class>/<image>. Put the images "
             "into one folder per class, give the parent folder, or put a table beside them with a "
             "row for each image: labels.csv with the columns file and label."
         )
-    first = next((file.path for file in listed if not file.problem and file.num_bytes), None)
-    if first is not None and opened.read(first, 0, len(_SQLITE)) == _SQLITE:
+    first = next((file.path for file in view.listed if not file.problem and file.num_bytes), None)
+    if first is not None and view.opened.read(first, 0, len(_SQLITE)) == _SQLITE:
         return (
-            f"{opened.shown} holds an SQLite database ({first!r}): only a query can say "
+            f"{view.shown} holds an SQLite database ({first!r}): only a query can say "
             'what a record is. Write a recipe file with source=ss.Sql("path of the database", '
             '"SELECT …", key="id").'
         )
     return (
-        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON, NumPy, TFRecord), "
+        f"{view.shown} holds neither tables (CSV, Parquet, Arrow, JSON, NumPy, TFRecord), "
         "nor texts, nor class folders of images or sounds (first of "
-        f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
-        "that describes it."
+        f"{len(view.listed):,} files: {view.listed[0].path!r}). Correct the path, or write a "
+        "recipe file that describes it."
     )
+
+
+_KINDS: tuple[Callable[[View], Reading | None], ...] = (
+    find_extracted,
+    find_annotations,
+    _find_samples,
+    _find_labelled,
+    _find_media_or_tables,
+    _find_other_tables,
+    _find_texts,
+    _refuse_other_texts,
+)
+"""Each finds evidence of its kind, or none; the more its reading says of records, the earlier."""

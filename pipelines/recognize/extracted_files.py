@@ -21,6 +21,8 @@ from ...transforms.sources.hdf5 import Hdf5
 from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError
 from .table_folders import split_in, url_of
+from .unread_formats import check_formats
+from .view import View
 
 _Source = Excel | Hdf5
 _SOURCES: Mapping[str, type[_Source]] = {"Excel": Excel, "HDF5": Hdf5}
@@ -30,22 +32,20 @@ _MAX_FILES = 20
 _MAX_READINGS = 20
 
 
-def read_extracted(
-    url: str, name: str, files: Sequence[SourceFile], opened: OpenedSource
-) -> Reading:
-    """The only table of workbooks or HDF5 files, or one for each split.
-
-    Args:
-        url: The source's URL.
-        name: The format of the files: ``Excel`` or ``HDF5``.
-        files: The workbooks or HDF5 files.
-        opened: The source's root.
+def find_extracted(view: View) -> Reading | None:
+    """The only table of workbooks or HDF5 files, or one for each split; None for other files.
 
     Raises:
         UnclearError: if there are several tables, with a line for each.
-        DataError: if a file is damaged, or has no table, or there are too many.
+        DataError: if a file is damaged, or has no table, or there are too many; or if most files
+            are of a format that no source reads.
         RecipeError: if the package that reads them is not installed.
     """
+    name, files = check_formats(view)
+    return _read(name, files, view.url, view.opened) if name else None
+
+
+def _read(name: str, files: Sequence[SourceFile], url: str, opened: OpenedSource) -> Reading:
     urls = [url if opened.single else url_of(url, file.path, opened) for file in files]
     sources = [_SOURCES[name](found) for found in urls if found is not None]
     if len(sources) < len(files) or len(files) > _MAX_FILES:

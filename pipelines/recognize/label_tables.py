@@ -37,10 +37,11 @@ from ...transforms.sources.folders.side_tables import (
     folded_parts,
     is_table,
 )
-from ...transforms.storage.opened_source import OpenedSource, is_hidden, url_below
+from ...transforms.storage.opened_source import is_hidden, url_below
 from .readings import Reading, UnclearError
 from .split_lists import split_of_list
 from .table_folders import SUBMISSION
+from .view import View
 
 _MIN_NAMED = 0.99
 """A table is that of a folder's labels if it names at least this share of the files."""
@@ -83,10 +84,11 @@ class _Media:
         """What they are, for messages."""
         return "images" if self.make is ImageFolder else "sounds"
 
-    @property
+    @functools.cached_property
     def in_classes(self) -> bool:
         """Whether all are in several folders, which may be classes."""
-        folders = set(map(self.class_of, self.paths))
+        places = {path.rpartition("/")[0] for path in self.paths}
+        folders = {self.class_of(f"{place}/" if place else "") for place in places}
         has_splits = any(map(split_of, folders))
         return "" not in folders and len(folders) > 1 and not has_splits
 
@@ -125,9 +127,7 @@ class _NamedFiles:
         return self.has_label and (len(self.columns) > 1 or name.casefold() in _LABELS)
 
 
-def find_labelled_files(
-    url: str, listed: Sequence[SourceFile], opened: OpenedSource, *, label: str | None
-) -> Reading | None:
+def find_labelled_files(view: View) -> Reading | None:
     """Images or sounds, and a table in or beside the folder that has them; None without a table.
 
     A table is used if it has a row for 99 % of the files: more than 1 % of rejects would fail a
@@ -137,32 +137,32 @@ def find_labelled_files(
         UnclearError: if a table names only some of the files, several rows name one, or several
             tables or folders may have the labels. It has the sources to choose from.
     """
-    if opened.pattern or opened.single:
+    if not view.has_urls:
         return None
-    media = _find_media(url, listed)
+    media, label = _find_media(view), view.label
     found = [
         named
-        for table, path in _find_tables(media, listed)
-        if (named := _named_files(table, path, media, opened, label)) is not None
+        for table, path in _find_tables(media, view)
+        if (named := _named_files(table, path, media, view)) is not None
     ]
     lists = [named for named in found if not named.columns and named.is_evident]
     for named in found:
-        if joined := _tables_by_id(named, listed, opened):
-            raise _of_ids(named, joined, media, opened.shown)
+        if joined := _tables_by_id(named, view):
+            raise _of_ids(named, joined, media, view.shown)
     found = [named for named in found if named.columns and not _may_be_list(named)]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
     labelled = [named for named in complete if named.has_named_label]
     if media.in_classes and label is None and complete:
         labelled = [named for named in complete if _has_labels_of_folders(named, media)]
         if not labelled:
-            raise _folders_or_tables(complete, media, opened.shown)
+            raise _folders_or_tables(complete, media, view.shown)
     complete = labelled if media.in_classes else labelled or complete
     partial = sorted((named for named in found if named.is_evident), key=_rank)
     by_split = _by_split([named for named in partial if named not in complete])
     if len(complete) > 1 or (complete and by_split):
         names = " and ".join(named.name for named in complete)
         raise UnclearError(
-            f"{opened.shown} holds {len(media.paths):,} {media.what}, and {names} "
+            f"{view.shown} holds {len(media.paths):,} {media.what}, and {names} "
             f"{'each have' if len(complete) > 1 else 'has'} a row for them"
             f"{', as have tables of splits together' if by_split else ''}.",
             [*by_split, *map(_reading, complete)],
@@ -170,24 +170,25 @@ def find_labelled_files(
     if complete:
         return _checked(complete[0], media)
     if media.in_classes and by_split and not _all_say_folders(partial, media):
-        raise _folders_or_tables(partial, media, opened.shown, by_split)
+        raise _folders_or_tables(partial, media, view.shown, by_split)
     if partial and not media.in_classes:
-        raise _partial(partial, lists, media, opened.shown)
+        raise _partial(partial, lists, media, view.shown)
     return None
 
 
-def _find_media(url: str, listed: Sequence[SourceFile]) -> _Media:
-    by_kind: dict[type[ImageFolder | AudioFolder], list[str]] = {
-        ImageFolder: [file.path for file in listed if _is_file_of(IMAGES, file)],
-        AudioFolder: [file.path for file in listed if _is_file_of(SOUNDS, file)],
+def _find_media(view: View) -> _Media:
+    kinds: dict[type[ImageFolder | AudioFolder], list[SourceFile]] = {
+        ImageFolder: view.ending(*IMAGES),
+        AudioFolder: view.ending(*SOUNDS),
     }
-    make, paths = max(by_kind.items(), key=lambda item: len(item[1]))
+    make, files = max(kinds.items(), key=lambda kind: len(kind[1]))
+    paths = [file.path for file in files]
     folder = _common_folder(paths)
     split_folders = looks_like_splits(_below(folder, path) for path in paths)
-    return _Media(make, url.rstrip("/") or url, folder, paths, split_folders)
+    return _Media(make, view.url.rstrip("/") or view.url, folder, paths, split_folders)
 
 
-def _find_tables(media: _Media, listed: Sequence[SourceFile]) -> list[tuple[str, str]]:
+def _find_tables(media: _Media, view: View) -> list[tuple[str, str]]:
     """The URL of each table in or beside the root, and its path below; none if most files are.
 
     The form of a competition's answers holds no labels.
@@ -195,10 +196,8 @@ def _find_tables(media: _Media, listed: Sequence[SourceFile]) -> list[tuple[str,
     of_images = media.make is ImageFolder
     tables = [
         file
-        for file in listed
-        if is_table(file.path, of_images=of_images)
-        and not is_hidden(file.path)
-        and SUBMISSION not in file.path.lower()
+        for file in view.without(*IMAGES, *SOUNDS)
+        if is_table(file.path, of_images=of_images) and SUBMISSION not in file.path.lower()
     ]
     if len(media.paths) <= len(tables):
         return []
@@ -210,21 +209,18 @@ def _find_tables(media: _Media, listed: Sequence[SourceFile]) -> list[tuple[str,
     ]
 
 
-def _named_files(
-    table: str, table_path: str, media: _Media, opened: OpenedSource, label: str | None
-) -> _NamedFiles | None:
+def _named_files(table: str, table_path: str, media: _Media, view: View) -> _NamedFiles | None:
     """The files that a table names, in the folder where it names most; None if it names none.
 
     Args:
         table: The table's URL.
         table_path: Its path below the root; empty if it is not there.
         media: All files.
-        opened: The source's root.
-        label: The column to predict, if it is given.
+        view: The source, and the column to predict, if it is given.
     """
     content = "image" if media.make is ImageFolder else None
     try:
-        data = opened.read_side(table)
+        data = view.opened.read_side(table)
         read = LabelTable(name=file_name(table), data=data, image=content, label=None)
         columns = read.features()
         rows = read.read(columns)
@@ -239,7 +235,7 @@ def _named_files(
         return None
     split_column = None if place.split_folders else _find_split_column(columns, rows)
     found = _find_label(columns, rows)
-    one_hot = () if label or found else _find_one_hot(columns, rows)
+    one_hot = () if view.label or found else _find_one_hot(columns, rows)
     splits = Splits.by_folder() if place.split_folders else None
     if split_column is not None:
         splits = Splits.by_column(split_column, **_values_of_splits(split_column, rows))
@@ -248,7 +244,7 @@ def _named_files(
         source=media.make(
             url_below(media.root, place.folder),
             table=table,
-            label=label or found or (LABEL if one_hot or not columns else None),
+            label=view.label or found or (LABEL if one_hot or not columns else None),
             one_hot=one_hot,
             split_folders=True if place.split_folders else None,
             unlisted="reject" if len(place.keys) >= _MIN_NAMED * len(place.paths) else "skip",
@@ -436,9 +432,7 @@ def _folders_or_tables(
     )
 
 
-def _tables_by_id(
-    named: _NamedFiles, listed: Sequence[SourceFile], opened: OpenedSource
-) -> list[str]:
+def _tables_by_id(named: _NamedFiles, view: View) -> list[str]:
     """The tables beside one that gives files ids, and no more, whose rows begin with such ids."""
     if not named.is_evident or list(named.columns.values()) != [Scalar("int64")]:
         return []
@@ -450,15 +444,12 @@ def _tables_by_id(
     folder = os.path.dirname(named.name)
     beside = [
         file
-        for file in listed
-        if os.path.dirname(file.path) == folder
-        and file.path != named.name
-        and is_table(file.path)
-        and not is_hidden(file.path)
+        for file in view.without(*IMAGES, *SOUNDS)
+        if os.path.dirname(file.path) == folder and file.path != named.name and is_table(file.path)
     ]
     found = []
     for file in beside[:_MAX_TABLES]:
-        head = opened.read(file.path, 0, min(file.num_bytes, _HEAD_BYTES))
+        head = view.head(file, _HEAD_BYTES)
         *lines, _ = head.decode("utf-8", "replace").splitlines() or [""]
         words = [words[0] for line in lines if len(words := re.split(r"[\s,;]+", line)) > 1]
         if sum(word in ids for word in words) > _MIN_OF_IDS * max(len(words), 1):
@@ -557,10 +548,6 @@ def _means(named: _NamedFiles) -> str:
 
 def _is_text(path: str) -> bool:
     return path.lower().endswith(".txt")
-
-
-def _is_file_of(suffixes: tuple[str, ...], file: SourceFile) -> bool:
-    return file.path.lower().endswith(suffixes) and not is_hidden(file.path)
 
 
 def _is_near(file: SourceFile, top: str) -> bool:

@@ -104,7 +104,7 @@ def recognize_folders(
     Raises:
         UnclearError: if they have several meanings, or none.
     """
-    top = os.path.commonpath([os.path.dirname(path) for path in paths]) if joins else ""
+    top = os.path.commonpath({path.rpartition("/")[0] for path in paths}) if joins else ""
     below = [path.removeprefix(f"{top}/") for path in paths] if top else list(paths)
     place = url_below(url, top)
     return _Folders(make, place, below, others, joins=joins).read()
@@ -125,7 +125,8 @@ class _Folders:
         self.make, self.url, self.paths, self.others = make, url, paths, others
         self.joins = joins
         self.what = _WHATS[make]
-        self.places = Counter(tuple(path.split("/")[:-1]) for path in paths)
+        folders = {path.rpartition("/")[0] for path in paths}
+        self.places = {tuple(folder.split("/")) if folder else () for folder in sorted(folders)}
         self.depths = {len(place) for place in self.places}
 
     def read(self) -> Reading:
@@ -530,11 +531,11 @@ class _Folders:
 
     def _refuse_left_over(self, reading: Reading) -> None:
         """Refuses files without labels beside what may hold them, or with labels in their names."""
-        stems = {_stem(path.rpartition("/")[2]) for path in self.paths}
         beside = [path for path in self.others if path.lower().endswith((*TABLES, ".txt"))]
+        stems = {_stem(path.rpartition("/")[2]) for path in self.paths} if beside else set()
         named = [path for path in beside if _stem(path.rpartition("/")[2]) in stems]
         tables = [path for path in beside if path.lower().endswith(TABLES)]
-        if 2 * len(named) >= len(stems) or tables:
+        if beside and (2 * len(named) >= len(stems) or tables):
             first = min(named or tables)
             if unread := format_of(first):
                 raise self._unclear(
@@ -687,10 +688,10 @@ def name_pattern(names: Sequence[str]) -> str | None:
     ends = {end for _, _, end in parts}
     end = next(iter(ends)) if len(ends) == 1 else "*"
     for separator in _SEPARATORS:
-        rows = [stem.split(separator) for stem, _, _ in parts]
-        num_fields = {len(row) for row in rows}
-        if num_fields not in [{number} for number in range(2, _MAX_FIELDS + 1)]:
+        num = parts[0][0].count(separator) + 1
+        if not 2 <= num <= _MAX_FIELDS or any(p[0].count(separator) + 1 != num for p in parts):
             continue
+        rows = [stem.split(separator) for stem, _, _ in parts]
         columns = [set(column) for column in zip(*rows, strict=True)]
         if not 1 < len(columns[0]) <= len(names) // 2 or "" in set().union(*columns):
             continue
@@ -710,9 +711,13 @@ def _pattern_before_number(names: Sequence[str], separator: str) -> str | None:
     parts = [name.rpartition(".") for name in names]
     ends = {end for _, _, end in parts}
     expression = re.compile(rf"(.+?){re.escape(separator)}[0-9]+")
-    found = [expression.fullmatch(stem) for stem, _, _ in parts]
-    labels = Counter(match and match[1] for match in found)
-    if None in labels or len(labels) < 2 or min(labels.values()) < 2:
+    labels: Counter[str] = Counter()
+    for stem, _, _ in parts:
+        match = expression.fullmatch(stem)
+        if match is None:
+            return None
+        labels[match[1]] += 1
+    if len(labels) < 2 or min(labels.values()) < 2:
         return None
     return f"{{{LABEL}}}{separator}{{n:d}}.{ends.pop() if len(ends) == 1 else '*'}"
 

@@ -19,8 +19,9 @@ from ...schemas.errors import SchemaError
 from ...schemas.splits import FOLDERS, Splits, split_of
 from ...transforms.sources.folders.files import LabelledFolder
 from ...transforms.sources.folders.split_lists import SPLIT, read_list
-from ...transforms.storage.opened_source import OpenedSource, is_hidden, path_below, url_below
+from ...transforms.storage.opened_source import OpenedSource, path_below, url_below
 from .readings import Reading
+from .view import View
 
 _MIN_SHARE = 0.99
 """The smallest share of files in lists, and of lines that name files, that is clear."""
@@ -50,20 +51,13 @@ class _List:
 
 
 def with_lists(
-    reading: Reading,
-    url: str,
-    listed: Sequence[SourceFile],
-    opened: OpenedSource,
-    *,
-    said: Mapping[str, str] | None = None,
+    reading: Reading, view: View, *, said: Mapping[str, str] | None = None
 ) -> list[Reading]:
     """The reading with the splits that lists of files declare, or the same if there are none.
 
     Args:
         reading: A source of files, and splits if they are known.
-        url: The URL of ``listed``.
-        listed: All files.
-        opened: Their root.
+        view: All files.
         said: The split of texts, by path, if another file says it.
 
     Returns:
@@ -72,29 +66,29 @@ def with_lists(
     source: Any = reading.source
     if reading.splits is not None or not isinstance(source, LabelledFolder):
         return [reading]
-    if opened.pattern or opened.single:
+    if not view.has_urls:
         return [reading]
-    below = path_below(source.url, url)  # type: ignore[attr-defined]
+    below = path_below(source.url, view.url)  # type: ignore[attr-defined]
     if below is None or "*" in below:
         return [reading]
-    if why := _unread_lists(listed):
+    if why := _unread_lists(view.ending(".mat")):
         return [dataclasses.replace(reading, against=(*reading.against, why))]
-    texts = [file for file in listed if _may_be_list(file)]
+    texts = [file for file in view.ending(".txt") if 0 < file.num_bytes <= _MAX_BYTES]
     of_split = {f.path: split for f in texts if (split := split_of_list(f.path, said or {}))}
     if not of_split:
         return [reading]
     start = len(below) + bool(below)
-    inside = [f for f in listed if not below or f.path.startswith(f"{below}/")]
+    inside = [f for f in view.listed if not below or f.path.startswith(f"{below}/")]
     files = [dataclasses.replace(file, path=file.path[start:]) for file in inside]
     records = {file.record_id for file in source.select(files).files}
     found = [
         one
         for file in texts[:_MAX_LISTS]
         if file.path in of_split and file.path[start:] not in records
-        if (one := _read(file.path, of_split[file.path], records, opened)) is not None
+        if (one := _read(file.path, of_split[file.path], records, view.opened)) is not None
     ]
     if found:
-        return _readings(reading, url, _of_one_folder(found), records)
+        return _readings(reading, view.url, _of_one_folder(found), records)
     by_folder: dict[str, dict[str, str]] = {}
     for path, split in sorted(of_split.items()):
         if path[start:] not in records:
@@ -109,10 +103,10 @@ def with_lists(
     return [dataclasses.replace(reading, against=(*reading.against, against))]
 
 
-def _unread_lists(listed: Sequence[SourceFile]) -> str:
+def _unread_lists(files: Sequence[SourceFile]) -> str:
     """What speaks against splits by chance: lists of the files of splits in MATLAB's format."""
-    paths = sorted(file.path for file in listed if file.path.lower().endswith(".mat"))
-    lists = {split: path for path in reversed(paths) if (split := split_of_list(path))}
+    paths = sorted((file.path for file in files), reverse=True)
+    lists = {split: path for path in paths if (split := split_of_list(path))}
     if len(lists) < 2:
         return ""
     return (
@@ -120,11 +114,6 @@ def _unread_lists(listed: Sequence[SourceFile]) -> str:
         "MATLAB files. Write the names as texts, a file on each line (docs/sources.md, 'Labels in "
         "files of other formats'); this splits by chance:"
     )
-
-
-def _may_be_list(file: SourceFile) -> bool:
-    is_text = file.path.lower().endswith(".txt")
-    return is_text and not is_hidden(file.path) and 0 < file.num_bytes <= _MAX_BYTES
 
 
 def split_of_list(path: str, said: Mapping[str, str] = MappingProxyType({})) -> str | None:

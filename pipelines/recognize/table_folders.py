@@ -35,6 +35,7 @@ from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource, url_below
 from .readings import Reading, UnclearError
+from .view import View
 
 _SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
 _NUM_PROBED = 64
@@ -49,19 +50,18 @@ _TARGETS = frozenset((*_LABELS, "target", "targets"))
 _INPUTS = frozenset(("x", "data", "features", "inputs"))
 
 
-def arrange_tables(source: Any, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+def arrange_tables(source: Any, view: View) -> Reading:
     """Finds the columns and splits in the names of tables.
 
     Args:
         source: A source of tables.
-        listed: The files there.
-        opened: Its root.
+        view: The files there.
 
     Raises:
         DataError: with a line to copy for each reading, if it is unclear which files are a split,
             or if not all files have the columns in the names of folders.
     """
-    files = source.select(listed).files
+    files, opened = source.select(view.listed).files, view.opened
     paths = [file.path for file in files]
     keys = _keys(source, files, opened) if hasattr(source, "hive") else ()
     if keys:
@@ -346,8 +346,8 @@ def _open_array(opened: OpenedSource, path: str) -> NpyArray:
         return NpyArray.open(opened, path)
     except ValueError as error:
         raise SchemaError(
-            f"{opened.shown}: {path} cannot be read ({error}), so whether the arrays are columns of "
-            "the same records is not known. Copy or create it again, or remove it."
+            f"{opened.shown}: {path} cannot be read ({error}), so whether the arrays are columns "
+            "of the same records is not known. Copy or create it again, or remove it."
         ) from None
 
 

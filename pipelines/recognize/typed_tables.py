@@ -21,6 +21,7 @@ from .json_files import check_readings, holds_objects
 from .readings import Reading
 from .record_bytes import with_images
 from .table_folders import arrange_tables
+from .view import View
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,29 +32,22 @@ class TypedTables:
     num_files: int
 
 
-def find_typed_tables(
-    url: str, listed: Sequence[SourceFile], opened: OpenedSource
-) -> TypedTables | None:
+def find_typed_tables(view: View) -> TypedTables | None:
     """The kind of typed table that most files are, by name and content; None if there is none.
 
     For a single file, only the content decides.
-
-    Args:
-        url: The source's URL.
-        listed: All files of it.
-        opened: Its root.
     """
-    listed = [file for file in listed if not file.path.lower().endswith((*IMAGES, *SOUNDS))]
-    dataset = _find_dataset(url, listed)
+    listed = view.without(*IMAGES, *SOUNDS)
+    dataset = _find_dataset(view.url, listed)
     if dataset is not None:
         return dataset
     found = []
     for make in (Parquet, Arrow, JsonLines, Numpy, TFRecords):
-        source = make(url)
+        source = make(view.url)
         files = [file for file in source.select(listed).files if not file.problem]
         # The first file decides: another file with such a name but other content is rejected.
         first = next((file for file in files if file.num_bytes), None)
-        if first is not None and _table_kind(first, opened) is make:
+        if first is not None and _table_kind(first, view.opened) is make:
             found.append(TypedTables(source, len(files)))
     return max(found, key=lambda tables: tables.num_files, default=None)
 
@@ -81,20 +75,20 @@ def _table_kind(file: SourceFile, opened: OpenedSource) -> type[Source] | None:
     return JsonLines if holds_objects(file, opened) else None
 
 
-def read_typed(source: Source, listed: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+def read_typed(source: Source, view: View) -> Reading:
     """What typed tables are, by their content."""
-    files = source.select(listed).files
-    if isinstance(source, Numpy) and (arrays := _split_arrays(source, listed, opened)) is not None:
+    files, opened = source.select(view.listed).files, view.opened
+    if isinstance(source, Numpy) and (arrays := _split_arrays(source, files, opened)) is not None:
         return arrays
     if isinstance(source, JsonLines):
         check_readings(source, files, opened)
     elif isinstance(source, TFRecords):
         source = with_images(source, files, opened)
-    return arrange_tables(source, listed, opened)
+    return arrange_tables(source, view)
 
 
 def _split_arrays(
-    source: Numpy, listed: Sequence[SourceFile], opened: OpenedSource
+    source: Numpy, files: Sequence[SourceFile], opened: OpenedSource
 ) -> Reading | None:
     """The source of arrays such as ``x_train`` and ``x_test``, and its splits; None for others.
 
@@ -102,7 +96,7 @@ def _split_arrays(
     """
     every: set[str] = set()
     there: set[str] = set()
-    for file in source.select(listed).files:
+    for file in files:
         names = array_names(opened, file.path)
         found = split_names(names)
         if len(found) < 2:

@@ -6,14 +6,13 @@ Each format without a source has a recipe with a function that reads it, in docs
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
 from ...transforms.sources.folders.bystanders import is_document
 from ...transforms.storage import git_lfs
-from ...transforms.storage.opened_source import OpenedSource, is_hidden
+from .view import View
 
 _NUM_PROBED = 64
 _HEAD_BYTES = 512
@@ -45,7 +44,7 @@ FORMATS = (
     ),
     _Format(
         "IDX",
-        tuple(f"idx{n}-ubyte{end}" for n in (1, 2, 3, 4) for end in ("", ".gz")),
+        tuple(end for n in (1, 2, 3, 4) for end in (f".idx{n}-ubyte", f"idx{n}-ubyte.gz")),
         tuple((0, bytes([0, 0, 8, n])) for n in (1, 2, 3, 4)),
     ),
     _Format(
@@ -61,9 +60,7 @@ READ = ("Excel", "HDF5")
 """Those that have a source, behind an extra."""
 
 
-def check_formats(
-    listed: Sequence[SourceFile], opened: OpenedSource
-) -> tuple[str, Sequence[SourceFile]]:
+def check_formats(view: View) -> tuple[str, Sequence[SourceFile]]:
     """Checks that files are not pointers of Git LFS, and most of them not of an unread format.
 
     Returns:
@@ -72,34 +69,42 @@ def check_formats(
     Raises:
         DataError: naming the format, and what to do.
     """
-    small = list(git_lfs.may_be_pointers(file for file in listed if not file.problem))
+    small = list(git_lfs.may_be_pointers(file for file in view.listed if not file.problem))
     for file in small[:: 1 + len(small) // _NUM_PROBED]:
-        if git_lfs.is_pointer(opened.read(file.path, 0, _HEAD_BYTES)):
-            raise git_lfs.refusal(opened.place(file.path))
-    name, files = _main_format(listed, opened)
+        if git_lfs.is_pointer(view.head(file, _HEAD_BYTES)):
+            raise git_lfs.refusal(view.opened.place(file.path))
+    name, files = _main_format(view)
     if name and name not in READ:
         raise DataError(
-            f"{opened.shown} holds {len(files):,} {name} file{'s' * (len(files) > 1)} (first: "
+            f"{view.shown} holds {len(files):,} {name} file{'s' * (len(files) > 1)} (first: "
             f"{files[0].path!r}), {_WHY[name]} the recipe in docs/sources.md, 'Formats without a "
             f"source: {name}'."
         )
     return name, files
 
 
-def _main_format(
-    listed: Sequence[SourceFile], opened: OpenedSource
-) -> tuple[str, Sequence[SourceFile]]:
+def _main_format(view: View) -> tuple[str, Sequence[SourceFile]]:
     """The format of most files but documents, and those files; "" if none of :data:`FORMATS`."""
-    every = [file for file in listed if file.num_bytes and not is_hidden(file.path)]
     # Pickles are documents beside other files.
-    visible = [file for file in every if not is_document(file.path)] or every
-    bare = next((file for file in visible if _is_bare(file.path)), None)
-    of_bare = _by_content(opened.read(bare.path, 0, _HEAD_BYTES)) if bare else ""
-    formats = [format_of(f.path) or (of_bare if _is_bare(f.path) else "") for f in visible]
-    (name, num), *_ = Counter(formats).most_common(1) or [("", 0)]
-    if not name or 2 * num <= len(visible):
+    visible = _contents(view.visible) or [file for file in view.visible if file.num_bytes]
+    num_visible, contents = len(visible), {file.path for file in visible}
+    of_format = {
+        format.name: [file for file in view.ending(*format.suffixes) if file.path in contents]
+        for format in FORMATS
+    }
+    # A name has no suffix, as those of DICOM files.
+    if bare := _contents(view.ending("")):
+        of_bare = _by_content(view.head(bare[0], _HEAD_BYTES))
+        of_format[of_bare] = [*of_format.get(of_bare, ()), *bare]
+    name = max(FORMATS, key=lambda format: len(of_format[format.name])).name
+    if not of_format[name] or 2 * len(of_format[name]) <= num_visible:
         return "", ()
-    return name, [file for file, of in zip(visible, formats, strict=True) if of == name]
+    return name, of_format[name]
+
+
+def _contents(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """The files that are neither empty nor documents."""
+    return [file for file in files if file.num_bytes and not is_document(file.path)]
 
 
 def format_of(path: str) -> str:
@@ -108,11 +113,6 @@ def format_of(path: str) -> str:
     if not lower.endswith(_SUFFIXES):
         return ""
     return next((format.name for format in FORMATS if lower.endswith(format.suffixes)), "")
-
-
-def _is_bare(path: str) -> bool:
-    """Whether a name has no suffix, as those of DICOM files."""
-    return "." not in path.rpartition("/")[2]
 
 
 def _by_content(head: bytes) -> str:

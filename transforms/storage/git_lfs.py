@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ...schemas.errors import DataError
 
@@ -21,12 +21,15 @@ class _File(Protocol):
     def num_bytes(self) -> int: ...
 
 
+_F = TypeVar("_F", bound=_File)
+
+
 def is_pointer(content: bytes) -> bool:
     """Whether the content of a file, or its beginning, is that of a pointer."""
     return content.startswith(_BEGINNING)
 
 
-def may_be_pointers(files: Iterable[_File]) -> Iterator[_File]:
+def may_be_pointers(files: Iterable[_F]) -> Iterator[_F]:
     """The files of the size of pointers."""
     return (file for file in files if len(_BEGINNING) < file.num_bytes <= MAX_BYTES)
 
