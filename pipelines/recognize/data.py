@@ -304,7 +304,7 @@ def _find_bare_texts(view: View) -> _Media | None:
     return _Media(TextFolder, files) if all(map(_is_text, heads)) else None
 
 
-def _find_other_texts(view: View) -> None:
+def _refuse_other_texts(view: View) -> None:
     """Refuses texts with other suffixes, such as logs and code.
 
     Raises:
@@ -377,6 +377,6 @@ _KINDS: tuple[Callable[[View], Reading | None], ...] = (
     _find_media_or_tables,
     _find_other_tables,
     _find_texts,
-    _find_other_texts,
+    _refuse_other_texts,
 )
 """Each finds evidence of its kind, or none; the more its reading says of records, the earlier."""

@@ -45,7 +45,7 @@ FORMATS = (
     ),
     _Format(
         "IDX",
-        tuple(f"idx{n}-ubyte{end}" for n in (1, 2, 3, 4) for end in ("", ".gz")),
+        tuple(end for n in (1, 2, 3, 4) for end in (f".idx{n}-ubyte", f"idx{n}-ubyte.gz")),
         tuple((0, bytes([0, 0, 8, n])) for n in (1, 2, 3, 4)),
     ),
     _Format(

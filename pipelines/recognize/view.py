@@ -68,7 +68,7 @@ class View:
     def ending(self, *suffixes: str) -> list[SourceFile]:
         """The files with one of these suffixes, in the order of the listing; "" is that of none."""
         ends = {suffix[suffix.rfind(".") :] if suffix else "" for suffix in suffixes}
-        longer = tuple(suffix for suffix in suffixes if suffix.count(".") > 1)
+        longer = tuple(suffix for suffix in suffixes if suffix.rfind(".") > 0)
         return self._files(
             numbers
             if suffix in suffixes

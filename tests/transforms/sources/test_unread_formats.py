@@ -139,6 +139,7 @@ CASES: list[tuple[str, str, Callable[[], bytes], int, dict[str, Any]]] = [
     ),
     ("pickle", "data_batch_1", pickled, 2, {"image": ss.Tensor("uint8", (32, 32, 3)), **DIGITS}),
 ]
+DIGIT = b"\0\0\x08\x03"
 BESIDE = {"IDX": ("digits/t10k-labels-idx1-ubyte.gz", b"\0\0\x08\x01\0\0\0\x02\x03\x07")}
 """What a recipe reads beside the file."""
 
@@ -184,6 +185,11 @@ def test_every_format_has_a_recipe() -> None:
         ({"IM-1": bytes(128) + b"DICM", "IM-2": bytes(128) + b"DICM", "a.csv": b"x\n1\n"}, "DICOM"),
         ({"x/clip": b"\0\0\0\x20ftypisom", "x/notes.txt": b"", "y/clip": b"\0"}, "video"),
         ({"a.xlsx": b"PK", "t.csv": b"x\n1\n"}, None),
+        ({"train-images-idx3-ubyte": DIGIT, "train-labels-idx1-ubyte": DIGIT}, "IDX"),
+        ({"train-images.idx3-ubyte": DIGIT, "x/t10k-labels-idx1-ubyte.gz": b"1"}, "IDX"),
+        ({"a.pkl": b"1", "b.pickle": b"1", "x.md": b""}, "pickle"),
+        ({"data_batch_1": pickle.dumps([1]), "test": pickle.dumps(2), "b.meta": b"1"}, "pickle"),
+        ({"a.pkl": b"1", "b.pkl": b"1", "t.csv": b"x\n1\n"}, None),
     ],
 )
 def test_most_files_decide(reading: Any, files: dict[str, bytes], name: str | None) -> None:
