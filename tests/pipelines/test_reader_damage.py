@@ -288,9 +288,14 @@ TYPICAL = {
 COMPRESSED = {"seed", "stored order", "cache of decoded", "service", "balance", "records", "stream"}
 """Modes that open compressed shards in ways of their own."""
 CASES = [
-    *((mode, True, False) for mode in MODES),
-    *((mode, False, False) for mode in MODES if mode not in VARIANTS),
-    *((mode, True, True) for mode in MODES if mode in COMPRESSED),
+    pytest.param(mode, equal, gzip, id=f"{kind}-{mode}")
+    for kind, equal, gzip, modes in (
+        ("equal", True, False, {*MODES}),
+        ("uneven", False, False, {*MODES} - VARIANTS),
+        ("gz", True, True, COMPRESSED),
+    )
+    for mode in MODES
+    if mode in modes
 ]
 """(mode, whether shards are of equal sizes, whether they are compressed)."""
 
@@ -330,13 +335,7 @@ def test_a_manifest_that_cannot_be_read(
             make("train", 8)
 
 
-@pytest.mark.parametrize(
-    ("mode", "equal", "gzip"),
-    CASES,
-    ids=[
-        f"{'gz' if gzip else 'equal' if equal else 'uneven'}-{mode}" for mode, equal, gzip in CASES
-    ],
-)
+@pytest.mark.parametrize(("mode", "equal", "gzip"), CASES)
 @pytest.mark.slow  # up to 20 damages, a dataset or several for each
 def test_an_exact_epoch_or_an_error(
     snapshots: dict[tuple[bool, bool], tuple[Path, Path]],
