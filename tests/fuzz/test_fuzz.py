@@ -31,7 +31,7 @@ def _run(*arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow  # 1,000 files are damaged and read
 def test_no_mutation_goes_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    done = _run("--num", str(NUM), timeout=60 + NUM * 0.2)
+    done = _run("--num", str(NUM), timeout=120 + NUM * 0.4)
     with capsys.disabled():
         print(f"\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr

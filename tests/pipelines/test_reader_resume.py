@@ -343,10 +343,10 @@ class TestFit:
             for one, other in zip(model.variables, expected.variables, strict=True):
                 assert np.array_equal(one.numpy(), other.numpy()), one.path
 
-    @pytest.mark.slow  # three processes
-    def test_killed_processes(self, reader: Any, tmp_path: Path) -> None:
+    @pytest.mark.slow  # two processes
+    def test_a_killed_process(self, indexed: Any, tmp_path: Path) -> None:
         """Without a seed: each epoch has every record once, with the state of the last process."""
-        folder = Path(str(reader.__file__)).parent.parent
+        folder = Path(str(indexed.__file__)).parent.parent
         code = (
             "import os, signal, sys\n"
             f"sys.path[:0] = [{str(folder)!r}, {str(Path(__file__).parents[2])!r}]\n"
@@ -356,7 +356,7 @@ class TestFit:
             f"model = fit(reader, epochs, reader.Resume({str(tmp_path / 'run')!r}, seconds=0))\n"
             "print([found[:2] for found in epochs.ended.values()], int(model.optimizer.iterations))"
         )
-        for steps in (14, 9, 0):
+        for steps in (14, 0):
             ran = subprocess.run(
                 [sys.executable, "-c", code, str(steps)], capture_output=True, text=True
             )
