@@ -94,7 +94,7 @@ def test_planning_at_scale_runs(tmp_path: Path) -> None:
     [
         (
             "read.py",
-            ["--kinds", "raw", "jpeg gzip", "table", "text gzip"],
+            ["--kinds", "jpeg gzip", "table", "text gzip"],
             ["**`reader.dataset`, shuffled**", "batched, then parsed", "no parsing"],
         ),
         ("wide.py", [], ["as columns", "stacked"]),

@@ -63,8 +63,13 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def _imports(path: Path) -> Iterator[tuple[ast.stmt, str | None]]:
+@functools.cache
+def _imports(path: Path) -> list[tuple[ast.stmt, str | None]]:
     """Each import of a module, with the module it names below the package (None: outside it)."""
+    return [*_find_imports(path)]
+
+
+def _find_imports(path: Path) -> Iterator[tuple[ast.stmt, str | None]]:
     parts = path.relative_to(ROOT).parts[:-1]
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
@@ -150,20 +155,18 @@ def test_root_holds_no_other_module() -> None:
     assert {path.stem for path in ROOT.glob("*.py")} <= ROOT_MODULES
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", _module_files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_run_one_way(path: Path) -> None:
-    module = _module_name(path)
-    for node, target in _imports(path):
-        if target is None:
-            continue
-        relative = isinstance(node, ast.ImportFrom) and node.level > 0
-        assert relative, f"{module}, line {node.lineno}: import relatively inside the package"
-        room = target.split(".")[0]
-        # From the package's own __init__ (its version) every module may import.
-        assert room in {*_allowed(module), "__version__"}, (
-            f"{module}, line {node.lineno}: imports {target}; allowed: {sorted(_allowed(module))}"
-        )
+def test_imports_run_one_way() -> None:
+    for path in _module_files():
+        module = _module_name(path)
+        for node, target in _imports(path):
+            if target is None:
+                continue
+            where = f"{module}, line {node.lineno}"
+            relative = isinstance(node, ast.ImportFrom) and node.level > 0
+            assert relative, f"{where}: import relatively inside the package"
+            # From the package's own __init__ (its version) every module may import.
+            allowed = {*_allowed(module), "__version__"}
+            assert target.split(".")[0] in allowed, f"{where}: imports {target}; {sorted(allowed)}"
 
 
 def _rows() -> list[tuple[str, ...]]:
@@ -230,18 +233,18 @@ def test_only_jobs_import_beam() -> None:
     assert found == IMPORT_BEAM
 
 
-@pytest.mark.parametrize("path", _module_files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_module_keeps_the_house_rules(path: Path) -> None:
-    text, tree = path.read_text(), _tree(path)
-    assert ast.get_docstring(tree), "the first lines say what the module is"
-    # Beam resolves the annotations of a DoFn's process_batch at run time.
-    has_dofn = any(
-        isinstance(node, ast.ClassDef) and any(ast.unparse(b).endswith("DoFn") for b in node.bases)
-        for node in ast.walk(tree)
-    )
-    if has_dofn:
-        assert "from __future__ import annotations" not in text
-    assert path.stem not in {"utils", "util", "helpers", "common", "misc"}
+def test_modules_keep_the_house_rules() -> None:
+    for path in _module_files():
+        text, tree = path.read_text(), _tree(path)
+        assert ast.get_docstring(tree), f"{path}: the first lines say what the module is"
+        # Beam resolves the annotations of a DoFn's process_batch at run time.
+        has_dofn = any(
+            isinstance(node, ast.ClassDef)
+            and any(ast.unparse(b).endswith("DoFn") for b in node.bases)
+            for node in ast.walk(tree)
+        )
+        assert not has_dofn or "from __future__ import annotations" not in text, path
+        assert path.stem not in {"utils", "util", "helpers", "common", "misc"}, path
 
 
 def test_every_room_ships() -> None:

@@ -46,9 +46,12 @@ from snapshard.transforms.rejects import rejects_to_bytes
 from snapshard.transforms.runs.keys import record_keys
 
 # Loaded here, so that no child has to.
-for _module in ("diff", "forecast", "rejects", "verify", "why"):
-    importlib.import_module(f"snapshard.pipelines.inspect.{_module}")
-importlib.import_module("snapshard.pipelines.operate.gc")
+for _module in (
+    *(f"pipelines.inspect.{name}" for name in ("diff", "forecast", "rejects", "suggest", "verify")),
+    *(f"transforms.sources.{name}" for name in ("excel", "hdf5", "folders.audio", "folders.clips")),
+    *("pipelines.inspect.why", "pipelines.operate.gc", "startup_noise", "terminal"),
+):
+    importlib.import_module(f"snapshard.{_module}")
 
 NUM = 24
 

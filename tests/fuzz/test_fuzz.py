@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).with_name("fuzz.py")
-NUM = int(os.environ.get("SNAPSHARD_FUZZ", "2000"))
-"""So many mutations: of every kind of file 26 or more, of every kind of damage about 200 or more.
+NUM = int(os.environ.get("SNAPSHARD_FUZZ", "1000"))
+"""So many mutations: of every kind of file 13 or more, of every kind of damage about 100 or more.
 
-More of them with other seeds: ``make fuzz``.
+They are the same each time. Others: ``make fuzz``, in CI one day of each rotation.
 """
 
 
@@ -29,9 +29,9 @@ def _run(*arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow  # 2,000 files are damaged and read: about a minute
+@pytest.mark.slow  # 1,000 files are damaged and read
 def test_no_mutation_goes_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    done = _run("--num", str(NUM), timeout=60 + NUM * 0.2)
+    done = _run("--num", str(NUM), timeout=120 + NUM * 0.4)
     with capsys.disabled():
         print(f"\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,13 +47,6 @@ def test_no_mutation_goes_wrong_through_the_command_line(
         print(f"\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "11 through the command line" in done.stdout
-
-
-@pytest.mark.slow
-def test_the_quickest_kinds() -> None:
-    kinds = ("CSV", "NumPy, npz")
-    done = _run("--num", "20", *(part for kind in kinds for part in ("--kind", kind)), timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow  # waits for what hangs

@@ -123,14 +123,3 @@ def test_shipped_examples_by_the_command_line(
     )
     assert lab.build_facts(sign_digits)["blocks"]["prepared"] > 10
     assert lab.hashes(lab.last_json(done)["path"]) == lab.hashes(sign_digits)
-
-
-@pytest.mark.slow  # tensorflow-transform once more
-def test_shipped_table_by_the_command_line(
-    lab: Any, tmp_path: Path, examples: Path, penguins: Any
-) -> None:
-    lab.copy_shuffled(examples, tmp_path / "examples")
-    done = lab.run_cli(
-        "build", tmp_path / "examples" / "penguins.py", "--out", tmp_path / "out", "--json"
-    )
-    assert lab.hashes(lab.last_json(done)["path"]) == lab.hashes(penguins)
