@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -49,10 +50,20 @@ from ...rejects import reject_at, with_bytes, with_row
 from ...runs.files import wire_schema
 from ..python_values import Lists, UnfitPartError, media_lists, wire_arrays
 from .types import Cells, Leaf, extract, leaves_of, nulls
-from .values import Values, convert, item_of, kind_of, mapped_classes, shown_classes, takes
+from .values import (
+    UNKNOWN_CLASS,
+    Values,
+    convert,
+    expected,
+    item_of,
+    kind_of,
+    mapped_classes,
+    takes,
+)
 
 _SHOWN_CHARS = 60
 _NO_CLASSES: Mapping[str, tuple[str, ...]] = {}
+_INTEGER = re.compile(r"is '?-?[0-9]+'?")
 _NO_NAME = "\0"
 """No class has it."""
 MISSING_ITEM, RAGGED = "missing item", "ragged list"
@@ -177,6 +188,8 @@ class RowReader:
         path: str,
         unit: str = "row",
         classes: Mapping[str, tuple[str, ...]] = _NO_CLASSES,
+        leaves: Mapping[str, Leaf] | None = None,
+        fix: str = "Fix the value, or declare another type",
     ) -> None:
         """Finds the column of each feature, and checks its type.
 
@@ -187,11 +200,13 @@ class RowReader:
             unit: The unit of positions, for messages: ``row`` or ``byte``.
             classes: The names that the file itself gives to the numbers of classes. If a feature
                 has these and others, numbers are read as the file's names.
+            leaves: The leaves of the columns, if their names do not follow from the schema.
+            fix: What to do about a value that does not fit, for messages.
 
         Raises:
             SchemaError: naming the feature whose column is missing or has an incompatible type.
         """
-        leaves = leaves_of(schema, path=path)
+        leaves = leaves_of(schema, path=path) if leaves is None else leaves
         self._path, self._unit = path, unit
         self._wire = wire_schema(features)
         self._columns = [
@@ -199,6 +214,7 @@ class RowReader:
                 name,
                 feature,
                 _leaf_of(name, feature, leaves, path=path),
+                fix,
                 _names_to_read(feature, classes.get(name, ())),
             )
             for name, feature in features.items()
@@ -376,7 +392,7 @@ def _contents(column: pa.Array) -> pa.Array:
     return pc.struct_field(column, BYTES) if pa.types.is_struct(column.type) else column
 
 
-def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str) -> Leaf:
+def _leaf_of(name: str, feature: Feature, leaves: Mapping[str, Leaf], *, path: str) -> Leaf:
     leaf = leaves.get(name)
     if leaf is None:
         raise SchemaError(
@@ -475,6 +491,7 @@ class _Column:
     name: str
     feature: Feature
     leaf: Leaf
+    fix: str
     names: tuple[str, ...] = ()
     """The names of its numbers, if they are not the feature's."""
 
@@ -513,20 +530,22 @@ class _Found:
         ]
         if cells.levels:
             self._check_items()
-        fix = "Fix the value, or declare another type"
-        if isinstance(feature, ClassLabel) and kind_of(cells.values.type) == "int":
-            fix = f"Fix the value, or map integers to names: {mapped_classes(feature)}"
-        self._reject_rows(self._of_values(self._values.bad), self._values.reason, fix)
+        for bad, reason in self._values.misfits:
+            self._reject_rows(self._of_values(bad), reason, column.fix)
         self._dims = self._shape() if form.shape else []
 
     def describe(self, row: int) -> tuple[str, str]:
         """The reason and the message for a bad row."""
         reason, fix = next((reason, fix) for mask, reason, fix in self._why if mask[row])
-        expected = _shown_expected(self._column.feature, self._form)
-        found = "has no value" if self._missing[row] else f"is {_shown(self._array, row)}"
-        if reason not in ("missing value", ""):
-            expected += f" ({reason})"
-        return reason, f"column {self._column.name!r} {found}, expected {expected}. {fix}"
+        feature, found = self._column.feature, "has no value"
+        wanted = _shown_feature(feature) if self._form.shape else expected(feature)
+        if not self._missing[row]:
+            found, wanted = f"is {_shown(self._array, row)}", f"{wanted} ({reason})"
+        if reason == UNKNOWN_CLASS:
+            fix = "Fix the value, or add it to the names of the class"
+            if isinstance(feature, ClassLabel) and _INTEGER.fullmatch(found):
+                fix += f", or map integers to names: {mapped_classes(feature)}"
+        return reason, f"column {self._column.name!r} {found}, expected {wanted}. {fix}"
 
     def drop(self, rows: _Bools) -> None:
         """Drops rows: all that are bad in this column or another."""
@@ -636,12 +655,6 @@ def _num_values(cells: Cells) -> _Ints:
         ends, lists = offsets_of(counts), offsets_of(level.lengths)
         counts = ends[lists[1:]] - ends[lists[:-1]]
     return counts
-
-
-def _shown_expected(feature: Feature, form: TensorForm) -> str:
-    if isinstance(feature, ClassLabel):
-        return shown_classes(feature)
-    return _shown_feature(feature) if form.shape else form.dtype
 
 
 def _shown(array: pa.Array, row: int) -> str:
