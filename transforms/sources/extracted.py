@@ -28,7 +28,7 @@ from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance
-from ..rejects import reject_at, with_row
+from ..rejects import WRONG_TYPE, reject_at, with_row
 from ..runs.keys import text_keys
 from ..storage import git_lfs
 from ..storage.opened_source import open_source
@@ -242,7 +242,7 @@ class ExtractedTable:
             self.name,
             position,
             stage="read",
-            reason="wrong type",
+            reason=WRONG_TYPE,
             message=f"{self.name} {self.unit} {position}: {_shortened(problem)}. Fix "
             "the value, declare the column in types=, or raise max_rejects to quarantine such "
             "rows.",

@@ -44,14 +44,23 @@ from ....schemas.features import (
 from ....schemas.wire import ITEM_BYTES, WireColumn
 from ...examples.dtypes import packed_bytes, widened
 from ...examples.encode import offsets_of
+from ...examples.row_values import UnfitError
 from ...media.image_header import ImageHeader, UnreadableImageError, rotated_frame
 from ...media.tiff import readable_image
-from ...rejects import reject_at, with_bytes, with_row
+from ...rejects import (
+    MISSING_ITEM,
+    MISSING_VALUE,
+    RAGGED,
+    UNKNOWN_CLASS,
+    WRONG_LENGTH,
+    reject_at,
+    with_bytes,
+    with_row,
+)
 from ...runs.files import wire_schema
-from ..python_values import Lists, UnfitPartError, media_lists, wire_arrays
+from ..python_values import Lists, media_lists, wire_arrays
 from .types import Cells, Leaf, extract, leaves_of, nulls
 from .values import (
-    UNKNOWN_CLASS,
     Values,
     convert,
     expected,
@@ -66,7 +75,6 @@ _NO_CLASSES: Mapping[str, tuple[str, ...]] = {}
 _INTEGER = re.compile(r"is '?-?[0-9]+'?")
 _NO_NAME = "\0"
 """No class has it."""
-MISSING_ITEM, RAGGED = "missing item", "ragged list"
 
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
@@ -91,7 +99,7 @@ class MediaCells:
         self._why: dict[int, tuple[str, str]] = {}
         self.bad = nulls(values)
         for row in np.flatnonzero(self.bad).tolist():
-            self._why[row] = ("missing value", "has no value, expected the bytes of a file")
+            self._why[row] = (MISSING_VALUE, "has no value, expected the bytes of a file")
         if isinstance(feature, Image):
             converted: dict[int, bytes] = {}
             for row, value in enumerate(self._values):
@@ -162,9 +170,9 @@ class PixelCells:
         """The reason and the message for a bad row."""
         expected = f"{_shown_feature(self._feature)} of {self._num_bytes:,} bytes"
         if self._sizes[row] < 0:
-            reason, found = "missing value", "has no value"
+            reason, found = MISSING_VALUE, "has no value"
         else:
-            reason, found = "wrong length", f"has {self._sizes[row]:,} bytes"
+            reason, found = WRONG_LENGTH, f"has {self._sizes[row]:,} bytes"
         fix = "Fix it, or declare another type"
         return reason, f"column {self._name!r} {found}, expected {expected}. {fix}"
 
@@ -324,7 +332,7 @@ class MediaRowReader:
                     name: media_lists(name, feature, contents[name][row].as_py())
                     for name, feature in self._media.items()
                 }
-            except UnfitPartError as error:
+            except UnfitError as error:
                 bad[row] = True
                 rejects.append(with_row(self._reject(int(at[row]), error), batch, row))
                 continue
@@ -362,7 +370,7 @@ class MediaRowReader:
             rejects=(*rejects, *read.rejects),
         )
 
-    def _reject(self, position: int, error: UnfitPartError) -> Reject:
+    def _reject(self, position: int, error: UnfitError) -> Reject:
         return reject_at(
             self._path,
             position,
@@ -526,7 +534,7 @@ class _Found:
         self._counts = _num_values(cells)
         self.bad = self._missing & (not form.optional)
         self._why: list[tuple[_Bools, str, str]] = [
-            (self.bad, "missing value", "Fill it, or give the feature optional=True")
+            (self.bad, MISSING_VALUE, "Fill it, or give the feature optional=True")
         ]
         if cells.levels:
             self._check_items()
@@ -625,7 +633,7 @@ class _Found:
         return [lengths // known if dim is None else np.full_like(lengths, dim) for dim in shape]
 
     def _wrong_length(self, mask: _Bools) -> None:
-        self._reject_rows(mask, "wrong length", "Fix the list, or declare the dimension as None")
+        self._reject_rows(mask, WRONG_LENGTH, "Fix the list, or declare the dimension as None")
 
     def _value_column(self, column: WireColumn) -> pa.Array:
         values, missing = self._values.values, self._missing

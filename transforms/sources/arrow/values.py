@@ -50,15 +50,11 @@ from ....schemas.features import (
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, holds_exactly, numpy_dtype
 from ...in_parts import in_parts
+from ...rejects import INEXACT, NOT_UTF8, OUT_OF_RANGE, UNKNOWN_CLASS, WRONG_TYPE
 from .types import nulls
 
 EXACT = 1 << 53
 """A float64 represents all integers up to this one."""
-
-# Reasons of rejects, in all sources.
-WRONG_TYPE, OUT_OF_RANGE, UNKNOWN_CLASS = "wrong type", "out of range", "unknown class"
-INEXACT = "inexact integer"
-"""An integer that a float dtype cannot represent."""
 
 _Bools = npt.NDArray[np.bool_]
 Misfits = tuple[tuple[_Bools, str], ...]
@@ -337,7 +333,7 @@ def _to_string(array: pa.Array, *, utf8: bool) -> tuple[pa.Array, Misfits]:
     if not utf8 and kind == "binary":
         return array, ()
     # Reading a file does not validate UTF-8, but a cast to a string does.
-    return array, ((cast_or_find(array, pa.large_string())[1], "not UTF-8"),)
+    return array, ((cast_or_find(array, pa.large_string())[1], NOT_UTF8),)
 
 
 def _to_time(array: pa.Array, unit: str) -> tuple[npt.NDArray[Any], Misfits]:

@@ -44,10 +44,10 @@ from ....schemas.errors import RECORD_ERROR, Reject
 from ....schemas.features import ClassLabel, Features, Scalar, Text, Timestamp
 from ...examples.dtypes import PRECISION, holds_exactly, is_exact
 from ...prepare.engine.validate import is_utf8
-from ...rejects import reject_at, with_bytes
+from ...rejects import INEXACT, OUT_OF_RANGE, WRONG_TYPE, reject_at, with_bytes
 from ..arrow.rows import RowReader
 from ..arrow.types import Leaf
-from ..arrow.values import INEXACT, OUT_OF_RANGE, WRONG_TYPE, culprits, expected
+from ..arrow.values import culprits, expected
 from ..text_stream import Offsets, Rows, shown_text
 from .rows import (
     AFTER_QUOTE,
