@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
@@ -424,6 +425,28 @@ def numbered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     for batch in batches:
         yield with_positions(batch, pa.array(np.arange(row, row + len(batch))))
         row += len(batch)
+
+
+def keyed(
+    batches: Iterable[pa.RecordBatch], key: str, *, of: str, fix: str
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the values of a column, by which they are sorted, as positions.
+
+    Raises:
+        DataError: if two rows have the same key. The error begins with ``of`` and ends with
+            ``fix``.
+    """
+    last: Any = None
+    for batch in filter(len, batches):
+        keys = batch.column(key)
+        twice = pc.index(pc.equal(keys[1:], keys[:-1]), True).as_py()
+        if keys[0].as_py() == last or twice >= 0:
+            value = last if keys[0].as_py() == last else keys[twice].as_py()
+            raise DataError(
+                f"{of}: the key {key!r} is {value!r} in several records, expected one. {fix}"
+            )
+        last = keys[-1].as_py()
+        yield with_positions(batch, keys)
 
 
 def with_positions(batch: pa.RecordBatch, positions: pa.Array) -> pa.RecordBatch:
