@@ -29,7 +29,7 @@ from ..examples.row_values import UnfitError
 from ..rejects import reject_at, with_values
 from ..storage.opened_source import is_hidden
 from ..storage.redaction import redact_repeated
-from .arrow.rows import MediaRowReader
+from .arrow.rows import RowReader
 from .arrow.types import join_schemas, leaf_feature, missing_leaves
 from .extracted import plain_batch, plain_schema
 from .python_values import (
@@ -438,7 +438,7 @@ def _read_batch(
 ) -> Iterator[RawBatch]:
     """The rows of a batch from the function, a bounded number at a time."""
     schema = plain_schema(batch.schema, path=path)
-    reader = MediaRowReader(schema, features, path=path, unit="record")
+    reader = RowReader(schema, features, path=path, unit="record")
     step = max(1, min(1 << 16, BATCH_BYTES * len(batch) // max(1, batch.nbytes)))
     for start in range(0, len(batch), step):
         part = plain_batch(batch.slice(start, step), schema)

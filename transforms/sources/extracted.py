@@ -37,7 +37,7 @@ from ..storage.read_files import open_for_arrow
 from .arrow.files import DAMAGE
 from .arrow.hugging_face import class_names, classes_by_leaf, with_column_types
 from .arrow.ipc import Arrow
-from .arrow.rows import MediaRowReader
+from .arrow.rows import RowReader
 from .arrow.types import leaves_of
 from .table_files import check_columns, types_to_json
 
@@ -185,7 +185,7 @@ class ExtractedTable:
         offsets = (0, *self.cuts(file, opened, every=0))
         with _opened(opened, part.path) as reader:
             schema = _of_records(reader.schema)
-            rows = MediaRowReader(
+            rows = RowReader(
                 schema,
                 features,
                 path=self.name,
@@ -196,7 +196,7 @@ class ExtractedTable:
                 if part.start <= offset < part.stop:
                     yield self._read_batch(reader.get_batch(number), rows)
 
-    def _read_batch(self, batch: pa.RecordBatch, rows: MediaRowReader) -> RawBatch:
+    def _read_batch(self, batch: pa.RecordBatch, rows: RowReader) -> RawBatch:
         rejects = []
         if PROBLEM in batch.schema.names:
             problems = batch.column(PROBLEM)

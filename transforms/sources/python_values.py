@@ -235,7 +235,7 @@ def media_lists(
         UnfitError: if the file is missing or unreadable.
     """
     if value is None:
-        raise UnfitError(f"the sample has no {name!r}", MISSING_VALUE)
+        raise UnfitError(f"the record has no {name!r}.", MISSING_VALUE)
     if not isinstance(value, bytes | bytearray | memoryview):
         raise UnfitError(f"{name!r} is a {type(value).__name__}, expected the bytes of a file.")
     value = bytes(value)
@@ -245,7 +245,7 @@ def media_lists(
             return {name: [value]}
         value, header = readable_image(value, max_pixels=max_pixels)
     except (UnreadableImageError, UnreadableSoundError) as error:
-        raise UnfitError(f"{name}: {error}", error.reason, stage="read") from None
+        raise UnfitError(f"{name!r} {error}.", error.reason, stage="read") from None
     return {
         name: [value],
         f"{name}/height": [header.height],

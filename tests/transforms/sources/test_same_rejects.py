@@ -17,6 +17,7 @@ from snapshard.schemas.features import Feature
 
 from ...file_bytes import workbook
 from .conftest import Reading
+from .subjects import png, wav
 
 
 class Mistake(NamedTuple):
@@ -32,6 +33,8 @@ _LISTS = ("csv", "sql", "excel")
 """Their cells are no lists."""
 _COLUMNS = ("parquet", "arrow", "numpy", "table", "iterable")
 """Their columns have one type, so that the source as a whole is refused."""
+_TEXTS = ("csv", "json", "excel")
+"""Their cells are no bytes."""
 _TIMES = ("files",)
 """Their times are no texts."""
 CLASSES = ss.ClassLabel(("cat", "dog"))
@@ -65,6 +68,15 @@ MISTAKES = {
         ss.Sequence(ss.Scalar("uint8")), [1], [1, 256], "out of range", _LISTS
     ),
     "not UTF-8": Mistake(ss.Text(), b"a", b"\xff", "not UTF-8", ("excel", "table")),
+}
+MISTAKES |= {
+    "not an image": Mistake(
+        ss.Image(storage="encoded"), png(1), b"a text, no image", "text, not an image", _TEXTS
+    ),
+    "not a sound": Mistake(
+        ss.Audio(storage="encoded"), wav(1), b"a text, no sound", "text, not a sound", _TEXTS
+    ),
+    "no image": Mistake(ss.Image(storage="encoded"), png(1), None, "missing value", _TEXTS),
 }
 Types = dict[str, Any]
 
