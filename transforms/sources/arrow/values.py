@@ -280,20 +280,15 @@ def expected(feature: Feature) -> str:
     """The expected value of a feature, or each of its items, for messages."""
     item = item_of(feature)
     if isinstance(item, ClassLabel):
-        return shown_classes(item)
+        names = item.values or item.names
+        more = ", …" if len(names) > 5 else ""
+        return f"one of the {len(names)} classes {', '.join(map(repr, names[:5]))}{more}"
     if isinstance(item, Timestamp):
         return f"a time such as 2026-11-21T09:30:00Z, no finer than {item.unit}"
     if isinstance(item, Text):
         return "text"
     form = tensor_form(item)
     return form.dtype if form is not None else type(item).__name__
-
-
-def shown_classes(label: ClassLabel) -> str:
-    """The classes that are expected, for messages."""
-    shown = ", ".join(map(repr, (label.values or label.names)[:5]))
-    more = ", …" if len(label.names) > 5 else ""
-    return f"one of the {len(label.names)} classes {shown}{more}"
 
 
 def mapped_classes(label: ClassLabel) -> str:
