@@ -196,13 +196,12 @@ class CellReader:
 
     def _read(self, rows: Rows) -> RawBatch:
         bad: _Bad = {}
-        kept = np.arange(len(rows))
         if rows.problem:
             bad[0] = (rows.problem, _row_problem(rows))
         else:
             for row, problem in self._table.misquoted(rows).items():
                 bad[row] = (problem, _quoting_problem(rows.text(row), problem))
-        kept = np.delete(kept, sorted(bad))
+        kept = np.delete(np.arange(len(rows)), sorted(bad))
         try:
             parsed = self._parse(rows.take(kept) if bad else rows)
         except pa.ArrowInvalid:
@@ -220,7 +219,8 @@ class CellReader:
             kept, parsed = kept[fits], parsed.filter(pa.array(fits))
         batch = self._values.read(
             pa.RecordBatch.from_arrays(
-                [column.combine_chunks() for column in parsed.columns], schema=self._schema
+                [parsed.column(name).combine_chunks() for name in self._schema.names],
+                schema=self._schema,
             ),
             rows.positions[kept],
             payload=lambda row: rows.text(int(kept[row])),
@@ -346,11 +346,11 @@ class CellReader:
 
     def _find_changed(self, rows: Rows, kept: Offsets, parsed: pa.Table, bad: _Bad) -> None:
         """Finds numbers that a column of floats cannot represent as they are written."""
-        for column, chunks in zip(self._columns, parsed.columns, strict=True):
+        for column in self._columns:
             feature, name = column.feature, f"column {column.name!r}"
             if not isinstance(feature, Scalar) or feature.dtype not in PRECISION:
                 continue
-            values = chunks.combine_chunks()
+            values = parsed.column(str(column.index)).combine_chunks()
             for row, cell in self._too_large(rows, kept, column, values):
                 message = f"{name} is {_shown(cell)}, which is too large for {feature.dtype}"
                 fix = f"Rescale it, declare types={{{column.name!r}: 'string'}}"
