@@ -163,13 +163,13 @@ class PixelCells:
 
     def describe(self, row: int) -> tuple[str, str]:
         """The reason and the message for a bad row."""
-        expected = f"{_shown_feature(self._feature)} of {self._num_bytes:,} bytes"
+        wanted = f"{_shown_feature(self._feature)} of {self._num_bytes:,} bytes"
         if self._sizes[row] < 0:
             reason, found = MISSING_VALUE, "has no value"
         else:
             reason, found = WRONG_LENGTH, f"has {self._sizes[row]:,} bytes"
         fix = "Fix it, or declare another type"
-        return reason, f"column {self._name!r} {found}, expected {expected}. {fix}"
+        return reason, f"column {self._name!r} {found}, expected {wanted}. {fix}"
 
     def drop(self, rows: _Bools) -> None:
         """Drops rows: all that are bad in this column or another."""
