@@ -33,7 +33,7 @@ from snapshard.transforms.sources.arrow.types import (
     missing_leaves,
     nest,
 )
-from snapshard.transforms.sources.arrow.values import texts
+from snapshard.transforms.sources.arrow.values import parse_times, texts
 from snapshard.transforms.sources.python_values import wire_lists
 
 
@@ -380,3 +380,16 @@ def test_extension_types_are_what_they_are_stored_as() -> None:
 def test_run_end_encoded_values() -> None:
     encoded = pa.RunEndEncodedArray.from_arrays([2, 3], pa.array([5, 7], pa.int8()))
     assert read_all(pa.table({"x": encoded}))[1] == {"x": [5, 5, 7]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2026-11-21", "2026-11-21T09", " 2026-11-21 09:30\t", "2026-11-21T09:30:00.000+02:00"],
+)
+def test_a_time_is_read_alone_as_beside_others(text: str) -> None:
+    column = pa.array([text, *["no time", "2026-02-30", None] * 200], pa.large_string())
+    alone, _ = parse_times(column[:1], "s")
+    times, bad = parse_times(column, "s")
+    assert times[0] == alone[0]
+    assert alone[0].is_valid
+    assert bad.tolist() == [False, *[True, True, False] * 200]

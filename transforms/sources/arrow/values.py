@@ -26,6 +26,7 @@ Columns of other types are refused before a value is read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable
@@ -61,6 +62,9 @@ Misfits = tuple[tuple[_Bools, str], ...]
 """Which values do not fit a feature, and why. A null always fits."""
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _ZONED = r"(Z|[+-]\d\d(:?\d\d)?)$"
+_LIKE_TIME = r"^\d{{4}}-\d\d-\d\d([T ][\d:]+{}(Z|[+-][\d:]+)?)?$"
+"""All texts that Arrow accepts as times are like this, for the pattern of a fraction."""
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _LAST_ZEROS = r"(?:(\.\d*[1-9])0+|\.0+)(Z|[+-][\d:]+)?$"
 """Of the fraction of a second: they make it no finer."""
 _INTEGER_NAME = re.compile(r"0|-?[1-9][0-9]*")
@@ -361,18 +365,30 @@ def parse_times(array: pa.Array, unit: str) -> tuple[pa.Array, _Bools]:
     Returns:
         The times, null where a text is not one, and which are not.
     """
-    times, bad = _cast_times(array, unit)
-    if bad.any():
-        plain = pc.replace_substring_regex(pc.ascii_trim(array, " \t"), _LAST_ZEROS, r"\1\2")
-        times, bad = _cast_times(plain, unit)
-    return times, bad
+    bad = np.zeros(len(array), bool)
+    with contextlib.suppress(pa.ArrowInvalid):
+        return _cast_times(array, unit), bad
+    texts = pc.replace_substring_regex(pc.ascii_trim(array, " \t"), _LAST_ZEROS, r"\1\2")
+    fraction = rf"(\.\d{{1,{_DIGITS[unit]}}})?" if _DIGITS[unit] else ""
+    alike = pc.match_substring_regex(texts, _LIKE_TIME.format(fraction)).fill_null(True)
+    bad = ~alike.to_numpy(zero_copy_only=False)
+    none = pa.scalar(None, array.type)
+    texts = pc.if_else(alike, texts, none)
+
+    def fits(start: int, stop: int) -> bool:
+        with contextlib.suppress(pa.ArrowInvalid):
+            return _cast_times(texts[start:stop], unit) is not None
+        return False
+
+    bad[culprits(fits, len(texts))] = True
+    return _cast_times(pc.if_else(pa.array(bad), none, texts), unit), bad
 
 
-def _cast_times(array: pa.Array, unit: str) -> tuple[pa.Array, _Bools]:
+def _cast_times(array: pa.Array, unit: str) -> pa.Array:
     zoned = pc.match_substring_regex(array, _ZONED).fill_null(False)
     # The "-05" of a date is not a zone.
     zoned = pc.and_(zoned, pc.match_substring(array, ":").fill_null(False))
     none = pa.scalar(None, array.type)
-    with_zone, bad = cast_or_find(pc.if_else(zoned, array, none), pa.timestamp(unit, "UTC"))
-    without, bad_too = cast_or_find(pc.if_else(zoned, none, array), pa.timestamp(unit))
-    return pc.coalesce(with_zone.cast(pa.timestamp(unit)), without), bad | bad_too
+    with_zone = pc.if_else(zoned, array, none).cast(pa.timestamp(unit, "UTC"))
+    without = pc.if_else(zoned, none, array).cast(pa.timestamp(unit))
+    return pc.coalesce(with_zone.cast(pa.timestamp(unit)), without)
