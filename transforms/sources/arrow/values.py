@@ -205,7 +205,7 @@ def _to_number(array: pa.Array, dtype: str) -> tuple[npt.NDArray[Any], Misfits]:
     elif kind == "decimal":
         array, misfits = _whole_decimals(array, dtype)
     values = numbers(array)
-    if values.dtype == target:
+    if values.dtype == target and inexact is None:
         return values, misfits
     with np.errstate(over="ignore", invalid="ignore"):
         if inexact is not None:
