@@ -33,6 +33,13 @@ from ..schemas.errors import RECORD_ERROR, PayloadPlace, Reject, without_address
 from ..schemas.visible import visible
 from .storage.redaction import hide_known, known_secrets
 
+# Reasons: one for the same mistake, whatever the source.
+MISSING_VALUE, MISSING_ITEM, WRONG_TYPE = "missing value", "missing item", "wrong type"
+OUT_OF_RANGE, UNKNOWN_CLASS, NOT_UTF8 = "out of range", "unknown class", "not UTF-8"
+WRONG_LENGTH, RAGGED = "wrong length", "ragged list"
+INEXACT = "inexact integer"
+"""An integer that a float dtype cannot represent."""
+
 MAX_PAYLOAD_BYTES = 64 << 10
 """Maximum length of a payload that a reject keeps."""
 

@@ -23,8 +23,9 @@ from ...schemas.errors import RecipeError, SchemaError, SnapshardError
 from ...schemas.features import Dtype, Features, Scalar, written
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import Source
+from ...transforms.sources.arrow.values import parse_times
 from ...transforms.sources.blocks import cut_spacing
-from ...transforms.sources.csv.cells import to_timestamps, unfit_texts
+from ...transforms.sources.csv.cells import unfit_texts
 from ...transforms.sources.csv.rows import thousands_setting
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.csv.types import are_wide
@@ -325,9 +326,7 @@ def _fits(cells: pa.Array, texts: Sequence[str], kind: str) -> npt.NDArray[np.bo
         return ~unfit_texts(cells, pa.int64() if kind == "integer" else pa.float64())
     if not any(_LIKE_TIME.match(text) for text in texts):
         return np.zeros(len(texts), bool)
-    times = to_timestamps(pa.array(texts, pa.large_string()), kind.removeprefix("time "))
-    fits: npt.NDArray[np.bool_] = times.is_valid().to_numpy(zero_copy_only=False)
-    return fits
+    return ~parse_times(pa.array(texts, pa.large_string()), kind.removeprefix("time "))[1]
 
 
 def _is_list(text: str) -> bool:

@@ -25,6 +25,16 @@ from ...schemas.features import (
     tensor_form,
 )
 from ...schemas.wire import FLOATS
+from ..rejects import (
+    INEXACT,
+    MISSING_ITEM,
+    NOT_UTF8,
+    OUT_OF_RANGE,
+    RAGGED,
+    UNKNOWN_CLASS,
+    WRONG_LENGTH,
+    WRONG_TYPE,
+)
 from .dtypes import PRECISION, holds_exactly, narrowed, numpy_dtype, packed_bytes, unpacked, widened
 
 Array = npt.NDArray[Any]
@@ -50,6 +60,15 @@ _QUIET = np.errstate(over="ignore", invalid="ignore")
 _OTHERS = "Parse it with the features of its own snapshot."
 
 
+class UnfitError(SchemaError):
+    """A value does not fit its feature."""
+
+    def __init__(self, message: str, reason: str = WRONG_TYPE, *, stage: str = "validate") -> None:
+        """Stores the reason and the stage of a reject."""
+        super().__init__(message)
+        self.reason, self.stage = reason, stage
+
+
 @_QUIET
 def to_array(name: str, feature: Feature, value: object) -> Array:
     """Converts a value to an array of the dtype and shape in which its feature is stored.
@@ -57,7 +76,7 @@ def to_array(name: str, feature: Feature, value: object) -> Array:
     Strings become an array of bytes objects.
 
     Raises:
-        SchemaError: if the value does not have the feature's type, shape and range.
+        UnfitError: if the value does not have the feature's type, shape and range.
     """
     form = tensor_form(feature)
     assert form is not None
@@ -117,9 +136,11 @@ def holds_bool(value: Any) -> bool:
     return isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) == np.bool_
 
 
-def unfit(name: str, feature: Feature, found: str, fix: str) -> SchemaError:
+def unfit(
+    name: str, feature: Feature, found: str, fix: str, reason: str = WRONG_TYPE
+) -> UnfitError:
     """The error for a value that does not match its feature."""
-    return SchemaError(f"Feature {name!r} is {found}, expected {describe(feature)}. {fix}")
+    return UnfitError(f"Feature {name!r} is {found}, expected {describe(feature)}. {fix}", reason)
 
 
 def describe(feature: Feature) -> str:
@@ -194,7 +215,8 @@ def _class_index(name: str, feature: Feature, label: ClassLabel, value: Any) -> 
     is_index = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if is_index and 0 <= int(value) < len(label.names):
         return int(value)
-    raise unfit(name, feature, reprlib.repr(value), "Give one of its names, or its index.")
+    fix = "Give one of its names, or its index."
+    raise unfit(name, feature, reprlib.repr(value), fix, UNKNOWN_CLASS)
 
 
 def _time(name: str, feature: Feature, stamp: Timestamp, value: Any) -> int:
@@ -214,9 +236,8 @@ def _time(name: str, feature: Feature, stamp: Timestamp, value: Any) -> int:
         raise unfit(name, feature, reprlib.repr(value), "Give a datetime with tzinfo=, or an int.")
     time, rest = divmod(nanoseconds, _NANOSECONDS[stamp.unit])
     if rest:
-        raise unfit(
-            name, feature, reprlib.repr(value), "Declare a finer unit: this is more precise."
-        )
+        fix = "Declare a finer unit: this is more precise."
+        raise unfit(name, feature, reprlib.repr(value), fix, f"finer than {stamp.unit}")
     return time
 
 
@@ -246,7 +267,9 @@ def _pcm(name: str, feature: Feature, value: Any) -> Any:
 
 def _array(name: str, feature: Feature, value: Any, form: TensorForm) -> Array:
     if np.ma.is_masked(value):
-        raise unfit(name, feature, "masked in part", "Fill it, or leave the record out.")
+        raise unfit(
+            name, feature, "masked in part", "Fill it, or leave the record out.", MISSING_ITEM
+        )
     try:
         array: Array = np.asarray(value, object if form.dtype == "string" else None)
         if array.ndim and array.dtype.kind in "iuf" and holds_bool(value):
@@ -261,7 +284,7 @@ def _array(name: str, feature: Feature, value: Any, form: TensorForm) -> Array:
             if large.any():
                 _check_exact(name, feature, np.asarray(value, object)[large], form.dtype)
     except ValueError:
-        raise unfit(name, feature, "ragged", "Make its rows equally long.") from None
+        raise unfit(name, feature, "ragged", "Make its rows equally long.", RAGGED) from None
     return array
 
 
@@ -269,7 +292,8 @@ def _with_shape(name: str, feature: Feature, array: Array, form: TensorForm) -> 
     if array.size == 0 and array.ndim == 1 and form.shape[:1] == (None,):
         return array.reshape([dim or 0 for dim in form.shape])
     if not _fits(array.shape, form.shape):
-        raise unfit(name, feature, f"of shape {list(array.shape)}", "Reshape it.")
+        reason = WRONG_LENGTH if array.ndim == len(form.shape) else WRONG_TYPE
+        raise unfit(name, feature, f"of shape {list(array.shape)}", "Reshape it.", reason)
     return array
 
 
@@ -286,7 +310,8 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
         try:
             cast = array.astype(numpy_dtype(dtype))
         except OverflowError:
-            raise unfit(name, feature, reprlib.repr(array.tolist()), "Pass a float.") from None
+            shown = reprlib.repr(array.tolist())
+            raise unfit(name, feature, shown, "Pass a float.", OUT_OF_RANGE) from None
         fits = dtype not in FLOATS or _in_range(array.astype(np.float64), cast, dtype)
     else:
         fits = _in_range(array, array, dtype)
@@ -295,7 +320,8 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
         _check_exact(name, feature, array, dtype)
     if not fits:
         shown = reprlib.repr(array.tolist())
-        raise unfit(name, feature, shown, "It is out of range: declare a wider type.")
+        fix = "It is out of range: declare a wider type."
+        raise unfit(name, feature, shown, fix, OUT_OF_RANGE)
     return cast
 
 
@@ -312,7 +338,7 @@ def _check_exact(name: str, feature: Feature, given: Array, dtype: str) -> None:
     if not fits.all():
         integer = str(int(values[~fits][0]))
         fix = f"{dtype} does not hold that integer: give a float, or declare a wider type."
-        raise unfit(name, feature, integer, fix)
+        raise unfit(name, feature, integer, fix, INEXACT)
 
 
 def _in_range(values: Array, cast: Array, dtype: str) -> bool:
@@ -335,9 +361,8 @@ def _encoded(name: str, feature: Feature, text: object, *, is_text: bool) -> byt
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise unfit(
-            name, feature, reprlib.repr(text), "It is not valid UTF-8: give bytes."
-        ) from None
+        fix = "It is not valid UTF-8: give bytes."
+        raise unfit(name, feature, reprlib.repr(text), fix, NOT_UTF8) from None
 
 
 def _decoded(name: str, feature: Feature, text: bytes) -> str:
@@ -345,7 +370,7 @@ def _decoded(name: str, feature: Feature, text: bytes) -> str:
         return text.decode()
     except UnicodeDecodeError:
         fix = "It is not valid UTF-8: decode it, or declare a Scalar of strings."
-        raise unfit(name, feature, reprlib.repr(text), fix) from None
+        raise unfit(name, feature, reprlib.repr(text), fix, NOT_UTF8) from None
 
 
 def _mapped(array: Array, convert: Callable[[Any], object]) -> Array:

@@ -25,17 +25,17 @@ from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance, reading, working_on
 from ..code.dependencies import running
+from ..examples.row_values import UnfitError
 from ..rejects import reject_at, with_values
 from ..storage.opened_source import is_hidden
 from ..storage.redaction import redact_repeated
-from .arrow.rows import MediaRowReader
+from .arrow.rows import RowReader
 from .arrow.types import join_schemas, leaf_feature, missing_leaves
 from .extracted import plain_batch, plain_schema
 from .python_values import (
     BATCH_BYTES,
     Lists,
     PendingRows,
-    UnfitPartError,
     flat_record,
     media_lists,
     value_feature,
@@ -417,14 +417,12 @@ def _add_record(
     try:
         flat = _flat(record)
         row = {name: _lists(name, f, flat.get(name)) for name, f in features.items()}
-    except (SchemaError, UnfitPartError) as error:
-        stage = getattr(error, "stage", "validate")
-        reason = getattr(error, "reason", "unfit value")
+    except UnfitError as error:
         reject = reject_at(
             path,
             number,
-            stage=stage,
-            reason=reason,
+            stage=error.stage,
+            reason=error.reason,
             message=f"{path} record {number}: {error} Convert it in the function, "
             "declare it in types=, or raise max_rejects to quarantine such records.",
             exception=type(error).__name__,
@@ -440,7 +438,7 @@ def _read_batch(
 ) -> Iterator[RawBatch]:
     """The rows of a batch from the function, a bounded number at a time."""
     schema = plain_schema(batch.schema, path=path)
-    reader = MediaRowReader(schema, features, path=path, unit="record")
+    reader = RowReader(schema, features, path=path, unit="record")
     step = max(1, min(1 << 16, BATCH_BYTES * len(batch) // max(1, batch.nbytes)))
     for start in range(0, len(batch), step):
         part = plain_batch(batch.slice(start, step), schema)
@@ -460,7 +458,7 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return flat_record(record)
     except ValueError as error:
-        raise UnfitPartError("read", "duplicate key", f"{error}.") from None
+        raise UnfitError(f"{error}.", "duplicate key", stage="read") from None
 
 
 def _lists(name: str, feature: Any, value: Any) -> Lists:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
@@ -28,7 +29,7 @@ from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance
-from ..rejects import reject_at, with_row
+from ..rejects import WRONG_TYPE, reject_at, with_row
 from ..runs.keys import text_keys
 from ..storage import git_lfs
 from ..storage.opened_source import open_source
@@ -36,7 +37,7 @@ from ..storage.read_files import open_for_arrow
 from .arrow.files import DAMAGE
 from .arrow.hugging_face import class_names, classes_by_leaf, with_column_types
 from .arrow.ipc import Arrow
-from .arrow.rows import MediaRowReader
+from .arrow.rows import RowReader
 from .arrow.types import leaves_of
 from .table_files import check_columns, types_to_json
 
@@ -184,7 +185,7 @@ class ExtractedTable:
         offsets = (0, *self.cuts(file, opened, every=0))
         with _opened(opened, part.path) as reader:
             schema = _of_records(reader.schema)
-            rows = MediaRowReader(
+            rows = RowReader(
                 schema,
                 features,
                 path=self.name,
@@ -195,7 +196,7 @@ class ExtractedTable:
                 if part.start <= offset < part.stop:
                     yield self._read_batch(reader.get_batch(number), rows)
 
-    def _read_batch(self, batch: pa.RecordBatch, rows: MediaRowReader) -> RawBatch:
+    def _read_batch(self, batch: pa.RecordBatch, rows: RowReader) -> RawBatch:
         rejects = []
         if PROBLEM in batch.schema.names:
             problems = batch.column(PROBLEM)
@@ -242,7 +243,7 @@ class ExtractedTable:
             self.name,
             position,
             stage="read",
-            reason="wrong type",
+            reason=WRONG_TYPE,
             message=f"{self.name} {self.unit} {position}: {_shortened(problem)}. Fix "
             "the value, declare the column in types=, or raise max_rejects to quarantine such "
             "rows.",
@@ -424,6 +425,28 @@ def numbered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     for batch in batches:
         yield with_positions(batch, pa.array(np.arange(row, row + len(batch))))
         row += len(batch)
+
+
+def keyed(
+    batches: Iterable[pa.RecordBatch], key: str, *, of: str, fix: str
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the values of a column, by which they are sorted, as positions.
+
+    Raises:
+        DataError: if two rows have the same key. The error begins with ``of`` and ends with
+            ``fix``.
+    """
+    last: Any = None
+    for batch in filter(len, batches):
+        keys = batch.column(key)
+        twice = pc.index(pc.equal(keys[1:], keys[:-1]), True).as_py()
+        if keys[0].as_py() == last or twice >= 0:
+            value = last if keys[0].as_py() == last else keys[twice].as_py()
+            raise DataError(
+                f"{of}: the key {key!r} is {value!r} in several records, expected one. {fix}"
+            )
+        last = keys[-1].as_py()
+        yield with_positions(batch, keys)
 
 
 def with_positions(batch: pa.RecordBatch, positions: pa.Array) -> pa.RecordBatch:

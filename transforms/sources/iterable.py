@@ -31,11 +31,11 @@ from .arrow_records import UnfitValueError, join_columns, records_to_batch, to_c
 from .extracted import (
     ExtractedTable,
     extract_batches,
+    keyed,
     numbered_rows,
     plain_batch,
     plain_schema,
     range_step,
-    with_positions,
     write_ranges,
 )
 from .memory import is_frame, table_batches
@@ -400,7 +400,8 @@ class _SortedRuns:
             runs.append(self._write(self._merged(merged)))
             for path in merged:
                 os.unlink(path)
-        rows = (with_positions(b, b.column(self._key)) for b in self._unique(self._merged(runs)))
+        fix = "Name a unique value, or leave out key=."
+        rows = keyed(self._merged(runs), self._key, of="Iterable", fix=fix)
         step = None
         if low is not None and high is not None:
             step = range_step(num_rows, low, high)
@@ -465,22 +466,6 @@ class _SortedRuns:
                         heads[number] = rest
                 parts = [part for part in parts if len(part)]
                 yield parts[0] if len(parts) == 1 else self._in_order(parts)
-
-    def _unique(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        last: Any = None
-        for batch in batches:
-            keys = batch.column(self._key)
-            twice = pc.equal(keys[1:], keys[:-1])
-            repeated = keys[0].as_py() if keys[0].as_py() == last else None
-            if repeated is None and pc.any(twice).as_py():
-                repeated = keys[int(np.flatnonzero(twice)[0])].as_py()
-            if repeated is not None:
-                raise DataError(
-                    f"Iterable: the key {self._key!r} is {repeated!r} in several records, expected "
-                    "one. Name a unique value, or leave out key=."
-                )
-            last = keys[-1].as_py()
-            yield batch
 
 
 def _led(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

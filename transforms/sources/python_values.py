@@ -45,11 +45,12 @@ from ...schemas.features import (
     WireColumn,
     tensor_form,
 )
-from ..examples.row_values import to_array, to_lists, unfit
+from ..examples.row_values import UnfitError, to_array, to_lists, unfit
 from ..media.audio_header import UnreadableSoundError
 from ..media.audio_header import read_header as read_sound
 from ..media.image_header import MAX_PIXELS, UnreadableImageError
 from ..media.tiff import readable_image
+from ..rejects import MISSING_ITEM, MISSING_VALUE, UNKNOWN_CLASS
 from ..runs.files import arrow_type, wire_schema
 
 _DTYPES = frozenset(get_args(Dtype))
@@ -192,17 +193,24 @@ def wire_lists(name: str, feature: Feature, value: object) -> Lists:
     """The stored lists of a value; None for a missing value.
 
     Raises:
-        SchemaError: if the value does not fit its feature, or a required value is missing.
+        UnfitError: if the value does not fit its feature, or a required value is missing.
     """
     form = tensor_form(feature)
     if form is None:
         raise TypeError(f"{name!r} is {feature}, which is not a value")
-    if value is None and form.optional:
-        return {}
+    if value is None:
+        if form.optional:
+            return {}
+        raise unfit(name, feature, "missing", "Fill it, or make it optional.", MISSING_VALUE)
     item = feature.of if isinstance(feature, Sequence) else feature
-    if isinstance(item, ClassLabel) and item.values is not None:
-        value = _codes(name, feature, item.values, value)
-    return to_lists(name, form, to_array(name, feature, value))
+    try:
+        if isinstance(item, ClassLabel) and item.values is not None:
+            value = _codes(name, feature, item.values, value)
+        return to_lists(name, form, to_array(name, feature, value))
+    except UnfitError as error:
+        if isinstance(value, list | tuple) and any(item is None for item in value):
+            error.reason = MISSING_ITEM
+        raise
 
 
 def _codes(name: str, feature: Feature, values: tuple[int, ...], value: object) -> Any:
@@ -215,15 +223,7 @@ def _codes(name: str, feature: Feature, values: tuple[int, ...], value: object) 
         number: Any = float(value) if isinstance(value, str) else value
         if int(number) == number:
             return values.index(int(number))
-    raise unfit(name, feature, reprlib.repr(value), f"Its values are {values}.")
-
-
-class UnfitPartError(ValueError):
-    """An unusable part of a record, with a reason to group by."""
-
-    def __init__(self, stage: str, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.stage, self.reason = stage, reason
+    raise unfit(name, feature, reprlib.repr(value), f"Its values are {values}.", UNKNOWN_CLASS)
 
 
 def media_lists(
@@ -232,16 +232,12 @@ def media_lists(
     """The stored lists of an image or sound file: its bytes, and the facts in its header.
 
     Raises:
-        UnfitPartError: if the file is missing or unreadable.
+        UnfitError: if the file is missing or unreadable.
     """
     if value is None:
-        raise UnfitPartError("validate", "missing part", f"the sample has no {name!r}")
+        raise UnfitError(f"the record has no {name!r}.", MISSING_VALUE)
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise UnfitPartError(
-            "validate",
-            "unfit part",
-            f"{name!r} is a {type(value).__name__}, expected the bytes of a file.",
-        )
+        raise UnfitError(f"{name!r} is a {type(value).__name__}, expected the bytes of a file.")
     value = bytes(value)
     try:
         if isinstance(feature, Audio):
@@ -249,7 +245,7 @@ def media_lists(
             return {name: [value]}
         value, header = readable_image(value, max_pixels=max_pixels)
     except (UnreadableImageError, UnreadableSoundError) as error:
-        raise UnfitPartError("read", error.reason, f"{name}: {error}") from None
+        raise UnfitError(f"{name!r} {error}.", error.reason, stage="read") from None
     return {
         name: [value],
         f"{name}/height": [header.height],

@@ -134,7 +134,7 @@ BAD: list[tuple[Any, ss.Image, str]] = [
         ss.Image(4, 6, 1),
         r"expected Image of uint8\[4, 6, 1\] \(out of",
     ),
-    (PIXELS / np.float32(300), ss.Image(4, 6, 1), "not a whole number"),
+    (PIXELS / np.float32(300), ss.Image(4, 6, 1), "wrong type"),
     ([b"ab"] * NUM, ss.Image(4, 6, 1), "has 2 bytes, expected Image of .* of 24 bytes"),
     ([b"ab"] * NUM, ss.Image(), r"as in ss\.Image\(28, 28, 1\)"),
     (["ab"] * NUM, ss.Image(4, 6, 1), "which Image of uint8"),

@@ -326,7 +326,7 @@ def test_no_password_comes_into_workspace_snapshot_or_message(
         ("SELECT name FROM t", "name", "the key 'name' is string, expected integers"),
         ("SELECT price FROM t", "price", "expected integers"),
         ("SELECT maybe FROM t", "maybe", "15 of 60 rows have no integer in the key"),
-        ("SELECT id / 2000 AS k FROM t", "k", "the key 'k' is 0 in several rows"),
+        ("SELECT id / 2000 AS k FROM t", "k", "the key 'k' is 0 in several records"),
         ("SELECT id FROM t WHERE false", "id", "the query returned no rows"),
         ("SELECT id, id FROM t", "id", "two columns are named 'id'"),
         ("SELECT id, 1 / (id - 5000) AS z FROM t", "id", "division by zero"),

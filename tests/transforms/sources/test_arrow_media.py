@@ -10,6 +10,8 @@ from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Audio, Image, Scalar
 from snapshard.transforms.sources.arrow.parquet import Parquet
 
+from .subjects import wav
+
 
 def test_images_in_a_column(reading: Any, pictures: Any) -> None:
     jpeg = pictures.encode(pictures.pixels(24, 40))
@@ -35,11 +37,15 @@ def test_images_in_a_column(reading: Any, pictures: Any) -> None:
 
 
 def test_sounds_in_a_column(reading: Any) -> None:
-    pq.write_table(pa.table({"sound": [b"RIFF", None]}), reading.folder / "t.parquet")
+    sound = wav(1)
+    pq.write_table(pa.table({"sound": [sound, b"RIFF", None]}), reading.folder / "t.parquet")
     source = Parquet(str(reading.folder / "t.parquet"), types={"sound": Audio(storage="encoded")})
     got = reading.read(source)
-    assert got.column("sound") == [b"RIFF"]
-    assert list(got.rejected) == ["t.parquet#1"]
+    assert got.column("sound") == [sound]
+    assert [(reject.position, reject.stage) for reject in got.rejects] == [
+        (1, "read"),
+        (2, "validate"),
+    ]
 
 
 def test_a_column_of_numbers_is_no_image(reading: Any) -> None:

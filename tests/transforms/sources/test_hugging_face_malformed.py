@@ -96,7 +96,7 @@ def test_images_that_are_none_are_rejects(reading: Reading) -> None:
 
 def test_an_image_that_is_no_file_is_refused(reading: Reading) -> None:
     reading.write(NAME, stream({"i": [1, 2]}, {"i": {"_type": "Image"}}))
-    with pytest.raises(SnapshardError, match="'i' is not a column of bytes"):
+    with pytest.raises(SnapshardError, match="'i' is int64, which Image cannot store"):
         reading.read(ss.HuggingFace(str(reading.folder)))
 
 

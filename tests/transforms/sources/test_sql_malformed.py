@@ -66,7 +66,7 @@ def test_a_database_that_another_program_writes_to() -> None:
             "the key 'k' must be integers, found 20 of type text",
         ),
         ("SELECT id / 2.0 AS k FROM t", "k", "the key 'k' must be integers, found 20 of type real"),
-        ("SELECT id / 2 AS k FROM t", "k", "the key 'k' is 0 in several rows"),
+        ("SELECT id / 2 AS k FROM t", "k", "the key 'k' is 0 in several records"),
         ("SELECT NULL AS k FROM t", "k", "the key 'k' must be integers, found no values"),
         ("SELECT nullif(id, 3) AS k FROM t", "k", "1 of 20 rows have no integer in the key 'k'"),
         ("SELECT id FROM t WHERE 0", "id", "returned no rows"),

@@ -139,7 +139,7 @@ def test_a_missing_part_is_optional_or_a_reject(tmp_path: pathlib.Path) -> None:
     assert features["label"] == Scalar("int64", optional=True)
     assert [row["text"] for row in rows] == [b"x", None]
     (reject,) = rejects
-    assert (reject.reason, reject.position) == ("missing part", 3072)
+    assert (reject.reason, reject.position) == ("missing value", 3072)
     assert "'set/1'" in reject.message
     assert "no 'image'" in reject.message
 
@@ -231,19 +231,19 @@ BAD: dict[str, tuple[dict[str, bytes], str]] = {
     "no_image": ({"png": b"text"}, "text, not an image"),
     "empty_image": ({"png": b""}, "empty file"),
     "cut_image": ({"png": PNG[:20]}, "truncated image"),
-    "other_class": ({"cls": b"owl"}, "unfit part"),
+    "other_class": ({"cls": b"owl"}, "unknown class"),
     "no_text": ({"cls": b"\xff\xfe"}, "no cls"),
     "no_json": ({"json": b"{"}, "no json"),
     "other_json": ({"json": b"[1]"}, "no json"),
     "deep_json": ({"json": b'{"n":' + b"[" * 100_000 + b"]" * 100_000 + b"}"}, "no json"),
-    "other_field": ({"json": b'{"m": 1}'}, "missing part"),
-    "other_type": ({"json": b'{"n": "x"}'}, "unfit part"),
-    "huge": ({"json": b'{"n": 99999999999999999999}'}, "unfit part"),
+    "other_field": ({"json": b'{"m": 1}'}, "missing value"),
+    "other_type": ({"json": b'{"n": "x"}'}, "wrong type"),
+    "huge": ({"json": b'{"n": 99999999999999999999}'}, "out of range"),
     "no_array": ({"npy": b"x"}, "no npy"),
     "pickled": ({"npy": npy(np.array([None, 1]))}, "no npy"),
     "complex": ({"npy": npy(np.zeros(2, np.complex64))}, "no npy"),
     "cut_array": ({"npy": GOOD["npy"][:-1]}, "no npy"),
-    "other_shape": ({"npy": npy(np.zeros(3, np.float32))}, "unfit part"),
+    "other_shape": ({"npy": npy(np.zeros(3, np.float32))}, "wrong length"),
     "two_images": ({"jpg": PNG}, "two parts of one kind"),
 }
 

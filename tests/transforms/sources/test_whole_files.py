@@ -74,7 +74,7 @@ def test_arrays(tmp_path: Path) -> None:
         "b/2.npy": {"array": two.ravel().tolist(), "label": 1},
     }
     assert reasons == {
-        "b/other.npy": "another array than declared",
+        "b/other.npy": "wrong type",
         "b/cut.npy": "truncated array",
         "b/text.npy": "not an array",
         "b/objects.npy": "unsupported array",

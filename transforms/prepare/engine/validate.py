@@ -40,7 +40,7 @@ from ....schemas.wire import FLOATS, ITEM_BYTES
 from ...examples.dtypes import joined_bytes, largest_float, numpy_dtype, unpacked
 from ...examples.row_values import describe
 from ...media.image_header import read_header
-from ...rejects import reject_rows
+from ...rejects import MISSING_VALUE, NOT_UTF8, OUT_OF_RANGE, UNKNOWN_CLASS, reject_rows
 
 Rows = npt.NDArray[np.bool_]
 
@@ -162,7 +162,7 @@ def _presence(name: str, feature: Feature, column: WireColumn) -> Check:
             return None
         return Violation(
             missing,
-            "missing value",
+            MISSING_VALUE,
             lambda row: (
                 f"feature {name!r} {'holds a gap' if array[row].is_valid else 'is missing'}, "
                 f"expected {describe(feature)}. Fill it in prepare=, or declare it optional."
@@ -376,7 +376,7 @@ def _tests(item: Feature, form: TensorForm, feature: Feature) -> Iterator[_Test]
         last = len(item.names) - 1
         yield _Test(
             lambda values: _outside(values, 0, last),
-            "unknown class",
+            UNKNOWN_CLASS,
             f"an index from 0 to {last}",
             "Declare every class in names=, and return its index; integers of a source are mapped "
             "there: ss.ClassLabel({INTEGER: 'name', …}).",
@@ -391,7 +391,7 @@ def _tests(item: Feature, form: TensorForm, feature: Feature) -> Iterator[_Test]
     elif isinstance(item, Text):
         yield _Test(
             _not_utf8,
-            "not UTF-8",
+            NOT_UTF8,
             "text in UTF-8",
             "Decode it with its own encoding, or declare a Scalar of strings.",
         )
@@ -399,7 +399,7 @@ def _tests(item: Feature, form: TensorForm, feature: Feature) -> Iterator[_Test]
         largest = largest_float(form.dtype)
         yield _Test(
             lambda values: _beyond(values, largest),
-            "out of range",
+            OUT_OF_RANGE,
             f"{form.dtype}, -{largest} to {largest}",
             "Declare a wider dtype, or clip it in prepare=.",
         )
@@ -407,7 +407,7 @@ def _tests(item: Feature, form: TensorForm, feature: Feature) -> Iterator[_Test]
         low, high = _NARROW[form.dtype]
         yield _Test(
             lambda values: _outside(values, low, high),
-            "out of range",
+            OUT_OF_RANGE,
             f"{form.dtype}, {low} to {high}",
             "Declare a wider dtype, or clip it in prepare=.",
         )

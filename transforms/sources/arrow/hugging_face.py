@@ -29,7 +29,6 @@ from ....schemas.features import (
     Sequence,
     Struct,
     Tensor,
-    is_encoded,
     is_optional,
 )
 from ....schemas.recipe import OpenSource
@@ -38,7 +37,7 @@ from ..table_files import select_where, types_to_json
 from .files import ArrowSource
 from .hive import infer_with_folders
 from .ipc import FORMAT
-from .rows import MediaRowReader, RowReader
+from .rows import RowReader
 
 METADATA = b"huggingface"
 _DTYPES = frozenset(get_args(Dtype))
@@ -151,16 +150,9 @@ class DescribedColumns(ArrowSource):
     """A source whose files may have the metadata: classes, shapes, images and sounds."""
 
     @staticmethod
-    def _reader(schema: pa.Schema, features: Features, *, path: str) -> RowReader | MediaRowReader:
-        in_structs = any(
-            is_encoded(feature)
-            and name in schema.names
-            and pa.types.is_struct(schema.field(name).type)
-            for name, feature in features.items()
-        )
-        make = MediaRowReader if in_structs else RowReader
+    def _reader(schema: pa.Schema, features: Features, *, path: str) -> RowReader:
         classes = classes_by_leaf(column_types(schema))
-        return make(schema, features, path=path, classes=classes)
+        return RowReader(schema, features, path=path, classes=classes)
 
     def infer(self, files: Many[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the columns, from the types in the metadata and the Arrow types.
@@ -221,11 +213,6 @@ class HuggingFace(DescribedColumns):
 
     _format = dataclasses.replace(FORMAT, name="a dataset's Arrow file")
     _remedy = "Give all files the same columns."
-
-    @staticmethod
-    def _reader(schema: pa.Schema, features: Features, *, path: str) -> MediaRowReader:
-        classes = classes_by_leaf(column_types(schema))
-        return MediaRowReader(schema, features, path=path, classes=classes)
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records and their inferred features, as plain JSON."""

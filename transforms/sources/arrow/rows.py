@@ -6,12 +6,9 @@ columns by name, ``a.b`` the field ``b`` of a struct ``a``. Other columns are ig
 
 A feature with a shape accepts nested lists, one level for each dimension, or a flat list
 (row-major) if at most one dimension varies. A row with a null inside a list is rejected, because an
-Example cannot store it. An encoded image or sound accepts the bytes of a file: headers of images
-are read, sounds are left to the step that decodes them. A raw image accepts an array of its pixels,
-flat if its size is fixed, or their bytes.
-
-:class:`RowReader` does all this. :class:`MediaRowReader` also accepts structs with the bytes of a
-file, as in Hugging Face datasets, and reads the headers of sounds, too.
+Example cannot store it. An encoded image or sound accepts the bytes of a file whose header can be
+read, or structs with these bytes, as in Hugging Face datasets. A raw image accepts an array of its
+pixels, flat if its size is fixed, or their bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +27,7 @@ import pyarrow.compute as pc
 from ....schemas.blocks import RawBatch
 from ....schemas.errors import Reject, SchemaError
 from ....schemas.features import (
+    Audio,
     ClassLabel,
     Feature,
     Features,
@@ -43,19 +41,37 @@ from ....schemas.features import (
 from ....schemas.wire import ITEM_BYTES, WireColumn
 from ...examples.dtypes import packed_bytes, widened
 from ...examples.encode import offsets_of
+from ...media.audio_header import UnreadableSoundError
+from ...media.audio_header import read_header as read_sound
 from ...media.image_header import ImageHeader, UnreadableImageError, rotated_frame
 from ...media.tiff import readable_image
-from ...rejects import reject_at, with_bytes, with_row
+from ...rejects import (
+    MISSING_ITEM,
+    MISSING_VALUE,
+    RAGGED,
+    UNKNOWN_CLASS,
+    WRONG_LENGTH,
+    reject_at,
+    with_bytes,
+    with_row,
+)
 from ...runs.files import wire_schema
-from ..python_values import Lists, UnfitPartError, media_lists, wire_arrays
 from .types import Cells, Leaf, extract, leaves_of, nulls
-from .values import Values, convert, item_of, kind_of, mapped_classes, shown_classes, takes
+from .values import (
+    Values,
+    convert,
+    expected,
+    item_of,
+    kind_of,
+    mapped_classes,
+    takes,
+)
 
 _SHOWN_CHARS = 60
 _NO_CLASSES: Mapping[str, tuple[str, ...]] = {}
+_INTEGER = re.compile(r"is '?-?[0-9]+'?")
 _NO_NAME = "\0"
 """No class has it."""
-MISSING_ITEM, RAGGED = "missing item", "ragged list"
 
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
@@ -67,12 +83,9 @@ BYTES = "bytes"
 
 
 class MediaCells:
-    """The cells of one column of a batch, as the bytes of media files.
+    """The cells of one column of a batch, as the bytes of media files with a readable header."""
 
-    Images must have a readable header. Sounds are not checked: the step that decodes them does.
-    """
-
-    def __init__(self, name: str, feature: Feature, values: pa.Array) -> None:
+    def __init__(self, name: str, feature: Image | Audio, values: pa.Array) -> None:
         """Reads the headers; each of ``values`` is the content of a file, as large_binary."""
         self._name, self._feature = name, feature
         self._values = values.cast(pa.large_binary())
@@ -80,25 +93,26 @@ class MediaCells:
         self._why: dict[int, tuple[str, str]] = {}
         self.bad = nulls(values)
         for row in np.flatnonzero(self.bad).tolist():
-            self._why[row] = ("missing value", "has no value, expected the bytes of a file")
-        if isinstance(feature, Image):
-            converted: dict[int, bytes] = {}
-            for row, value in enumerate(self._values):
-                if not self.bad[row]:
-                    content = value.as_buffer().to_pybytes()
-                    readable = self._read_image(row, content)
-                    if readable is not content:
-                        converted[row] = readable
-            self._values = with_converted(self._values, converted)
+            self._why[row] = (MISSING_VALUE, "has no value, expected the bytes of a file")
+        converted: dict[int, bytes] = {}
+        for row in np.flatnonzero(~self.bad).tolist():
+            content = self._values[row].as_buffer().to_pybytes()
+            try:
+                readable = self._read(content)
+            except (UnreadableImageError, UnreadableSoundError) as error:
+                self._why[row] = (error.reason, f"holds {len(content):,} bytes: {error}")
+                self.bad[row] = True
+            else:
+                if readable is not content:
+                    converted[row] = readable
+        self._values = with_converted(self._values, converted)
 
-    def _read_image(self, row: int, content: bytes) -> bytes:
-        """Notes an image's header, or why it has none; returns its bytes to store."""
-        try:
-            readable, header = readable_image(content)
-        except UnreadableImageError as error:
-            self._why[row] = (error.reason, f"holds {len(content):,} bytes: {error}")
-            self.bad[row] = True
+    def _read(self, content: bytes) -> bytes:
+        """Notes an image's header; returns the bytes to store."""
+        if isinstance(self._feature, Audio):
+            read_sound(content)
             return content
+        readable, header = readable_image(content)
         self._headers.append(header)
         return readable
 
@@ -149,13 +163,13 @@ class PixelCells:
 
     def describe(self, row: int) -> tuple[str, str]:
         """The reason and the message for a bad row."""
-        expected = f"{_shown_feature(self._feature)} of {self._num_bytes:,} bytes"
+        wanted = f"{_shown_feature(self._feature)} of {self._num_bytes:,} bytes"
         if self._sizes[row] < 0:
-            reason, found = "missing value", "has no value"
+            reason, found = MISSING_VALUE, "has no value"
         else:
-            reason, found = "wrong length", f"has {self._sizes[row]:,} bytes"
+            reason, found = WRONG_LENGTH, f"has {self._sizes[row]:,} bytes"
         fix = "Fix it, or declare another type"
-        return reason, f"column {self._name!r} {found}, expected {expected}. {fix}"
+        return reason, f"column {self._name!r} {found}, expected {wanted}. {fix}"
 
     def drop(self, rows: _Bools) -> None:
         """Drops rows: all that are bad in this column or another."""
@@ -177,6 +191,8 @@ class RowReader:
         path: str,
         unit: str = "row",
         classes: Mapping[str, tuple[str, ...]] = _NO_CLASSES,
+        leaves: Mapping[str, Leaf] | None = None,
+        fix: str = "Fix the value, or declare another type",
     ) -> None:
         """Finds the column of each feature, and checks its type.
 
@@ -187,11 +203,13 @@ class RowReader:
             unit: The unit of positions, for messages: ``row`` or ``byte``.
             classes: The names that the file itself gives to the numbers of classes. If a feature
                 has these and others, numbers are read as the file's names.
+            leaves: The leaves of the columns, if their names do not follow from the schema.
+            fix: What to do about a value that does not fit, for messages.
 
         Raises:
             SchemaError: naming the feature whose column is missing or has an incompatible type.
         """
-        leaves = leaves_of(schema, path=path)
+        leaves = leaves_of(schema, path=path) if leaves is None else leaves
         self._path, self._unit = path, unit
         self._wire = wire_schema(features)
         self._columns = [
@@ -199,6 +217,7 @@ class RowReader:
                 name,
                 feature,
                 _leaf_of(name, feature, leaves, path=path),
+                fix,
                 _names_to_read(feature, classes.get(name, ())),
             )
             for name, feature in features.items()
@@ -228,7 +247,9 @@ class RowReader:
                 if payload is not None and reason in (MISSING_ITEM, RAGGED) and "." not in name:
                     message += f". types={{{name!r}: ss.Text()}} reads lists as JSON text, for "
                     message += "json.loads in a step ss.records.map_python"
-                reject = self._reject(int(at[row]), reason, message)
+                is_file = isinstance(cells[index], MediaCells) and reason != MISSING_VALUE
+                stage = "read" if is_file else "validate"
+                reject = self._reject(int(at[row]), stage, reason, message)
                 rejects.append(
                     with_row(reject, batch, row)
                     if payload is None
@@ -247,137 +268,21 @@ class RowReader:
             rejects=tuple(rejects),
         )
 
-    def _reject(self, position: int, reason: str, message: str) -> Reject:
+    def _reject(self, position: int, stage: str, reason: str, message: str) -> Reject:
         return reject_at(
             self._path,
             position,
-            stage="validate",
+            stage=stage,
             reason=reason,
             message=f"{self._path} {self._unit} {position}: {message}, or raise max_rejects to "
             "quarantine such rows.",
         )
 
 
-class MediaRowReader:
-    """Converts batches of one Arrow schema, including images and sounds, to wire columns."""
-
-    def __init__(
-        self,
-        schema: pa.Schema,
-        features: Features,
-        *,
-        path: str,
-        unit: str = "row",
-        classes: Mapping[str, tuple[str, ...]] = _NO_CLASSES,
-    ) -> None:
-        """Finds the column of each feature, as :class:`RowReader` does.
-
-        Raises:
-            SchemaError: naming the feature whose column is missing or has an incompatible type.
-        """
-        self._media: Mapping[str, Any] = {
-            name: feature for name, feature in features.items() if is_encoded(feature)
-        }
-        self._path, self._unit = path, unit
-        self._wire = wire_schema(features)
-        for name in self._media:
-            if name not in schema.names or not _holds_bytes(schema.field(name).type):
-                raise SchemaError(
-                    f"{path}: {name!r} is not a column of bytes or of structs with a field "
-                    f"{BYTES!r}; expected a column of files. The columns are "
-                    f"{', '.join(map(repr, schema.names))}."
-                )
-        others = {name: f for name, f in features.items() if name not in self._media}
-        self._rows = None
-        if others:
-            rest = _without(schema, self._media)
-            self._rows = RowReader(rest, others, path=path, unit=unit, classes=classes)
-
-    def read(self, batch: pa.RecordBatch, positions: npt.ArrayLike) -> RawBatch:
-        """Converts a batch; ``positions``, int64[n], are part of the rows' ids."""
-        if not self._media and self._rows is not None:
-            return self._rows.read(batch, positions)
-        at = np.asarray(positions, np.int64)
-        bad = np.zeros(len(batch), bool)
-        rejects: list[Reject] = []
-        media: dict[str, list[Lists]] = {name: [] for name in self._media}
-        contents = {name: _contents(batch.column(name)) for name in self._media}
-        for row in range(len(batch)):
-            try:
-                lists = {
-                    name: media_lists(name, feature, contents[name][row].as_py())
-                    for name, feature in self._media.items()
-                }
-            except UnfitPartError as error:
-                bad[row] = True
-                rejects.append(with_row(self._reject(int(at[row]), error), batch, row))
-                continue
-            for name, one in lists.items():
-                media[name].append(one)
-        at = at[~bad]
-        if self._rows is not None:
-            read = self._rows.read(_without(batch, self._media).filter(pa.array(~bad)), at)
-        else:
-            ids = [f"{self._path}#{position}" for position in at.tolist()]
-            read = RawBatch(ids=ids, columns=pa.RecordBatch.from_arrays([], names=[]))
-        return self._joined(read, at, media, rejects)
-
-    def _joined(
-        self,
-        read: RawBatch,
-        at: npt.NDArray[np.int64],
-        found: Mapping[str, list[Lists]],
-        rejects: list[Reject],
-    ) -> RawBatch:
-        """The other columns, and the media columns of the rows that those kept."""
-        if read.rejects:
-            left = np.isin(at, [int(one.rpartition("#")[2]) for one in read.ids])
-            found = {
-                name: [one for one, keep in zip(lists, left, strict=True) if keep]
-                for name, lists in found.items()
-            }
-        arrays = dict(zip(read.columns.schema.names, read.columns.columns, strict=True))
-        for name, feature in self._media.items():
-            arrays.update(wire_arrays(name, feature, found[name]))
-        columns = [arrays[name] for name in self._wire.names]
-        return dataclasses.replace(
-            read,
-            columns=pa.RecordBatch.from_arrays(columns, schema=self._wire),
-            rejects=(*rejects, *read.rejects),
-        )
-
-    def _reject(self, position: int, error: UnfitPartError) -> Reject:
-        return reject_at(
-            self._path,
-            position,
-            stage=error.stage,
-            reason=error.reason,
-            message=f"{self._path} {self._unit} {position}: {error}. Fix the file, or raise "
-            "max_rejects to do without it.",
-            exception=type(error).__name__,
-        )
-
-
-def _without(columns: Any, media: Mapping[str, Any]) -> Any:
-    """A schema or batch without the media columns."""
-    if isinstance(columns, pa.Schema):
-        return pa.schema([field for field in columns if field.name not in media])
-    return columns.select([name for name in columns.schema.names if name not in media])
-
-
-def _holds_bytes(type_: pa.DataType) -> bool:
-    if pa.types.is_struct(type_):
-        index = type_.get_field_index(BYTES)
-        return index >= 0 and _holds_bytes(type_.field(index).type)
-    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
-
-
-def _contents(column: pa.Array) -> pa.Array:
-    return pc.struct_field(column, BYTES) if pa.types.is_struct(column.type) else column
-
-
-def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str) -> Leaf:
+def _leaf_of(name: str, feature: Feature, leaves: Mapping[str, Leaf], *, path: str) -> Leaf:
     leaf = leaves.get(name)
+    if leaf is None and is_encoded(feature):
+        leaf = leaves.get(f"{name}.{BYTES}")
     if leaf is None:
         raise SchemaError(
             f"{path} has no column {name!r}, expected one. Its columns are "
@@ -475,6 +380,7 @@ class _Column:
     name: str
     feature: Feature
     leaf: Leaf
+    fix: str
     names: tuple[str, ...] = ()
     """The names of its numbers, if they are not the feature's."""
 
@@ -488,6 +394,7 @@ class _Column:
             is_clip = frames_of(self.feature) is not None
             return (_FoundClips if is_clip else _Found)(self, form, array, cells)
         if is_encoded(self.feature):
+            assert isinstance(self.feature, Image | Audio)
             return MediaCells(self.name, self.feature, cells.values)
         assert isinstance(self.feature, Image)
         if _holds_pixels(self.leaf):
@@ -509,24 +416,26 @@ class _Found:
         self._counts = _num_values(cells)
         self.bad = self._missing & (not form.optional)
         self._why: list[tuple[_Bools, str, str]] = [
-            (self.bad, "missing value", "Fill it, or give the feature optional=True")
+            (self.bad, MISSING_VALUE, "Fill it, or give the feature optional=True")
         ]
         if cells.levels:
             self._check_items()
-        fix = "Fix the value, or declare another type"
-        if isinstance(feature, ClassLabel) and kind_of(cells.values.type) == "int":
-            fix = f"Fix the value, or map integers to names: {mapped_classes(feature)}"
-        self._reject_rows(self._of_values(self._values.bad), self._values.reason, fix)
+        for bad, reason in self._values.misfits:
+            self._reject_rows(self._of_values(bad), reason, column.fix)
         self._dims = self._shape() if form.shape else []
 
     def describe(self, row: int) -> tuple[str, str]:
         """The reason and the message for a bad row."""
         reason, fix = next((reason, fix) for mask, reason, fix in self._why if mask[row])
-        expected = _shown_expected(self._column.feature, self._form)
-        found = "has no value" if self._missing[row] else f"is {_shown(self._array, row)}"
-        if reason not in ("missing value", ""):
-            expected += f" ({reason})"
-        return reason, f"column {self._column.name!r} {found}, expected {expected}. {fix}"
+        feature, found = self._column.feature, "has no value"
+        wanted = _shown_feature(feature) if self._form.shape else expected(feature)
+        if not self._missing[row]:
+            found, wanted = f"is {_shown(self._array, row)}", f"{wanted} ({reason})"
+        if reason == UNKNOWN_CLASS:
+            fix = "Fix the value, or add it to the names of the class"
+            if isinstance(feature, ClassLabel) and _INTEGER.fullmatch(found):
+                fix += f", or map integers to names: {mapped_classes(feature)}"
+        return reason, f"column {self._column.name!r} {found}, expected {wanted}. {fix}"
 
     def drop(self, rows: _Bools) -> None:
         """Drops rows: all that are bad in this column or another."""
@@ -606,7 +515,7 @@ class _Found:
         return [lengths // known if dim is None else np.full_like(lengths, dim) for dim in shape]
 
     def _wrong_length(self, mask: _Bools) -> None:
-        self._reject_rows(mask, "wrong length", "Fix the list, or declare the dimension as None")
+        self._reject_rows(mask, WRONG_LENGTH, "Fix the list, or declare the dimension as None")
 
     def _value_column(self, column: WireColumn) -> pa.Array:
         values, missing = self._values.values, self._missing
@@ -636,12 +545,6 @@ def _num_values(cells: Cells) -> _Ints:
         ends, lists = offsets_of(counts), offsets_of(level.lengths)
         counts = ends[lists[1:]] - ends[lists[:-1]]
     return counts
-
-
-def _shown_expected(feature: Feature, form: TensorForm) -> str:
-    if isinstance(feature, ClassLabel):
-        return shown_classes(feature)
-    return _shown_feature(feature) if form.shape else form.dtype
 
 
 def _shown(array: pa.Array, row: int) -> str:

@@ -16,7 +16,9 @@ ClassLabel          string, binary: the name of a class. bool, integers: its num
                     all names are such values written out (``"0"``, ``"true"``). With ``values``:
                     these integers, also as bools, as floats without a fraction, and as text
 Timestamp           timestamp and date (if the unit is coarser, only exact values), integers
-                    (a number of units), strings in ISO 8601 (UTC unless they name a zone)
+                    (a number of units), strings in ISO 8601: ``2026-11-21``, with a time ``T09``,
+                    ``T09:30`` or ``09:30`` (seconds and a fraction of up to nine digits may
+                    follow), with ``Z`` or an offset ``+02:00`` (else UTC). Outer blanks are ignored
 =================== ===============================================================================
 
 Columns of other types are refused before a value is read.
@@ -24,6 +26,7 @@ Columns of other types are refused before a value is read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable
@@ -48,16 +51,22 @@ from ....schemas.features import (
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, holds_exactly, numpy_dtype
 from ...in_parts import in_parts
+from ...rejects import INEXACT, NOT_UTF8, OUT_OF_RANGE, UNKNOWN_CLASS, WRONG_TYPE
 from .types import nulls
 
 EXACT = 1 << 53
 """A float64 represents all integers up to this one."""
-INEXACT = "inexact integer"
-"""The reason for rejecting an integer that a float dtype cannot represent."""
 
 _Bools = npt.NDArray[np.bool_]
+Misfits = tuple[tuple[_Bools, str], ...]
+"""Which values do not fit a feature, and why. A null always fits."""
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _ZONED = r"(Z|[+-]\d\d(:?\d\d)?)$"
+_LIKE_TIME = r"^\d{{4}}-\d\d-\d\d([T ][\d:]+{}(Z|[+-][\d:]+)?)?$"
+"""All texts that Arrow accepts as times are like this, for the pattern of a fraction."""
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+_LAST_ZEROS = r"(?:(\.\d*[1-9])0+|\.0+)(Z|[+-][\d:]+)?$"
+"""Of the fraction of a second: they make it no finer."""
 _INTEGER_NAME = re.compile(r"0|-?[1-9][0-9]*")
 
 
@@ -66,10 +75,7 @@ class Values:
     """Values of a feature: numbers in its dtype, strings as large_binary. Nulls are undefined."""
 
     values: npt.NDArray[Any] | pa.Array
-    bad: _Bools = dataclasses.field(default_factory=lambda: np.zeros(0, bool))
-    """Which values do not fit the feature; a null always fits."""
-    reason: str = ""
-    """Why they do not fit."""
+    misfits: Misfits = ()
 
 
 def kind_of(type_: pa.DataType) -> str:
@@ -130,7 +136,13 @@ def convert(array: pa.Array, feature: Feature) -> Values:
         array: Neither nested nor encoded.
         feature: The feature; of a sequence or tensor, the values are its items.
     """
-    item = item_of(feature)
+    values, misfits = _converted(array, item_of(feature))
+    present = ~nulls(array)
+    return Values(values, tuple((bad & present, why) for bad, why in misfits if bad.any()))
+
+
+def _converted(array: pa.Array, item: Feature) -> tuple[Any, Misfits]:
+    """The values, and which do not fit; a null may be among them."""
     form = tensor_form(item)
     assert form is not None
     if isinstance(item, ClassLabel):
@@ -138,10 +150,9 @@ def convert(array: pa.Array, feature: Feature) -> Values:
     if isinstance(item, Timestamp):
         return _to_time(array, item.unit)
     if isinstance(item, Scalar | Tensor) and item.unit is not None:
-        times = _to_time(array, item.unit)
-        found = _to_number(pa.array(times.values), form.dtype)
-        reason = times.reason if times.bad.any() else found.reason
-        return Values(found.values, times.bad | (found.bad & ~nulls(array)), reason)
+        times, misfits = _to_time(array, item.unit)
+        values, others = _to_number(pa.array(times), form.dtype)
+        return values, (*misfits, *others)
     if form.dtype == "string":
         return _to_string(array, utf8=isinstance(item, Text))
     return _to_number(array, form.dtype)
@@ -184,43 +195,38 @@ def culprits(fits: Callable[[int, int], bool], num_items: int) -> list[int]:
     return [start for start, _, good in found if good is None]
 
 
-def _to_number(array: pa.Array, dtype: str) -> Values:
-    kind, bad, unfit = kind_of(array.type), np.zeros(len(array), bool), ""
-    was_null = nulls(array)
+def _to_number(array: pa.Array, dtype: str) -> tuple[npt.NDArray[Any], Misfits]:
+    kind, target = kind_of(array.type), numpy_dtype(dtype)
+    misfits: Misfits = ()
     inexact = _inexact(array, kind, dtype) if dtype in FLOATS else None
-    if kind == "decimal":
-        if dtype in FLOATS:
-            # Via text: the nearest float, which Arrow's own cast does not guarantee.
-            array = array.cast(pa.string()).cast(pa.float64())
-        else:
-            array, bad = _whole_decimals(array, dtype)
-            unfit = "not a whole number in range"
+    if kind == "decimal" and dtype in FLOATS:
+        # Via text: the nearest float, which Arrow's own cast does not guarantee.
+        array = array.cast(pa.string()).cast(pa.float64())
+    elif kind == "decimal":
+        array, misfits = _whole_decimals(array, dtype)
     values = numbers(array)
-    target = numpy_dtype(dtype)
+    if values.dtype == target and inexact is None:
+        return values, misfits
     with np.errstate(over="ignore", invalid="ignore"):
+        if inexact is not None:
+            return values.astype(target), ((inexact, INEXACT),)
         if dtype in FLOATS:
             made = values.astype(target)
-            finite = np.isfinite(values) if values.dtype.kind == "f" else True
-            bad, unfit = ~np.isfinite(made) & finite, "out of range"
-            if inexact is not None:
-                bad, unfit = inexact, INEXACT
-        elif dtype == "bool":
-            made = values.astype(bool)
-            bad, unfit = (values != 0) & (values != 1), "out of range"
-        else:
-            limits = np.iinfo(target)
-            if values.dtype.kind == "f":
-                wide = values.astype(np.float64)
-                # The float of the largest value + 1 is exact; that of the value may not be.
-                inside = (wide >= limits.min) & (wide < float(limits.max + 1))
-                bad, unfit = ~(inside & (wide == np.floor(wide))), "not a whole number in range"
-                made = np.where(bad, 0, wide).astype(target)
-            else:
-                made = values.astype(target)
-                if values.dtype.kind in "iu":
-                    bad = bad | (values < limits.min) | (values > limits.max)
-                    unfit = unfit or "out of range"
-    return Values(made, bad & ~was_null, unfit)
+            return made, ((np.isinf(made) & np.isfinite(values), OUT_OF_RANGE),)
+        if dtype == "bool":
+            return values.astype(bool), (((values != 0) & (values != 1), WRONG_TYPE),)
+        limits = np.iinfo(target)
+        if values.dtype.kind == "f":
+            wide = values.astype(np.float64)
+            whole = wide == np.floor(wide)
+            # The float of the largest value + 1 is exact; that of the value may not be.
+            inside = (wide >= limits.min) & (wide < float(limits.max + 1))
+            made = np.where(whole & inside, wide, 0).astype(target)
+            return made, ((~whole, WRONG_TYPE), (~inside, OUT_OF_RANGE))
+        if values.dtype.kind in "iu":
+            outside = (values < limits.min) | (values > limits.max)
+            misfits = (*misfits, (outside, OUT_OF_RANGE))
+        return values.astype(target), misfits
 
 
 def _inexact(array: pa.Array, kind: str, dtype: str) -> _Bools | None:
@@ -239,33 +245,33 @@ def _inexact(array: pa.Array, kind: str, dtype: str) -> _Bools | None:
     return inexact
 
 
-def _whole_decimals(array: pa.Array, dtype: str) -> tuple[pa.Array, _Bools]:
+def _whole_decimals(array: pa.Array, dtype: str) -> tuple[pa.Array, Misfits]:
     """Decimals without a fraction as 64-bit integers."""
     whole, bad = cast_or_find(array, pa.decimal256(76, 0))
     wide, too_large = cast_or_find(whole, pa.uint64() if dtype == "uint64" else pa.int64())
-    return wide, bad | too_large
+    return wide, ((bad, WRONG_TYPE), (too_large, OUT_OF_RANGE))
 
 
-def _to_class(array: pa.Array, feature: ClassLabel) -> Values:
+def _to_class(array: pa.Array, feature: ClassLabel) -> tuple[npt.NDArray[np.int64], Misfits]:
     kind = kind_of(array.type)
-    if feature.values is not None:
-        if kind in ("string", "binary"):
-            codes = class_codes(texts(array).cast(pa.large_binary()), feature.values)
-            codes, bad = codes.fill_null(0).to_numpy(), nulls(codes)
+    if feature.values is not None and kind not in ("string", "binary"):
+        found, misfits = _to_number(array, "int64")
+        codes = np.searchsorted(feature.values, found).clip(max=len(feature.values) - 1)
+        unknown = np.array(feature.values)[codes] != found
+        bad = np.logical_or.reduce([unknown, *(mask for mask, _ in misfits)])
+    elif feature.values is None and kind in ("bool", "int") and not _names_are(feature.names, kind):
+        codes = numbers(array)
+        bad = (codes < 0) | (codes >= len(feature.names))
+        codes = np.where(bad, 0, codes)
+    else:
+        cells = texts(array).cast(pa.large_binary())
+        if feature.values is not None:
+            known = class_codes(cells, feature.values)
         else:
-            found = _to_number(array, "int64")
-            codes = np.searchsorted(feature.values, found.values).clip(max=len(feature.values) - 1)
-            bad = found.bad | (np.array(feature.values)[codes] != found.values)
-        return Values(codes.astype(np.int64), bad & ~nulls(array), "unknown class")
-    if kind in ("bool", "int") and not _names_are(feature.names, kind):
-        values = numbers(array)
-        bad = (values < 0) | (values >= len(feature.names))
-        made = np.where(bad, 0, values).astype(np.int64)
-        return Values(made, bad & ~nulls(array), "unknown class")
-    names = pa.array([name.encode() for name in feature.names], pa.large_binary())
-    codes = pc.index_in(texts(array).cast(pa.large_binary()), names)
-    unknown = nulls(codes) & ~nulls(array)
-    return Values(codes.fill_null(0).to_numpy().astype(np.int64), unknown, "unknown class")
+            names = [name.encode() for name in feature.names]
+            known = pc.index_in(cells, pa.array(names, cells.type))
+        codes, bad = known.fill_null(0).to_numpy(), nulls(known)
+    return codes.astype(np.int64), ((bad, UNKNOWN_CLASS),)
 
 
 def class_codes(cells: pa.Array, values: tuple[int, ...]) -> pa.Array:
@@ -274,11 +280,19 @@ def class_codes(cells: pa.Array, values: tuple[int, ...]) -> pa.Array:
     return pc.index_in(plain, pa.array([str(value) for value in values]).cast(cells.type))
 
 
-def shown_classes(label: ClassLabel) -> str:
-    """The classes that are expected, for messages."""
-    shown = ", ".join(map(repr, (label.values or label.names)[:5]))
-    more = ", …" if len(label.names) > 5 else ""
-    return f"one of the {len(label.names)} classes {shown}{more}"
+def expected(feature: Feature) -> str:
+    """The expected value of a feature, or each of its items, for messages."""
+    item = item_of(feature)
+    if isinstance(item, ClassLabel):
+        names = item.values or item.names
+        more = ", …" if len(names) > 5 else ""
+        return f"one of the {len(names)} classes {', '.join(map(repr, names[:5]))}{more}"
+    if isinstance(item, Timestamp):
+        return f"a time such as 2026-11-21T09:30:00Z, no finer than {item.unit}"
+    if isinstance(item, Text):
+        return "text"
+    form = tensor_form(item)
+    return form.dtype if form is not None else type(item).__name__
 
 
 def mapped_classes(label: ClassLabel) -> str:
@@ -310,47 +324,71 @@ def texts(array: pa.Array) -> pa.Array:
     return array if kind_of(type_) == "binary" else array.cast(pa.large_string())
 
 
-def _to_string(array: pa.Array, *, utf8: bool) -> Values:
-    bad = np.zeros(len(array), bool)
+def _to_string(array: pa.Array, *, utf8: bool) -> tuple[pa.Array, Misfits]:
     kind = kind_of(array.type)
-    if kind in ("string", "binary"):
-        array = array.cast(pa.large_binary())
-        if utf8 or kind == "string":
-            # Reading a file does not validate UTF-8, but a cast to a string does.
-            _, bad = cast_or_find(array, pa.large_string())
-        return Values(array, bad, "not UTF-8")
-    return Values(texts(array).cast(pa.large_binary()), bad)
+    if kind not in ("string", "binary"):
+        return texts(array).cast(pa.large_binary()), ()
+    array = array.cast(pa.large_binary())
+    if not utf8 and kind == "binary":
+        return array, ()
+    # Reading a file does not validate UTF-8, but a cast to a string does.
+    return array, ((cast_or_find(array, pa.large_string())[1], NOT_UTF8),)
 
 
-def _to_time(array: pa.Array, unit: str) -> Values:
-    kind = kind_of(array.type)
+def _to_time(array: pa.Array, unit: str) -> tuple[npt.NDArray[Any], Misfits]:
+    kind, wanted, finer = kind_of(array.type), _UNITS[unit], f"finer than {unit}"
     if kind in ("null", "int"):
         return _to_number(array, "int64")
-    bad = np.zeros(len(array), bool)
     if kind == "string":
-        array, bad = _parse_times(array, unit)
-        return Values(numbers(array), bad, f"no time in whole {unit}")
+        times, bad = parse_times(array, unit)
+        precise = bad.copy()
+        if bad.any():  # perhaps only because of digits after those of the unit
+            precise[bad] = ~parse_times(array.filter(pa.array(bad)), "ns")[1]
+        return numbers(times), ((precise, finer), (bad, WRONG_TYPE))
     if pa.types.is_date32(array.type):
         per_second, values = 1, numbers(array).astype(np.int64) * 86_400
     else:
         found = "ms" if pa.types.is_date(array.type) else array.type.unit
         per_second, values = _UNITS[found], numbers(array).astype(np.int64)
-    wanted = _UNITS[unit]
     if wanted >= per_second:
         factor = wanted // per_second
         limit = (2**63 - 1) // factor
         bad = (values > limit) | (values < -limit)
-        return Values(np.where(bad, 0, values) * factor, bad & ~nulls(array), "out of range")
+        return np.where(bad, 0, values) * factor, ((bad, OUT_OF_RANGE),)
     made, rest = np.divmod(values, per_second // wanted)
-    return Values(made, (rest != 0) & ~nulls(array), f"finer than {unit}")
+    return made, ((rest != 0, finer),)
 
 
-def _parse_times(array: pa.Array, unit: str) -> tuple[pa.Array, _Bools]:
-    """Parses ISO 8601 as times of a unit. Times without a zone are UTC."""
+def parse_times(array: pa.Array, unit: str) -> tuple[pa.Array, _Bools]:
+    """Parses ISO 8601 as times of a unit. Times without a zone are UTC.
+
+    Returns:
+        The times, null where a text is not one, and which are not.
+    """
+    bad = np.zeros(len(array), bool)
+    with contextlib.suppress(pa.ArrowInvalid):
+        return _cast_times(array, unit), bad
+    texts = pc.replace_substring_regex(pc.ascii_trim(array, " \t"), _LAST_ZEROS, r"\1\2")
+    fraction = rf"(\.\d{{1,{_DIGITS[unit]}}})?" if _DIGITS[unit] else ""
+    alike = pc.match_substring_regex(texts, _LIKE_TIME.format(fraction)).fill_null(True)
+    bad = ~alike.to_numpy(zero_copy_only=False)
+    none = pa.scalar(None, array.type)
+    texts = pc.if_else(alike, texts, none)
+
+    def fits(start: int, stop: int) -> bool:
+        with contextlib.suppress(pa.ArrowInvalid):
+            return _cast_times(texts[start:stop], unit) is not None
+        return False
+
+    bad[culprits(fits, len(texts))] = True
+    return _cast_times(pc.if_else(pa.array(bad), none, texts), unit), bad
+
+
+def _cast_times(array: pa.Array, unit: str) -> pa.Array:
     zoned = pc.match_substring_regex(array, _ZONED).fill_null(False)
     # The "-05" of a date is not a zone.
     zoned = pc.and_(zoned, pc.match_substring(array, ":").fill_null(False))
     none = pa.scalar(None, array.type)
-    with_zone, bad = cast_or_find(pc.if_else(zoned, array, none), pa.timestamp(unit, "UTC"))
-    without, bad_too = cast_or_find(pc.if_else(zoned, none, array), pa.timestamp(unit))
-    return pc.coalesce(with_zone.cast(pa.timestamp(unit)), without), bad | bad_too
+    with_zone = pc.if_else(zoned, array, none).cast(pa.timestamp(unit, "UTC"))
+    without = pc.if_else(zoned, none, array).cast(pa.timestamp(unit))
+    return pc.coalesce(with_zone.cast(pa.timestamp(unit)), without)

@@ -393,9 +393,10 @@ class Table(Form):
     thousands: str | None = None
     """The mark between groups of three digits."""
 
-    def place(self, position: int) -> str:
-        """A position in the file, for messages."""
-        return f"{self.path} byte {position}" + ("" if self.plain else " of its text as UTF-8")
+    @property
+    def unit(self) -> str:
+        """The unit of positions, for messages."""
+        return "byte" if self.plain else "decoded byte"
 
     def parse(
         self,

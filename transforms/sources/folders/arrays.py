@@ -16,6 +16,7 @@ from ....schemas.config import config_class
 from ....schemas.errors import DataError, SchemaError
 from ....schemas.features import Dtype, Feature, Features
 from ....schemas.recipe import OpenSource
+from ...examples.row_values import UnfitError
 from ...storage.read_files import read_headers
 from ..numpy import read_head
 from ..python_values import Lists, array_feature, wire_arrays, wire_lists
@@ -148,5 +149,5 @@ def _lists_of(name: str, feature: Feature, data: bytes) -> Lists:
         ) from None
     try:
         return wire_lists(name, feature, array)
-    except SchemaError as error:
-        raise UnreadableArrayError("another array than declared", str(error)) from None
+    except UnfitError as error:
+        raise UnreadableArrayError(error.reason, str(error)) from None

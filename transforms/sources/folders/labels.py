@@ -33,7 +33,7 @@ from ....schemas.errors import DataError, RecipeError, SchemaError
 from ....schemas.features import ClassLabel, Feature, Features, Scalar, Text, list_kind
 from ....schemas.recipe import OpenSource
 from ....schemas.splits import USUAL_WORDS
-from ..arrow.values import shown_classes
+from ..arrow.values import expected
 from ..python_values import Lists, wire_arrays, wire_lists
 from .annotations.model import (
     BOXES,
@@ -548,10 +548,10 @@ class _PatternReader(LabelReader):
                 value = convert(match[name])
                 values[name] = wire_lists(name, self._features[name], value)
             except (ValueError, SchemaError):
-                expected = _expected(self._features[name])
+                wanted = expected(self._features[name])
                 raise UnlabelledError(
                     "field of the file name does not fit",
-                    f"field {name!r} of {subject!r} is {match[name]!r}, expected {expected}",
+                    f"field {name!r} of {subject!r} is {match[name]!r}, expected {wanted}",
                 ) from None
         return values
 
@@ -717,12 +717,6 @@ def _number(text: str) -> int | float:
         if whole := int(text):
             return whole
     return float(text)
-
-
-def _expected(feature: Feature) -> str:
-    if isinstance(feature, ClassLabel):
-        return shown_classes(feature)
-    return str(getattr(feature, "dtype", feature))
 
 
 def _class_label(names: Collection[str], *, where: str) -> ClassLabel:

@@ -50,6 +50,7 @@ from ....schemas.features import (
 )
 from ....schemas.limits import too_many_columns
 from ....schemas.recipe import OpenSource
+from ...examples.row_values import UnfitError
 from ...media.image_header import MAX_PIXELS
 from ...rejects import reject_at, with_values
 from ...storage import is_chained
@@ -76,7 +77,6 @@ from ..json.values import object_without_doubles
 from ..python_values import (
     Lists,
     PendingRows,
-    UnfitPartError,
     array_feature,
     flat_record,
     media_lists,
@@ -516,7 +516,7 @@ def _add_sample(
         return
     try:
         row = read_parts(sample.parts, features, max_pixels=max_pixels)
-    except UnfitPartError as error:
+    except UnfitError as error:
         reject = reject_at(
             path,
             sample.offset,
@@ -654,7 +654,7 @@ def read_parts(
     """The stored lists of a sample's features, by feature.
 
     Raises:
-        UnfitPartError: if a part is missing, unreadable, or does not fit its feature.
+        UnfitError: if a part is missing, unreadable, or does not fit its feature.
     """
     found = {name: (kind, value) for name, kind, value in _values(parts, checked=True)}
     rows: dict[str, Lists] = {}
@@ -665,11 +665,7 @@ def read_parts(
             continue
         if kind == "label":
             value = _label(value, feature)
-        try:
-            rows[name] = wire_lists(name, feature, value)
-        except SchemaError as error:
-            stage, reason = "validate", "missing part" if value is None else "unfit part"
-            raise UnfitPartError(stage, reason, str(error)) from None
+        rows[name] = wire_lists(name, feature, value)
     return rows
 
 
@@ -678,7 +674,7 @@ def _label(value: bytes | None, feature: Feature) -> Any:
         return value
     if isinstance(feature, Scalar) and feature.dtype != "string":
         if not _INTEGER.fullmatch(value):
-            raise UnfitPartError("read", "unfit part", f"cls is {value[:40]!r}, expected a number")
+            raise UnfitError(f"cls is {value[:40]!r}, expected a number")
         return int(value)
     return value.strip()
 
@@ -687,21 +683,22 @@ def _values(parts: Mapping[str, bytes], *, checked: bool = False) -> Iterator[tu
     """(name of the feature, kind, value) of all parts, except unreadable ones.
 
     Raises:
-        UnfitPartError: if ``checked`` and a part is unreadable.
+        UnfitError: if ``checked`` and a part is unreadable.
     """
     taken: dict[str, str] = {}
     for part, content in parts.items():
         kind, name = kind_of(part)
         if checked and name in taken:
             message = f"the parts {taken[name]!r} and {part!r} are both {name!r}"
-            raise UnfitPartError("read", "two parts of one kind", message)
+            raise UnfitError(message, "two parts of one kind", stage="read")
         taken[name] = part
         try:
             value = _READERS.get(kind, bytes)(content)
         except (ValueError, RecursionError, EOFError, OSError, MemoryError) as error:
             if checked:
                 message = f"the part {part!r} cannot be read: {error}"
-                raise UnfitPartError("read", f"no {part.rpartition('.')[2]}", message) from None
+                suffix = part.rpartition(".")[2]
+                raise UnfitError(message, f"no {suffix}", stage="read") from None
             continue
         if kind == "json":
             yield from ((f"{name}.{field}", kind, item) for field, item in value.items())

@@ -27,10 +27,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ...examples.row_values import UnfitError
 from ...storage.decompress import DamagedError
 from ..text_stream import Offsets, Rows, Text, text_start
 from .rows import MAX_LINE_BYTES, TOO_LONG, WINDOW_BYTES, find_lines
-from .values import UnfitError, parse_line
+from .values import parse_line
 
 NO_LIST = "no list"
 _HEAD_BYTES = 1 << 16

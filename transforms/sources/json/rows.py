@@ -22,6 +22,7 @@ from ....schemas.errors import Reject, SchemaError
 from ....schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
 from ....schemas.wire import FLOATS
 from ...examples.dtypes import PRECISION, numpy_dtype
+from ...examples.row_values import UnfitError
 from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ..arrow.rows import RowReader
@@ -29,7 +30,7 @@ from ..arrow.types import extract, leaves_of
 from ..arrow.values import EXACT, item_of
 from ..table_files import concat
 from ..text_stream import Rows, Text, join_rows, text_start
-from .values import UnfitError, find_value, fitted, parse_line, routes
+from .values import find_value, fitted, parse_line, routes
 
 WINDOW_BYTES = 1 << 20
 """Approximate size of a window, which has complete lines only."""
@@ -161,7 +162,7 @@ class JsonReader:
         """The records of a window."""
         if lines.problem:
             too_long = f"the line does not end within {lines.max_row_bytes:,} bytes"
-            reject = self._reject(lines, 0, UnfitError(lines.problem, lines.detail or too_long))
+            reject = self._reject(lines, 0, UnfitError(lines.detail or too_long, lines.problem))
             return RawBatch(ids=[], columns=self._nothing(), rejects=(reject,))
         if not self._types:
             self.find_routes(lines)
@@ -271,7 +272,7 @@ class JsonReader:
                 rejects.append(self._reject(lines, line, error))
                 continue
             except RecursionError:
-                deep = UnfitError("nested too deeply", f"the {self._what} is nested too deeply")
+                deep = UnfitError(f"the {self._what} is nested too deeply", "nested too deeply")
                 rejects.append(self._reject(lines, line, deep))
                 continue
             rows.append(line)
@@ -298,7 +299,7 @@ class JsonReader:
                     find_value(value, parts), self._types[name], self._dtypes[name]
                 )
             except UnfitError as error:
-                raise UnfitError(error.reason, f"{name!r} {error}") from None
+                raise UnfitError(f"{name!r} {error}", error.reason) from None
         return values
 
     def _reject(self, lines: Rows, line: int, error: UnfitError) -> Reject:

@@ -16,6 +16,7 @@ from ....schemas.features import Feature, Features, Scalar, tensor_form
 from ....schemas.limits import too_many_columns
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
+from ...examples.row_values import UnfitError
 from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ...storage.decompress import DamagedError
 from ..arrow.hive import infer_with_folders, read_with_folders
@@ -39,7 +40,7 @@ from ..text_stream import Rows, Text, open_text, undamaged
 from .documents import NO_LIST, find_cuts, find_form, find_records
 from .rows import FileLines, JsonReader, read_together
 from .types import JsonTypes
-from .values import UnfitError, parse_line
+from .values import parse_line
 
 MAX_SAMPLES = 64
 """Maximum number of windows in a sample, each of about 1 MiB."""

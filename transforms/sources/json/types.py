@@ -37,12 +37,13 @@ from ....schemas.errors import SchemaError
 from ....schemas.features import Feature, Scalar, Sequence, Tensor
 from ....schemas.wire import Dtype
 from ...examples.dtypes import holds_exactly, is_exact
+from ...examples.row_values import UnfitError
 from ...in_parts import in_parts
 from ..arrow.types import MAX_DEPTH, Leaf, extract, leaves_of, nulls
 from ..arrow.values import EXACT
 from ..text_stream import Rows
 from .rows import FileLines, join_files, parse
-from .values import UnfitError, parse_line
+from .values import parse_line
 
 Kind = Literal["null", "bool", "natural", "int", "uint64", "wide", "float", "string"]
 """``natural`` integers fit both int64 and uint64, ``wide`` ones neither."""

@@ -20,22 +20,14 @@ from typing import Any
 import pyarrow as pa
 
 from ...examples.dtypes import is_exact
-from ..arrow.values import INEXACT
+from ...examples.row_values import UnfitError
+from ...rejects import INEXACT, NOT_UTF8, OUT_OF_RANGE
 
 _SHOWN_CHARS = 60
 _DUPLICATE = "duplicate key"
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")
 """Lone surrogates: bytes that are not UTF-8, or escapes such as ``\\ud800``."""
 _MAY_ESCAPE = (b"\\ud", b"\\uD")
-
-
-class UnfitError(Exception):
-    """A line, or a value in it, is invalid: ``reason`` and message."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        """Stores the stable class of failure; ``message`` is the finding."""
-        self.reason = reason
-        super().__init__(message)
 
 
 class _Object(dict[str, Any]):
@@ -62,18 +54,18 @@ def parse_line(line: bytes, *, what: str = "line") -> dict[str, Any]:
         except UnicodeDecodeError:
             record = _STRICT_KEYS_DECODER.decode(line.decode("utf-8", "surrogateescape"))
     except RecursionError:
-        raise UnfitError("nested too deeply", f"the {what} is nested too deeply") from None
+        raise UnfitError(f"the {what} is nested too deeply", "nested too deeply") from None
     except json.JSONDecodeError as error:
         raise UnfitError(
-            "not JSON",
             f"the {what} {shown(line)} is not valid JSON: {error.msg} at its byte {error.pos}",
+            "not JSON",
         ) from None
     except ValueError as error:
         raise UnfitError(
-            "not JSON", f"the {what} {shown(line)} is not valid JSON: {error}"
+            f"the {what} {shown(line)} is not valid JSON: {error}", "not JSON"
         ) from None
     if not isinstance(record, dict):
-        raise UnfitError("not an object", f"the {what} {shown(line)} is not a JSON object")
+        raise UnfitError(f"the {what} {shown(line)} is not a JSON object", "not an object")
     return record
 
 
@@ -89,7 +81,7 @@ def find_value(value: Any, parts: Sequence[str]) -> Any:
     if isinstance(value, list):
         return [find_value(item, parts) for item in value]
     if not isinstance(value, dict):
-        raise UnfitError("wrong type", f"is inside {shown(value)}, expected an object there")
+        raise UnfitError(f"is inside {shown(value)}, expected an object there")
     by_key: dict[str, Any] = {}
     problem: UnfitError | None = None
     for number in range(len(parts), 0, -1):
@@ -97,7 +89,7 @@ def find_value(value: Any, parts: Sequence[str]) -> Any:
         if key not in value:
             continue
         if key in getattr(value, "twice", ()):
-            raise UnfitError(_DUPLICATE, f"has its key {key!r} twice")
+            raise UnfitError(f"has its key {key!r} twice", _DUPLICATE)
         try:
             by_key[key] = find_value(value[key], parts[number:])
         except UnfitError as error:
@@ -106,7 +98,7 @@ def find_value(value: Any, parts: Sequence[str]) -> Any:
             problem = problem or error
     given = [key for key, child in by_key.items() if _holds_any(child)]
     if len(given) > 1:
-        raise UnfitError(_DUPLICATE, f"has two values, under {given[0]!r} and under {given[1]!r}")
+        raise UnfitError(f"has two values, under {given[0]!r} and under {given[1]!r}", _DUPLICATE)
     if not given and problem is not None:
         raise problem
     return by_key[given[0]] if given else next(iter(by_key.values()), None)
@@ -167,38 +159,38 @@ def fitted(value: Any, type_: pa.DataType, dtype: str) -> Any:
         return None
     if pa.types.is_list(type_):
         if not isinstance(value, list):
-            raise UnfitError("wrong type", f"is {shown(value)}, expected a list")
+            raise UnfitError(f"is {shown(value)}, expected a list")
         return [fitted(item, type_.value_type, dtype) for item in value]
     if pa.types.is_large_string(type_):
         if (twice := _first_twice(value)) is not None:
-            raise UnfitError(_DUPLICATE, f"holds the key {twice!r} twice")
+            raise UnfitError(f"holds the key {twice!r} twice", _DUPLICATE)
         text = text_of(value)
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise UnfitError("not UTF-8", f"is {shown(text)}, which is not UTF-8") from None
+            raise UnfitError(f"is {shown(text)}, which is not UTF-8", NOT_UTF8) from None
         return text
     if pa.types.is_boolean(type_):
         fits = isinstance(value, bool)
     elif pa.types.is_floating(type_):
         fits = isinstance(value, int | float) and not isinstance(value, bool)
         if fits and isinstance(value, int) and abs(value) >= 2**1024 - 2**970:
-            raise UnfitError("out of range", f"is {shown(value)}, too large for a float")
+            raise UnfitError(f"is {shown(value)}, too large for a float", OUT_OF_RANGE)
         if fits and isinstance(value, int) and not is_exact(value, dtype):
             raise UnfitError(
-                INEXACT, f"is {shown(value)}, expected {dtype}, which cannot represent it"
+                f"is {shown(value)}, expected {dtype}, which cannot represent it", INEXACT
             )
     else:
         fits = isinstance(value, int) and not isinstance(value, bool)
         fits = fits or (isinstance(value, float) and value == 0 and math.copysign(1, value) < 0)
         low, high = (0, 2**64) if pa.types.is_uint64(type_) else (-(2**63), 2**63)
         if fits and not low <= value < high:
-            raise UnfitError("out of range", f"is {shown(value)}, out of range for {type_}")
+            raise UnfitError(f"is {shown(value)}, out of range for {type_}", OUT_OF_RANGE)
     if not fits:
         how = ""
         if pa.types.is_boolean(type_) and isinstance(value, str):
             how = ": as texts, declare ss.ClassLabel(('no', 'yes')), with the words that occur"
-        raise UnfitError("wrong type", f"is {shown(value)}, expected {type_}{how}")
+        raise UnfitError(f"is {shown(value)}, expected {type_}{how}")
     if pa.types.is_floating(type_):
         return float(value)
     return value if isinstance(value, bool) else int(value)
@@ -261,7 +253,7 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 def _object_of_utf8(pairs: list[tuple[str, Any]]) -> _Object:
     for key, _ in pairs:
         if _NOT_UTF8.search(key):
-            raise UnfitError("not UTF-8", f"the line has the key {shown(key)}, which is not UTF-8")
+            raise UnfitError(f"the line has the key {shown(key)}, which is not UTF-8", NOT_UTF8)
     return _object(pairs)
 
 

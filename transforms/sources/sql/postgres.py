@@ -15,18 +15,19 @@ import pyarrow as pa
 from ....schemas.errors import DataError, RecipeError
 from ..extracted import (
     extract_batches,
+    keyed,
     numbered_rows,
     plain_batch,
     plain_schema,
     range_step,
 )
 from .rows import (
-    ExtractedRows,
+    UNIQUE,
+    FilesAndColumns,
     check_key,
     check_num_keys,
     failing,
     import_driver,
-    keyed,
     quoted,
 )
 
@@ -37,7 +38,7 @@ _INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 _RUN = "the query cannot be run"
 
 
-def extract_postgres(uri: str, query: str, *, key: str | None, folder: str) -> ExtractedRows:
+def extract_postgres(uri: str, query: str, *, key: str | None, folder: str) -> FilesAndColumns:
     """Runs a query, and copies its rows to files.
 
     Args:
@@ -79,7 +80,7 @@ def extract_postgres(uri: str, query: str, *, key: str | None, folder: str) -> E
             )
     if not files:
         raise DataError("Sql: the query returned no rows.")
-    return ExtractedRows(files, columns)
+    return files, columns
 
 
 class _Reading:
@@ -156,7 +157,7 @@ def _extract_ranges(
                     f"SELECT * FROM ({query}\n) AS q WHERE {column} BETWEEN {first} AND {last} "
                     f"ORDER BY {column}"
                 )
-                rows = keyed(reading.rows(database, text, schema), key)
+                rows = keyed(reading.rows(database, text, schema), key, of="Sql", fix=UNIQUE)
                 names.append(extract_batches(rows, schema, folder))
         return names
 

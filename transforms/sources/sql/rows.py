@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from ....schemas.errors import DataError, RecipeError, StorageError
 from ...activity import waiting_to
 from ...storage import redact, redact_repeated
-from ..extracted import import_extra, with_positions
+from ..extracted import import_extra
 
 # Classes of SQLSTATE caused by the query, the address or the password.
 _QUERYS_FAULT = ("22", "28", "42", "0A", "2F", "3D", "3F", "25")
@@ -21,12 +19,10 @@ _LOCKED = "database is locked"
 """What SQLite says of a database to which another program writes."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ExtractedRows:
-    """The files and columns of extracted rows."""
-
-    files: tuple[str, ...]
-    columns: tuple[str, ...]
+FilesAndColumns = tuple[tuple[str, ...], tuple[str, ...]]
+"""The names of the files of extracted rows, and of their columns."""
+UNIQUE = "Name a column of unique integers, or leave out key= and end the query with ORDER BY."
+"""What to do if several rows have one key."""
 
 
 @contextlib.contextmanager
@@ -104,37 +100,6 @@ def check_num_keys(key: str, *, num_rows: int, num_keys: int) -> None:
             f"{key!r}. Leave them out in the query (WHERE {quoted(key)} IS NOT NULL), or name "
             "another key."
         )
-
-
-def keyed(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[pa.RecordBatch]:
-    """Batches in the order of the key, with the keys as positions.
-
-    Raises:
-        RecipeError: if the key is not a column of 64-bit integers.
-        DataError: if two rows have the same key.
-    """
-    last: int | None = None
-    for batch in batches:
-        column = batch.column(key)
-        if not pa.types.is_integer(column.type) or pa.types.is_uint64(column.type):
-            raise RecipeError(
-                f"Sql: the key {key!r} is {column.type}, expected integers. Name a column of "
-                "integers."
-            )
-        keys = column.cast(pa.int64())
-        if not len(keys):
-            continue
-        values = keys.to_numpy()
-        if last is not None:
-            values = np.concatenate([[last], values])
-        twice = np.flatnonzero(values[1:] == values[:-1])
-        if len(twice):
-            raise DataError(
-                f"Sql: the key {key!r} is {values[twice[0]]} in several rows, expected one. Name a "
-                "column of unique integers, or leave out key= and end the query with ORDER BY."
-            )
-        last = int(values[-1])
-        yield with_positions(batch, keys)
 
 
 def _words(error: BaseException, url: str) -> str:

@@ -111,19 +111,19 @@ class Sql:
         query = self.query.strip().rstrip(";").rstrip()
         scheme = _SCHEME.match(uri)
         if scheme and scheme[1] in _POSTGRES:
-            rows = extract_postgres(uri, query, key=self.key, folder=folder)
+            files, columns = extract_postgres(uri, query, key=self.key, folder=folder)
         else:
             near = folder.rpartition("/")[0] or "."
             with _database(uri, base=base, limits=limits, near=near) as (path, shown):
-                rows = extract_sqlite(
+                files, columns = extract_sqlite(
                     path, query, key=self.key, folder=folder, types=self.types, shown=shown
                 )
         return ExtractedTable(
             folder,
-            files=rows.files,
+            files=files,
             name="query",
             of="Sql",
-            columns=rows.columns,
+            columns=columns,
             unit="row" if self.key is None else "key",
             label=self.label,
             types=self.types,

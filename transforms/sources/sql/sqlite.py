@@ -24,18 +24,19 @@ from ...storage.redaction import redact
 from ..extracted import (
     PROBLEM,
     extract_batches,
+    keyed,
     numbered_rows,
     plain_schema,
     range_step,
     write_ranges,
 )
 from .rows import (
-    ExtractedRows,
+    UNIQUE,
+    FilesAndColumns,
     check_key,
     check_num_keys,
     failing,
     import_driver,
-    keyed,
     quoted,
 )
 
@@ -57,7 +58,7 @@ def extract_sqlite(
     folder: str,
     types: Mapping[str, Any] | None,
     shown: str,
-) -> ExtractedRows:
+) -> FilesAndColumns:
     """Runs a query, and copies its rows to files.
 
     Args:
@@ -96,7 +97,7 @@ def extract_sqlite(
         if key is None:
             schema = _schema(columns)
             batches = numbered_rows(_rows(database, query, columns, order=""))
-            return ExtractedRows(extract_batches(batches, schema, folder), names)
+            return extract_batches(batches, schema, folder), names
         check_key(key, names)
         if counts[key].kind != "integer" or counts[key].num_misfits:
             raise RecipeError(
@@ -108,9 +109,9 @@ def extract_sqlite(
             database, f"SELECT MIN({quoted(key)}), MAX({quoted(key)}) FROM ({query}\n)"
         )
         step = range_step(counts[key].num_rows, *bounds)
-        batches = keyed(_rows(database, query, columns, order=f"ORDER BY {quoted(key)}"), key)
-        files = write_ranges(batches, _schema(columns), folder, step=step)
-        return ExtractedRows(files, names)
+        batches = _rows(database, query, columns, order=f"ORDER BY {quoted(key)}")
+        rows = keyed(batches, key, of="Sql", fix=UNIQUE)
+        return write_ranges(rows, _schema(columns), folder, step=step), names
 
 
 def _refuse_cut_off(path: str, shown: str) -> None:
