@@ -104,7 +104,7 @@ class DirectRunner:
             if self.num_workers == 1:
                 self._run_here(construct, job_name=job_name)
             else:
-                num_processes = min(self.num_workers, max(1, num_items or self.num_workers))
+                num_processes = min(self.num_workers, num_items or self.num_workers)
                 self._run_in_processes(construct, job_name, num_processes)
 
     def __enter__(self) -> DirectRunner:

@@ -61,7 +61,7 @@ from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.tfrecord.source import TFRecords
 from ...transforms.storage.opened_source import OpenedSource, open_source
 from ..recognize.data import recognize
-from ..recognize.readings import Reading, UnclearError, source_text
+from ..recognize.readings import Reading, UnclearError, quoted, source_text
 from ..recognize.record_bytes import pixel_sizes, square_image
 from ..recognize.view import View
 from ..survey.inference_cache import infer_features
@@ -89,8 +89,6 @@ _RECORDS: Mapping[type, str] = {
 }
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
-_MAX_SHOWN = 4
-"""Empty folders that are named."""
 _MAX_CLASSES = 20
 """Maximum number of different values that are suggested as classes."""
 _MIN_REPEATS = 5
@@ -666,8 +664,7 @@ def _notes_on(
         return reading.notes
     kinds = ", ".join(f"{reason} ({number:,})" for reason, number in num_skipped.items())
     skipped = [f"Skipped: {kinds}."] if kinds else []
-    shown = ", ".join(map(repr, empty_folders[:_MAX_SHOWN]))
-    shown += f" … ({len(empty_folders):,})" * (len(empty_folders) > _MAX_SHOWN)
+    shown = quoted(empty_folders)
     empty = [f"Empty folders, which are no classes: {shown}."] if empty_folders else []
     return (f"A record is {what}, {reading.means}.", *skipped, *empty)
 

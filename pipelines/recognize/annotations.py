@@ -124,7 +124,7 @@ def _find_yolo(folder: _Folder) -> list[Reading]:
         source = ImageFolder(
             folder.view.url,
             boxes="yolo",
-            names=folder.view.url_of(path) if by_url else tuple(names.values()),
+            names=folder.view.url_below(path) if by_url else tuple(names.values()),
             polygons=polygons,
         )
         num_rejects = pairs.num_rejects(folder, boxes)
@@ -413,7 +413,7 @@ def _read_placed(folder: _Folder, found: Mapping[str, list[_Document]]) -> Readi
         )
     named = {d.split: place.rpartition("/")[2] for place, d in placed.items() if d.split}
     splits, unclear = _splits(folder, within, named)
-    tables = {place: folder.view.url_of(document.path) for place, document in placed.items()}
+    tables = {place: folder.view.url_below(document.path) for place, document in placed.items()}
     of_boxes = any(document.table.of_boxes for document in placed.values())
     source = ImageFolder(folder.view.url, table=tables, boxes="rows" if of_boxes else None)
     means = next(document.means for document in placed.values())
@@ -435,8 +435,8 @@ def _read_alone(folder: _Folder, document: _Document) -> Reading:
     below = [path.removeprefix(f"{inner}/") for path in paths]
     descend = inner and splits is None and len(document.unnamed(below)) == len(unnamed)
     source = ImageFolder(
-        folder.view.url_of(inner) if descend else folder.view.url,
-        table=folder.view.url_of(document.path),
+        folder.view.url_below(inner) if descend else folder.view.url,
+        table=folder.view.url_below(document.path),
         boxes="rows" if document.table.of_boxes else None,
     )
     return Reading(source, splits, document.means, against + unclear, len(unnamed))

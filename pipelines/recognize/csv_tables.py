@@ -146,8 +146,10 @@ def _sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None
     if b"\0" in head[:_HEAD_BYTES]:
         return None
     found = sniff(head)
-    _refuse_long_delimiter(file.path, head, found)
-    return csv_tables(url, [file], opened) if found.is_table else None
+    if not found.is_table:
+        _refuse_long_delimiter(file.path, head, found)
+        return None
+    return csv_tables(url, [file], opened)
 
 
 def _refuse_long_delimiter(path: str, head: bytes, found: Sniffed) -> None:

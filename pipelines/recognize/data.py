@@ -140,8 +140,7 @@ class _Media:
     def read(self, view: View) -> Reading:
         """What their folders mean."""
         paths = [file.path for file in self.files]
-        read = set(paths)
-        skipped = {path for file in view.visible if (path := file.path) not in read}
+        skipped = {file.path for file in view.visible} - set(paths)
         try:
             reading = recognize_folders(self.make, view.url, paths, skipped, joins=view.has_urls)
         except UnclearError as error:
@@ -263,7 +262,7 @@ def _refuse_archives(view: View) -> None:
     readings: list[Reading] = []
     if sum(file.num_bytes for file in archives) <= _READ_ARCHIVE_BYTES:
         for file in archives[:_MAX_READINGS]:
-            inside = open_source(place := view.url_of(file.path), ".")
+            inside = open_source(place := view.url_below(file.path), ".")
             with contextlib.suppress(SnapshardError):
                 members = inside.list()
                 if there.issuperset(os.path.basename(member.path) for member in members):
@@ -300,8 +299,7 @@ def _find_bare_texts(view: View) -> _Media | None:
     files = TextFolder(view.url).select(view.ending("")).files
     if 2 * len(files) <= len(view.listed) or len({os.path.dirname(f.path) for f in files}) < 2:
         return None
-    heads = (view.head(file, _HEAD_BYTES) for file in files[:: 1 + len(files) // _NUM_PROBED])
-    return _Media(TextFolder, files) if all(map(_is_text, heads)) else None
+    return _Media(TextFolder, files) if _are_texts(files, view) else None
 
 
 def _refuse_other_texts(view: View) -> None:
@@ -311,8 +309,7 @@ def _refuse_other_texts(view: View) -> None:
         UnclearError: with the readings of those of the most frequent suffix, if all are texts.
     """
     files = [file for file in view.visible if file.num_bytes]
-    heads = (view.head(file, _HEAD_BYTES) for file in files[:: 1 + len(files) // _NUM_PROBED])
-    if not files or not all(map(_is_text, heads)):
+    if not files or not _are_texts(files, view):
         return
     suffixes = Counter(os.path.splitext(file.path)[1] for file in files)
     suffix, num = suffixes.most_common(1)[0]
@@ -325,6 +322,11 @@ def _refuse_other_texts(view: View) -> None:
         f"them {suffix} ({num:,}): each line may be a record, or each file.",
         [Reading(TextFiles(place)), Reading(TextFiles(place, per="file"))],
     )
+
+
+def _are_texts(files: Sequence[SourceFile], view: View) -> bool:
+    probed = files[:: 1 + len(files) // _NUM_PROBED]
+    return all(_is_text(view.head(file, _HEAD_BYTES)) for file in probed)
 
 
 def _is_text(head: bytes) -> bool:

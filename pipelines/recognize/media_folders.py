@@ -33,7 +33,7 @@ from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
 from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.storage.opened_source import url_below
-from .readings import Reading, UnclearError
+from .readings import Reading, UnclearError, quoted
 from .unread_formats import format_of
 
 Media = ImageFolder | AudioFolder | TextFolder | ArrayFolder
@@ -86,7 +86,6 @@ _SEPARATORS = ("_", "-", " ", ".")
 _MAX_ROLES = 20
 """More names of images or masks than these are names of single samples."""
 _MAX_FIELDS = 6
-_SHOWN = 4
 
 
 def recognize_folders(
@@ -125,8 +124,8 @@ class _Folders:
         self.make, self.url, self.paths, self.others = make, url, paths, others
         self.joins = joins
         self.what = _WHATS[make]
-        folders = {path.rpartition("/")[0] for path in paths}
-        self.places = {tuple(folder.split("/")) if folder else () for folder in sorted(folders)}
+        folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
+        self.places = [tuple(folder.split("/")) if folder else () for folder in folders]
         self.depths = {len(place) for place in self.places}
 
     def read(self) -> Reading:
@@ -183,7 +182,7 @@ class _Folders:
             return plain
         labelled = pattern.replace("{field2}", f"{{{LABEL}}}")
         raise self._unclear(
-            f"{self.what} whose names begin with a split ({_listed(sorted(names))}), and the part "
+            f"{self.what} whose names begin with a split ({quoted(sorted(names))}), and the part "
             "that follows can be the label",
             [Reading(self._source(pattern=labelled), splits), plain],
         )
@@ -207,7 +206,7 @@ class _Folders:
                 may_be_classes = len(roles) < len(names) and not any(map(speaks_of_split, names))
                 readings = [self._reading(told[0], split)] if may_be_classes else []
                 raise self._unclear(
-                    f"folders named {_listed(roles)}, which are parts of records and no classes",
+                    f"folders named {quoted(roles)}, which are parts of records and no classes",
                     readings or self._readings_of_few_masks(),
                 )
         if not told:
@@ -219,7 +218,7 @@ class _Folders:
                 source = ClipFolder(self.url, split_folders=None if split is None else True)
                 readings.append(Reading(source, readings[0].splits))
             raise self._unclear(
-                f"{len(told)} levels of folders ({'; '.join(map(_listed, shown))}), and one can be "
+                f"{len(told)} levels of folders ({'; '.join(map(quoted, shown))}), and one can be "
                 "the classes",
                 readings,
             )
@@ -239,8 +238,8 @@ class _Folders:
             return self._by_name(pattern, self.url, _by_folder(self._names(split)))
         without = sorted(patterns.keys() - named.keys())
         raise self._unclear(
-            f"labels in the names of the files in {_listed(sorted(named))}, and not in "
-            f"{_listed(without)}",
+            f"labels in the names of the files in {quoted(sorted(named))}, and not in "
+            f"{quoted(without)}",
             [self._by_name(pattern, url_below(self.url, name)) for name, pattern in named.items()],
         )
 
@@ -254,22 +253,22 @@ class _Folders:
             names = [f"{above}/{name}" for name in names]
         if split is None and sum(map(speaks_of_split, names)) > 1:
             raise self._unclear(
-                f"folders named {_listed(names)}: splits, parts of records, or classes",
+                f"folders named {quoted(names)}: splits, parts of records, or classes",
                 [reading, plain],
             )
         if any(map(_FOLD.fullmatch, names)):
             raise self._unclear(
-                f"folders named {_listed(names)}: folds or parts, or classes", [reading, plain]
+                f"folders named {quoted(names)}: folds or parts, or classes", [reading, plain]
             )
         for pattern, what in ((_ORIGIN, "people or parts of a recording"), (_DATE, "dates")):
             if len(names) > 1 and all(map(pattern.fullmatch, names)):
                 raise self._unclear(
-                    f"folders named {_listed(names)}: {what}, or classes", [plain, reading]
+                    f"folders named {quoted(names)}: {what}, or classes", [plain, reading]
                 )
         if split is not None and (apart := self._without_common_class(level, split)):
             raise self._unclear(
                 f"folders of which none is in both {apart[0]!r} and {apart[1]!r} "
-                f"({_listed(names)}): what tells records apart, or classes",
+                f"({quoted(names)}): what tells records apart, or classes",
                 [plain, reading],
             )
         spelled: dict[str, list[str]] = {}
@@ -277,7 +276,7 @@ class _Folders:
             spelled.setdefault(name.casefold(), []).append(name)
         if twins := [same for same in spelled.values() if len(same) > 1]:
             raise self._unclear(
-                f"folders whose names differ in case only: {_listed(twins[0])}. If they are one "
+                f"folders whose names differ in case only: {quoted(twins[0])}. If they are one "
                 "class, rename the folders",
                 [reading],
             )
@@ -291,13 +290,13 @@ class _Folders:
                     [plain, reading],
                 )
             raise self._unclear(
-                f"{len(stems):,} folders with the same files, {_listed(files)}: one folder for "
+                f"{len(stems):,} folders with the same files, {quoted(files)}: one folder for "
                 "each sample, whose files are parts of one record",
                 [],
             )
         if split is None and _are_partners(list(stems.values())):
             raise self._unclear(
-                f"files of the same names in all of the folders {_listed(names)}: parts of the "
+                f"files of the same names in all of the folders {quoted(names)}: parts of the "
                 "same records, or classes",
                 [reading],
             )
@@ -326,7 +325,7 @@ class _Folders:
             what = f"{len(alone):,} {self.what} beside the folders (first: {alone[0]!r})"
         elif readings and without:
             what = (
-                f"{self.what} at several depths: those of {_listed(without)} are in no class folder"
+                f"{self.what} at several depths: those of {quoted(without)} are in no class folder"
             )
         else:
             deep = max(self.paths, key=lambda path: path.count("/"))
@@ -480,7 +479,7 @@ class _Folders:
         names = sorted(f"{{id}}_{masks}{kind}" for kind in kinds[masks])
         return self._unclear(
             f"images in {images!r}, and for each of them files in {masks!r} that may be its mask "
-            f"({_listed(names)})",
+            f"({quoted(names)})",
             readings,
         )
 
@@ -553,7 +552,7 @@ class _Folders:
         if not (words := _words_of_names(names)):
             return
         seen = (
-            f"{self.what} whose names have one of {len(words):,} words ({_listed(words)}), "
+            f"{self.what} whose names have one of {len(words):,} words ({quoted(words)}), "
             "which may be classes"
         )
         if (pattern := _pattern_before_number(names, "")) is not None:
@@ -795,9 +794,3 @@ def _are_partners(stems: Sequence[set[str]]) -> bool:
 
 def _stem(name: str) -> str:
     return name.rpartition(".")[0] or name
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names for a message, the first few of many."""
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    return f"{shown} … ({len(names):,})" if len(names) > _SHOWN else shown

@@ -13,6 +13,8 @@ from ...schemas.splits import Splits
 from ...transforms import storage
 from ...transforms.sources.combined import Sources, urls_of
 
+_SHOWN = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
@@ -67,3 +69,9 @@ def source_text(source: Any) -> str:
         parts = (f"{name}={source_text(part)}" for name, part in source.sources)
         return f"ss.Sources({', '.join(parts)})"
     return f"ss.{call(source, type(source).__name__)}"
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Names in quotes for a message, the first few of many."""
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return f"{shown} … ({len(names):,})" if len(names) > _SHOWN else shown

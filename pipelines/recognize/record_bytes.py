@@ -25,35 +25,23 @@ _CHANNELS: tuple[Literal[1, 3, 4], ...] = (1, 3, 4)
 
 def with_images(source: TFRecords, files: Sequence[SourceFile], opened: OpenedSource) -> TFRecords:
     """The source, with the types of features that hold JPEG or PNG files, and with boxes."""
-    if _have_boxes(files, opened):
+    records = _first_records(files, opened)
+    names = {name for _, batch in records for name in batch.schema.names}
+    if names >= {ENCODED, *SIDES} and names.isdisjoint((IMAGE, *BOX_FEATURES)):
         source = dataclasses.replace(source, boxes="object_detection")
     images = {
         name: Image(storage="encoded")
-        for name, values in _bytes_of(files, opened).items()
+        for name, values in _bytes_of(records).items()
         if all(value.startswith(_IMAGE_FILES) for value in values)
         and not (source.boxes and is_of_boxes(name))
     }
     return dataclasses.replace(source, types={**images, **(source.types or {})} or None)
 
 
-def _have_boxes(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
-    """Whether records are those of the Object Detection API: images and the sides of boxes."""
-    first = next((file for file in files if not file.problem and file.num_bytes), None)
-    if first is None:
-        return False
-    names: set[str] = set()
-    try:
-        for _, batch in decoded_records(opened, first, _NUM_RECORDS):
-            names.update(batch.schema.names)
-    except SnapshardError:
-        return False  # a build will report the error
-    return names >= {ENCODED, *SIDES} and names.isdisjoint((IMAGE, *BOX_FEATURES))
-
-
 def pixel_sizes(files: Sequence[SourceFile], opened: OpenedSource) -> Mapping[str, int]:
     """By feature, the length of values that all have it, and are neither texts nor image files."""
     sizes = {}
-    for name, values in _bytes_of(files, opened).items():
+    for name, values in _bytes_of(_first_records(files, opened)).items():
         lengths = {len(value) for value in values}
         if len(lengths) == 1 and min(lengths) >= _MIN_PIXELS and any(map(_is_binary, values)):
             sizes[name] = lengths.pop()
@@ -74,23 +62,29 @@ def square_image(num_bytes: int) -> Image | None:
     return None
 
 
-def _bytes_of(files: Sequence[SourceFile], opened: OpenedSource) -> dict[str, list[bytes]]:
-    """The values of features that have one of bytes in each of the first records of a file."""
+def _first_records(
+    files: Sequence[SourceFile], opened: OpenedSource
+) -> list[tuple[int, pa.RecordBatch]]:
+    """The first records of a file, decoded, with their number; none if it cannot be read."""
     first = next((file for file in files if not file.problem and file.num_bytes), None)
     if first is None:
-        return {}
-    columns: dict[str, list[bytes]] = {}
-    num_records = 0
+        return []
     try:
-        for num, batch in decoded_records(opened, first, _NUM_RECORDS):
-            num_records += num
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-                    values = column.flatten()
-                    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-                        columns.setdefault(name, []).extend(values.to_pylist())
+        return list(decoded_records(opened, first, _NUM_RECORDS))
     except SnapshardError:
-        return {}  # a build will report the error
+        return []  # a build will report the error
+
+
+def _bytes_of(records: Sequence[tuple[int, pa.RecordBatch]]) -> dict[str, list[bytes]]:
+    """The values of features that have one of bytes in each of the records."""
+    columns: dict[str, list[bytes]] = {}
+    for _, batch in records:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+                values = column.flatten()
+                if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+                    columns.setdefault(name, []).extend(values.to_pylist())
+    num_records = sum(num for num, _ in records)
     return {name: values for name, values in columns.items() if len(values) == num_records > 0}
 
 

@@ -35,7 +35,7 @@ class View:
         """Whether its files have URLs of their own: those of a glob have none."""
         return not (self.opened.pattern or self.opened.single)
 
-    def url_of(self, path: str) -> str:
+    def url_below(self, path: str) -> str:
         """The URL of a file or folder."""
         return url_below(self.url, path)
 

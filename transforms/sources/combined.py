@@ -556,20 +556,14 @@ def _join(one: Feature, other: Feature) -> Feature | None:
             return None
         one, other = dataclasses.replace(one, of=of), dataclasses.replace(other, of=of)
     if isinstance(one, ClassLabel) and isinstance(other, ClassLabel) and one.names != other.names:
-        if all(map(_is_numbered, (one, other))):
-            numbers = tuple(sorted({*(one.values or ()), *(other.values or ())}))
-            texts = tuple(map(str, numbers))
-            one, other = (
-                dataclasses.replace(label, names=texts, values=numbers) for label in (one, other)
-            )
+        labels, values = (one, other), None
+        if all(map(_is_numbered, labels)):
+            values = tuple(sorted({*(one.values or ()), *(other.values or ())}))
         # Names in an order of their own, or with integers, are declared, and stay as they are.
-        elif any(
-            label.values or list(label.names) != sorted(label.names) for label in (one, other)
-        ):
+        elif any(label.values or list(label.names) != sorted(label.names) for label in labels):
             return None
-        else:
-            names = tuple(sorted({*one.names, *other.names}))
-            one, other = (dataclasses.replace(label, names=names) for label in (one, other))
+        names = tuple(map(str, values or sorted({*one.names, *other.names})))
+        one, other = (dataclasses.replace(label, names=names, values=values) for label in labels)
     if isinstance(one, Scalar | Tensor) and isinstance(other, Scalar | Tensor):
         dtype = _wider(one.dtype, other.dtype)
         if dtype is None:
