@@ -1,5 +1,6 @@
 """What a build does while it writes shards ends soon where the writing fails."""
 
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,14 @@ def test_a_failed_write_is_told_soon(
     # The search was told to stop, and had ended by then; nothing else began.
     assert told == [True]
     assert not list((tmp_path / "out" / "t" / ".work" / "scratch").iterdir())
+
+
+def test_a_build_leaves_the_collector_as_it_found_it() -> None:
+    before = gc.get_threshold()
+    with builds.collecting_rarely():
+        rare = gc.get_threshold()
+        with builds.collecting_rarely():
+            assert gc.get_threshold() == rare
+        assert gc.get_threshold() == rare
+    assert rare[0] > before[0]
+    assert gc.get_threshold() == before

@@ -1,7 +1,6 @@
 """The direct runner: in this process and with worker processes; errors, deaths, interruptions."""
 
 import contextlib
-import gc
 import os
 import signal
 import subprocess
@@ -82,14 +81,6 @@ def test_one_worker_is_this_process(tmp_path: Path) -> None:
     assert _processes_used(tmp_path) == {os.getpid()}
     assert (tmp_path / "sum-0").read_text() == "90"
     assert (tmp_path / "sum-1").read_text() == "100"
-
-
-def test_a_job_leaves_the_process_as_it_found_it() -> None:
-    frozen = gc.get_freeze_count()
-    with DirectRunner() as runner:
-        for _ in range(2):
-            runner.run(lambda pipeline: pipeline | beam.Create([1]), job_name="test")
-    assert gc.get_freeze_count() == frozen == 0
 
 
 def test_two_workers_are_two_processes_that_end_with_the_job(tmp_path: Path) -> None:
