@@ -96,8 +96,9 @@ def build(
         int | None,
         typer.Option(
             min=1,
-            help="Number of worker processes (direct) or of elements processed at once (flink, "
-            "spark), 1 by default; of machines at first (dataflow). No effect with prism.",
+            help="Number of worker processes (direct; by default one for every four cores, if "
+            "there is work for them), of elements processed at once (flink, spark; 1 by default), "
+            "or of machines at first (dataflow). No effect with prism.",
             metavar="N",
             show_default=False,
         ),

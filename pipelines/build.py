@@ -72,6 +72,7 @@ from .watchdog import expected_to_advance, stall_timeout_of, watched_build
 from .workspace import (
     check_place,
     choose_workspace,
+    needs_this_process,
     occupied,
     refuse_memory_of_one_process,
     refuse_output_among_data,
@@ -106,8 +107,8 @@ def build(
         recipe: What to build.
         out: The output root, a folder or URL: the snapshot is
             ``<out>/<recipe.name>/<fingerprint>``.
-        workers: Worker processes of the embedded engine, one by default; of another engine,
-            how many elements it works on at once.
+        workers: Worker processes of the embedded engine, by default as many as are worth it
+            (see :class:`Direct`); of another engine, how many elements it works on at once.
         limit: Takes this many records, those with the lowest keys: a uniform sample, the same each
             time, as a snapshot of its own. If each file is a record, as with images, no others
             are read; of tables all rows are prepared, once. Filtered and rejected files count,
@@ -344,6 +345,9 @@ def _begun(
 
     `snapshard gc` is kept out of them, and folders that cannot serve are refused.
     """
+    is_free = isinstance(config, Direct) and config.workers is None
+    if is_free and needs_this_process(recipe, out, workspace):
+        config = dataclasses.replace(config, workers=1)
     with (
         collecting_rarely(),
         hiding_known_in_errors(),

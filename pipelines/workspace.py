@@ -34,6 +34,7 @@ from ..schemas.recipe import Recipe, Source
 from ..schemas.runner import JobRunner
 from ..transforms import storage
 from ..transforms.activity import unnoticed, waiting_to
+from ..transforms.code.dependencies import functions_in
 from ..transforms.sources.combined import sources_of
 from ..transforms.storage.artifacts import put_artifact, read_artifact
 from ..transforms.storage.opened_source import OpenedSource, open_source
@@ -120,6 +121,18 @@ def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRu
             "analyze_on_runner= out of the recipe: the analysis then runs in one process on this "
             "machine."
         )
+
+
+def needs_this_process(recipe: Recipe, *places: str | os.PathLike[str] | None) -> bool:
+    """Whether a recipe might not work in another process of this machine.
+
+    Its data or a place of the build may be in this process's memory, and functions that were not
+    read from a recipe file may use objects that cannot be sent.
+    """
+    urls = [url for source in sources_of(recipe.source) for url in (source.url, *source.side_urls)]
+    if any(storage.is_in_memory(os.fspath(url)) for url in (*urls, *places) if url is not None):
+        return True
+    return recipe.loaded_files is None and any(functions_in(recipe))
 
 
 def is_reached_by_tensorflow(url: str) -> bool:

@@ -40,14 +40,20 @@ class DataflowRunner:
     """
 
     name = "dataflow"
-    threads_per_worker = 1
-    """One: Dataflow starts a worker process for each of a machine's cores."""
     shares_memory = False
     sees_local_files = False
 
     def __init__(self, config: Dataflow) -> None:
         """Stores the configuration; contacts no service."""
         self._config = config
+
+    def threads_per_worker(self, num_items: int | None = None) -> int:
+        """One: Dataflow starts a worker process for each of a machine's cores."""
+        del num_items
+        return 1
+
+    def start_workers(self, num_items: int) -> None:
+        """Does nothing: the service starts them."""
 
     def check(self) -> None:
         """Checks Dataflow's requirements, including credentials and the bucket of its files.

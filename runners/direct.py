@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import math
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,6 +22,39 @@ from .worker_pool import WorkerPool
 
 _MAX_WORKERS = 1024
 _WORKERS = ("--direct_num_workers", "--direct_running_mode")
+_CORES = 4
+"""Cores that the threads of one process can keep busy: Python runs one of them at a time."""
+_ITEMS = 8
+"""Blocks or shards of a job for which it is worth starting a process: it loads for seconds."""
+_MEMORY = 2 << 30
+"""Memory of a worker process with TensorFlow, in bytes, with room for its threads' blocks."""
+
+
+def num_cores() -> int:
+    """The cores that this process may use, of the machine or of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores or 1, *_container_cores()))
+
+
+def free_memory() -> int:
+    """Bytes of memory that are available, at most the limit of the container."""
+    import psutil
+
+    limits = [int(limit) for limit, *_ in _container("memory.max") if limit != "max"]
+    return min(int(psutil.virtual_memory().available), *limits, sys.maxsize)
+
+
+def _container_cores() -> Iterator[int]:
+    for quota, period in _container("cpu.max"):
+        if quota != "max":
+            yield math.ceil(int(quota) / int(period))
+    yield sys.maxsize
+
+
+def _container(name: str) -> Iterator[list[str]]:
+    """The words of a file in which Linux states a limit of this container, if it has one."""
+    with contextlib.suppress(OSError, ValueError), open(f"/sys/fs/cgroup/{name}") as file:
+        yield file.read().split()
 
 
 @dataclasses.dataclass(eq=False)
@@ -29,9 +64,13 @@ class DirectRunner:
     Implements :class:`snapshard.schemas.runner.JobRunner`. The engine keeps shuffled data in
     memory and does not recover: a worker process that dies ends the job within seconds. As a
     context manager it keeps its worker processes between jobs.
+
+    Without ``num_workers``, a job runs in this process, whose threads keep four cores busy. On
+    machines with more, it has a worker process for every four cores, if there are eight blocks or
+    shards and 2 GiB of free memory for each process.
     """
 
-    num_workers: int = 1
+    num_workers: int | None = None
     beam_options: tuple[str, ...] = ()
     _pool: WorkerPool | None = dataclasses.field(init=False, repr=False, default=None)
 
@@ -41,6 +80,13 @@ class DirectRunner:
         Raises:
             RecipeError: if it is not a positive integer, or no machine has so many cores.
         """
+        cores = num_cores()
+        if self.num_workers is None:
+            self._most = cores // _CORES
+            if self._most > 1:
+                self._most = min(self._most, free_memory() // _MEMORY)
+            self._most = max(1, self._most)
+            return
         if isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
             raise RecipeError(f"workers={self.num_workers!r} is not an integer.")
         if self.num_workers < 1:
@@ -48,29 +94,45 @@ class DirectRunner:
         if self.num_workers > _MAX_WORKERS:
             raise RecipeError(
                 f"workers={self.num_workers:,}, expected at most {_MAX_WORKERS:,}: a process for "
-                f"each core of this machine, which has {os.cpu_count() or 1}."
+                f"each core of this machine, which has {cores}."
             )
-        self.num_workers = min(self.num_workers, max(2, os.cpu_count() or 1))
+        self._most = min(self.num_workers, max(2, cores))
 
     @property
     def name(self) -> str:
         """The engine's name, as users write it."""
         return "direct"
 
-    @property
-    def threads_per_worker(self) -> int:
+    def num_processes(self, num_items: int | None = None) -> int:
+        """Number of worker processes of a job with so many blocks or shards; 1: this process.
+
+        One worker that was asked for beside others is a process of its own.
+        """
+        if self.num_workers is not None:
+            return min(self._most, num_items or self._most)
+        return max(1, min(self._most, (num_items or 1) // _ITEMS))
+
+    def threads_per_worker(self, num_items: int | None = None) -> int:
         """The machine's cores divided by the workers; more than four would only cost memory."""
-        return max(1, min(4, (os.cpu_count() or 1) // self.num_workers))
+        return max(1, min(_CORES, num_cores() // self.num_processes(num_items)))
 
     @property
     def shares_memory(self) -> bool:
         """Whether the only worker is this process."""
-        return self.num_workers == 1
+        return self._most == 1
 
     @property
     def sees_local_files(self) -> bool:
         """Always true: workers are processes on this machine."""
         return True
+
+    def start_workers(self, num_items: int) -> None:
+        """Starts the processes of a job with so many items, which load while it is described."""
+        if self._pool is not None and not self._runs_here(num_items):
+            self._pool.start(self.num_processes(num_items))
+
+    def _runs_here(self, num_items: int | None) -> bool:
+        return self._most == 1 or (self.num_workers is None and self.num_processes(num_items) == 1)
 
     def check(self) -> None:
         """Checks the Beam options; the engine needs nothing beyond snapshard's dependencies.
@@ -99,11 +161,10 @@ class DirectRunner:
             RunnerError: if a worker process ended before the job did.
         """
         with quiet():
-            if self.num_workers == 1:
-                self._run_here(construct, job_name=job_name)
+            if self._runs_here(num_items):
+                self._run_in_this_process(construct, job_name=job_name)
             else:
-                num_processes = min(self.num_workers, num_items or self.num_workers)
-                self._run_in_processes(construct, job_name, num_processes)
+                self._run_in_processes(construct, job_name, self.num_processes(num_items))
 
     def __enter__(self) -> DirectRunner:
         """Starts keeping worker processes between jobs."""
@@ -132,7 +193,7 @@ class DirectRunner:
         ):
             self._run(construct, job_name, num_processes, environment=workers.environment)
 
-    def _run_here(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+    def _run_in_this_process(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         try:
             self._run(construct, job_name, 1, environment=None)
         except BaseException as error:

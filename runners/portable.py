@@ -67,10 +67,13 @@ class PortableRunner:
         self._beam_options = tuple(beam_options)
         self._server: JobServer | None = None
 
-    @property
-    def threads_per_worker(self) -> int:
+    def threads_per_worker(self, num_items: int | None = None) -> int:
         """One: the engine itself runs several elements at once in a worker."""
+        del num_items
         return 1
+
+    def start_workers(self, num_items: int) -> None:
+        """Does nothing: the engine starts them."""
 
     @property
     def shares_memory(self) -> bool:

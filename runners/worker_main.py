@@ -106,6 +106,9 @@ def main() -> None:
     # The channel to the driver must not receive what other code prints.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # Before the first job: the driver is still loading, too.
+    from apache_beam.runners.worker import sdk_worker_main  # noqa: F401
+
     for line in sys.stdin:
         job = json.loads(line)
         _work(job["environment"], failures=job["failures"])

@@ -152,6 +152,11 @@ class WorkerPool:
         """A folder for the workers' files; removed with the pool."""
         return self._scratch.name
 
+    def start(self, number: int) -> None:
+        """Starts processes until so many are idle."""
+        while len(self._idle) < number:
+            self._idle.append(self._started())
+
     def take(self) -> WorkerProcess:
         """Returns an idle process, or starts one."""
         while self._idle:
@@ -160,12 +165,14 @@ class WorkerPool:
                 break
             process.end()
         else:
-            process = WorkerProcess(
-                folder=self.folder, number=self._num_started, environment=self._environment
-            )
-            self._num_started += 1
+            process = self._started()
         self._taken.append(process)
         return process
+
+    def _started(self) -> WorkerProcess:
+        number = self._num_started
+        self._num_started += 1
+        return WorkerProcess(folder=self.folder, number=number, environment=self._environment)
 
     def give_back(self, process: WorkerProcess) -> None:
         """Keeps an idle process for the next job; call it once."""

@@ -24,12 +24,16 @@ class Direct:
 
     Args:
         workers: Number of worker processes; 1 means this process. No more are started than the
-            machine has cores, or a job has blocks or shards.
+            machine has cores, or a job has blocks or shards. By default a build runs in this
+            process, which keeps four cores busy; on machines with more, a job has a process for
+            every four cores, if there are eight blocks or shards and 2 GiB of free memory for
+            each. A recipe that was not read from a file, or data in ``memory://``, stay in this
+            process.
         stall_timeout: Seconds without progress after which a build fails; 0 for no limit.
         beam_options: Additional Beam options, each as ``--name=value``.
     """
 
-    workers: int = pydantic.Field(default=1, ge=1, strict=True)
+    workers: int | None = pydantic.Field(default=None, ge=1, strict=True)
     stall_timeout: float = pydantic.Field(default=STALL_TIMEOUT, ge=0, allow_inf_nan=False)
     beam_options: tuple[str, ...] = ()
 
@@ -152,9 +156,8 @@ class JobRunner(Protocol):
     def name(self) -> str:
         """The engine's name, as users write it: ``direct``, ``flink``."""
 
-    @property
-    def threads_per_worker(self) -> int:
-        """Number of elements that a worker should process at once to use the machine's cores."""
+    def threads_per_worker(self, num_items: int | None = None) -> int:
+        """How many of a job's items a worker should process at once to use the machine's cores."""
 
     @property
     def shares_memory(self) -> bool:
@@ -170,6 +173,9 @@ class JobRunner(Protocol):
         Raises:
             RecipeError: if something is missing; the message says what, and how to get it.
         """
+
+    def start_workers(self, num_items: int) -> None:
+        """Starts the workers of a job with so many items, if the engine has any to start."""
 
     def run(
         self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None

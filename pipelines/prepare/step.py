@@ -353,10 +353,11 @@ def _run_stage(
     run_ids = (missing.get(unit) or config.key.run_id(unit) for unit in units)
     outputs = [config.workspace.run_info(run_id) for run_id in run_ids]
     with counting_outputs(progress, label, outputs=outputs, unit="blocks"):
+        num = len(missing)
+        runner.start_workers(num)
         # Takes seconds: in the step's time, so that its bar shows.
         from .job import PrepareRuns
 
-        job = PrepareRuns(config, descriptors, name, runner.threads_per_worker)
+        job = PrepareRuns(config, descriptors, name, runner.threads_per_worker(num))
         with expected_to_advance(f"the job {STEP!r} on {runner.name}", runner):
-            num = len(missing)
             runner.run(lambda pipeline: pipeline | job, job_name=STEP, num_items=num)

@@ -92,7 +92,8 @@ def write_job(
     )
     wanted = [n for n, shard in enumerate(shards) if shard_name(shard, settings) in missing]
     if not by_shuffle:
-        return WriteShards(settings, summary_name, wanted, runner.threads_per_worker), "ranges"
+        threads = runner.threads_per_worker(len(wanted))
+        return WriteShards(settings, summary_name, wanted, threads), "ranges"
     group = runs_per_task(mean)
     return ShuffleShards(settings, summary_name, wanted, num_runs=num_runs, group=group), "shuffle"
 

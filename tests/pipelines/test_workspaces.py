@@ -9,7 +9,14 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines import build as builds
-from snapshard.pipelines.workspace import check_place, choose_workspace, find_workspace, occupied
+from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.workspace import (
+    check_place,
+    choose_workspace,
+    find_workspace,
+    needs_this_process,
+    occupied,
+)
 from snapshard.schemas.errors import PlaceError, RecipeError
 from snapshard.schemas.naming import OutputPaths
 
@@ -130,3 +137,27 @@ def test_a_place_that_takes_no_files_is_not_worth_another_try(
 def test_places_that_may_not_exist_yet_are_taken(tmp_path: Path) -> None:
     for place in (tmp_path / "new", "s3://bucket", "file:///", "memory://a", "caf\u00e9"):
         check_place(place, "out")
+
+
+def _same(records: dict[str, object]) -> dict[str, object]:
+    return records
+
+
+def test_what_only_this_process_can_run_stays_in_it(tmp_path: Path) -> None:
+    """By default, large jobs have worker processes; they must not break what works in one."""
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    plain = ss.Recipe(name="t", source=ss.Csv(str(tmp_path / "t.csv")))
+    assert not needs_this_process(plain, tmp_path, None)
+    assert needs_this_process(plain, "memory://out", None)
+    assert needs_this_process(plain, tmp_path, "memory://workspace")
+    assert needs_this_process(
+        ss.Recipe(name="t", source=ss.Csv("memory://data/t.csv")), tmp_path, None
+    )
+    with_function = ss.Recipe(name="t", source=plain.source, prepare=[_same])
+    assert needs_this_process(with_function, tmp_path, None)
+    (tmp_path / "recipe.py").write_text(
+        "import snapshard as ss\n\n"
+        "def same(records):\n    return records\n\n"
+        'recipe = ss.Recipe(name="t", source=ss.Csv("t.csv"), prepare=[same])\n'
+    )
+    assert not needs_this_process(load_recipe_file(str(tmp_path / "recipe.py")), tmp_path, None)

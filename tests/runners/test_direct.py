@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from snapshard.pipelines.engines import runner_config
-from snapshard.runners import make_runner, worker_processes
+from snapshard.runners import direct, make_runner, worker_processes
 from snapshard.runners.direct import DirectRunner
 from snapshard.schemas.errors import DataError, RecipeError, RunnerError
 
@@ -101,10 +101,77 @@ def test_a_job_has_no_more_workers_than_items(tmp_path: Path) -> None:
 
 def test_there_are_no_more_workers_than_cores() -> None:
     most = max(2, os.cpu_count() or 1)
-    assert DirectRunner(num_workers=most + 1).num_workers == most
-    assert DirectRunner(num_workers=2).num_workers == 2
+    assert DirectRunner(num_workers=most + 1).num_processes() == most
+    assert DirectRunner(num_workers=2).num_processes() == 2
     with pytest.raises(RecipeError, match=r"workers=100,000, expected at most 1,024"):
         DirectRunner(num_workers=100_000)
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "items", "processes", "threads"),
+    [
+        (2, 64 << 30, 1000, 1, 2),
+        (4, 64 << 30, 1000, 1, 4),
+        (7, 64 << 30, 1000, 1, 4),
+        (16, 64 << 30, 1000, 4, 4),
+        (16, 64 << 30, 31, 3, 4),
+        (16, 64 << 30, 15, 1, 4),
+        (16, 64 << 30, None, 1, 4),
+        (64, 5 << 30, 1000, 2, 4),
+        (16, 0, 1000, 1, 4),
+    ],
+)
+def test_processes_follow_from_cores_memory_and_the_size_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    memory: int,
+    items: int | None,
+    processes: int,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(direct, "num_cores", lambda: cores)
+    monkeypatch.setattr(direct, "free_memory", lambda: memory)
+    runner = DirectRunner()
+    assert runner.num_processes(items) == processes
+    assert runner.threads_per_worker(items) == threads
+
+
+def test_large_jobs_have_processes_which_start_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "num_cores", lambda: 8)
+    monkeypatch.setattr(direct, "free_memory", lambda: 64 << 30)
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.mkdir()
+    large.mkdir()
+    with DirectRunner() as runner:
+        runner.start_workers(8)
+        runner.run(_job(small), job_name="test", num_items=8)
+        assert not _children()
+        runner.start_workers(20)
+        started = {child.pid for child in _children()}
+        assert len(started) == 2
+        runner.run(_job(large), job_name="test", num_items=20)
+    assert _processes_used(small) == {os.getpid()}
+    assert _processes_used(large) == started
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({}, 64),
+    ],
+)
+def test_a_containers_limit_counts(
+    monkeypatch: pytest.MonkeyPatch, files: dict[str, str], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    limits = {name: [text.split()] for name, text in files.items()}
+    monkeypatch.setattr(direct, "_container", lambda name: iter(limits.get(name, [])))
+    assert direct.num_cores() == cores
 
 
 @pytest.mark.slow  # starts worker processes several times
