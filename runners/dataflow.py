@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, RunnerError, SnapshardError
-from ..schemas.runner import Dataflow
+from ..schemas.runner import Dataflow, JobSize
 from .portable import defect_in, own_error, parsed_options, quiet
 
 _LAST_CHARACTERS = 2000
@@ -47,12 +47,12 @@ class DataflowRunner:
         """Stores the configuration; contacts no service."""
         self._config = config
 
-    def threads_per_worker(self, num_items: int | None = None) -> int:
+    def threads_per_worker(self, size: JobSize | None = None) -> int:
         """One: Dataflow starts a worker process for each of a machine's cores."""
-        del num_items
+        del size
         return 1
 
-    def start_workers(self, num_items: int) -> None:
+    def start_workers(self, size: JobSize) -> None:
         """Does nothing: the service starts them."""
 
     def check(self) -> None:
@@ -67,7 +67,7 @@ class DataflowRunner:
             check_service(options)
 
     def run(
-        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+        self, construct: Callable[[Any], object], *, job_name: str, size: JobSize | None = None
     ) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 

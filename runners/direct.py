@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
+from ..schemas.runner import JobSize
 from .portable import new_pipeline, parsed_options, quiet
 from .worker_pool import WorkerPool
 
@@ -24,8 +25,8 @@ _MAX_WORKERS = 1024
 _WORKERS = ("--direct_num_workers", "--direct_running_mode")
 _CORES = 4
 """Cores that the threads of one process can keep busy: Python runs one of them at a time."""
-_ITEMS = 8
-"""Blocks or shards of a job for which it is worth starting a process: it loads for seconds."""
+_BYTES = 512 << 20
+"""The part of a job for which it is worth starting a process, which loads for seconds."""
 _MEMORY = 2 << 30
 """Memory of a worker process with TensorFlow, in bytes, with room for its threads' blocks."""
 
@@ -66,8 +67,8 @@ class DirectRunner:
     context manager it keeps its worker processes between jobs.
 
     Without ``num_workers``, a job runs in this process, whose threads keep four cores busy. On
-    machines with more, it has a worker process for every four cores, if there are eight blocks or
-    shards and 2 GiB of free memory for each process.
+    machines with more, it has a worker process for every four cores, if there are 512 MiB of data
+    and 2 GiB of free memory for each process.
     """
 
     num_workers: int | None = None
@@ -103,18 +104,17 @@ class DirectRunner:
         """The engine's name, as users write it."""
         return "direct"
 
-    def num_processes(self, num_items: int | None = None) -> int:
-        """Number of worker processes of a job with so many blocks or shards; 1: this process.
-
-        One worker that was asked for beside others is a process of its own.
-        """
+    def num_processes(self, size: JobSize | None = None) -> int:
+        """Number of worker processes of a job of this size."""
         if self.num_workers is not None:
-            return min(self._most, num_items or self._most)
-        return max(1, min(self._most, (num_items or 1) // _ITEMS))
+            return min(self._most, size.num_items if size and size.num_items else self._most)
+        if size is None:
+            return 1
+        return max(1, min(self._most, size.num_items, size.num_bytes // _BYTES))
 
-    def threads_per_worker(self, num_items: int | None = None) -> int:
+    def threads_per_worker(self, size: JobSize | None = None) -> int:
         """The machine's cores divided by the workers; more than four would only cost memory."""
-        return max(1, min(_CORES, num_cores() // self.num_processes(num_items)))
+        return max(1, min(_CORES, num_cores() // self.num_processes(size)))
 
     @property
     def shares_memory(self) -> bool:
@@ -126,13 +126,14 @@ class DirectRunner:
         """Always true: workers are processes on this machine."""
         return True
 
-    def start_workers(self, num_items: int) -> None:
-        """Starts the processes of a job with so many items, which load while it is described."""
-        if self._pool is not None and not self._runs_here(num_items):
-            self._pool.start(self.num_processes(num_items))
+    def start_workers(self, size: JobSize) -> None:
+        """Starts the processes of a job of this size, which load while it is described."""
+        if self._pool is not None and not self._runs_here(size):
+            self._pool.start(self.num_processes(size))
 
-    def _runs_here(self, num_items: int | None) -> bool:
-        return self._most == 1 or (self.num_workers is None and self.num_processes(num_items) == 1)
+    def _runs_here(self, size: JobSize | None) -> bool:
+        # A single worker that was asked for beside others is a process of its own.
+        return self._most == 1 or (self.num_workers is None and self.num_processes(size) == 1)
 
     def check(self) -> None:
         """Checks the Beam options; the engine needs nothing beyond snapshard's dependencies.
@@ -151,7 +152,7 @@ class DirectRunner:
             _check_known(self.beam_options)
 
     def run(
-        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+        self, construct: Callable[[Any], object], *, job_name: str, size: JobSize | None = None
     ) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
@@ -161,10 +162,10 @@ class DirectRunner:
             RunnerError: if a worker process ended before the job did.
         """
         with quiet():
-            if self._runs_here(num_items):
+            if self._runs_here(size):
                 self._run_in_this_process(construct, job_name=job_name)
             else:
-                self._run_in_processes(construct, job_name, self.num_processes(num_items))
+                self._run_in_processes(construct, job_name, self.num_processes(size))
 
     def __enter__(self) -> DirectRunner:
         """Starts keeping worker processes between jobs."""

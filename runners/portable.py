@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from ..schemas import errors
 from ..schemas.errors import MissingFileError, RecipeError, RunnerError, SnapshardError
 from ..schemas.progress import build_folder
-from ..schemas.runner import Flink, Spark
+from ..schemas.runner import Flink, JobSize, Spark
 from .job_server import JobServer
 
 _DEFECT = re.compile(
@@ -67,12 +67,12 @@ class PortableRunner:
         self._beam_options = tuple(beam_options)
         self._server: JobServer | None = None
 
-    def threads_per_worker(self, num_items: int | None = None) -> int:
+    def threads_per_worker(self, size: JobSize | None = None) -> int:
         """One: the engine itself runs several elements at once in a worker."""
-        del num_items
+        del size
         return 1
 
-    def start_workers(self, num_items: int) -> None:
+    def start_workers(self, size: JobSize) -> None:
         """Does nothing: the engine starts them."""
 
     @property
@@ -114,7 +114,7 @@ class PortableRunner:
         """Cancels a job that would outlive its job server, by its name on the engine."""
 
     def run(
-        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+        self, construct: Callable[[Any], object], *, job_name: str, size: JobSize | None = None
     ) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 

@@ -6,6 +6,7 @@ fingerprint.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
@@ -26,9 +27,9 @@ class Direct:
         workers: Number of worker processes; 1 means this process. No more are started than the
             machine has cores, or a job has blocks or shards. By default a build runs in this
             process, which keeps four cores busy; on machines with more, a job has a process for
-            every four cores, if there are eight blocks or shards and 2 GiB of free memory for
-            each. A recipe that was not read from a file, or data in ``memory://``, stay in this
-            process.
+            every four cores, if there are 512 MiB of data and 2 GiB of free memory for each. A
+            recipe with functions that were not read from a file, and data in ``memory://``, stay
+            in this process.
         stall_timeout: Seconds without progress after which a build fails; 0 for no limit.
         beam_options: Additional Beam options, each as ``--name=value``.
     """
@@ -146,6 +147,16 @@ RunnerConfig = Direct | Prism | Flink | Spark | Dataflow
 """The configurations that ``ss.build(…, runner=)`` accepts."""
 
 
+@dataclasses.dataclass(frozen=True)
+class JobSize:
+    """How much work a job is."""
+
+    num_items: int
+    """The blocks or shards that it makes."""
+    num_bytes: int
+    """Their size, about."""
+
+
 class JobRunner(Protocol):
     """Runs Beam jobs to completion; a context manager around the jobs of one build.
 
@@ -156,7 +167,7 @@ class JobRunner(Protocol):
     def name(self) -> str:
         """The engine's name, as users write it: ``direct``, ``flink``."""
 
-    def threads_per_worker(self, num_items: int | None = None) -> int:
+    def threads_per_worker(self, size: JobSize | None = None) -> int:
         """How many of a job's items a worker should process at once to use the machine's cores."""
 
     @property
@@ -174,19 +185,19 @@ class JobRunner(Protocol):
             RecipeError: if something is missing; the message says what, and how to get it.
         """
 
-    def start_workers(self, num_items: int) -> None:
-        """Starts the workers of a job with so many items, if the engine has any to start."""
+    def start_workers(self, size: JobSize) -> None:
+        """Starts the workers of a job of this size, if the engine has any to start."""
 
     def run(
-        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+        self, construct: Callable[[Any], object], *, job_name: str, size: JobSize | None = None
     ) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
         Args:
             construct: Applies the job's transforms.
             job_name: The job's name, for messages.
-            num_items: How many blocks or shards the job makes, if that is known: an engine of this
-                machine starts no more workers.
+            size: How much work it is, if that is known: an engine of this machine starts workers
+                by it.
 
         Raises:
             RunnerError: if the engine or a worker ended before the job was done.

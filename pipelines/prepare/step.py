@@ -16,7 +16,7 @@ from typing import TypeVar
 from ...schemas.blocks import WorkUnit
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
-from ...schemas.runner import JobRunner
+from ...schemas.runner import JobRunner, JobSize
 from ...schemas.visible import human_count
 from ...transforms import storage
 from ...transforms.runs.key_histogram import KeyBins
@@ -237,6 +237,7 @@ def prepare_records(
     """
     config = first_config(survey, staged, workspace)
     units: Sequence[WorkUnit] = survey.inventory.blocks
+    num_bytes = survey.inventory.num_bytes
     stages: list[PreparedStage] = []
     num_made = 0
     while True:
@@ -248,7 +249,10 @@ def prepare_records(
         num_made += len(missing)
         summary = None if missing else find_summary(workspace, name)
         if summary is None:
-            _run_stage(config, units, missing, name, label=label, runner=runner, progress=progress)
+            size = JobSize(len(missing), num_bytes * len(missing) // max(1, len(units)))
+            _run_stage(
+                config, units, missing, name, size, label=label, runner=runner, progress=progress
+            )
             summary = read_summary(workspace, name)
         else:
             progress.start(label, total=len(units), unit="blocks")
@@ -275,6 +279,7 @@ def prepare_records(
             survey, config, previous_summary=name, contents=summary.contents, ends=ends
         )
         units = plan_spans(summary.histogram)
+        num_bytes = int(summary.histogram.num_bytes.sum())
 
 
 def prepare_part(
@@ -307,7 +312,9 @@ def prepare_part(
         # The job writes a summary of these blocks, which nothing reads: it is removed.
         name = hashlib.sha256(f"part {sorted(missing.values())}".encode()).hexdigest()[:32]
         units = list(missing)
-        _run_stage(config, units, missing, name, label=STEP, runner=runner, progress=progress)
+        num_bytes = survey.inventory.num_bytes * len(units) // len(survey.inventory.blocks)
+        size = JobSize(len(units), num_bytes)
+        _run_stage(config, units, missing, name, size, label=STEP, runner=runner, progress=progress)
         remove_summary(workspace, name)
     progress.finish(STEP, reused=not missing)
     return len(missing)
@@ -343,6 +350,7 @@ def _run_stage(
     units: Sequence[WorkUnit],
     missing: Mapping[WorkUnit, str],
     name: str,
+    size: JobSize,
     *,
     label: str,
     runner: JobRunner,
@@ -353,11 +361,10 @@ def _run_stage(
     run_ids = (missing.get(unit) or config.key.run_id(unit) for unit in units)
     outputs = [config.workspace.run_info(run_id) for run_id in run_ids]
     with counting_outputs(progress, label, outputs=outputs, unit="blocks"):
-        num = len(missing)
-        runner.start_workers(num)
+        runner.start_workers(size)
         # Takes seconds: in the step's time, so that its bar shows.
         from .job import PrepareRuns
 
-        job = PrepareRuns(config, descriptors, name, runner.threads_per_worker(num))
+        job = PrepareRuns(config, descriptors, name, runner.threads_per_worker(size))
         with expected_to_advance(f"the job {STEP!r} on {runner.name}", runner):
-            runner.run(lambda pipeline: pipeline | job, job_name=STEP, num_items=num)
+            runner.run(lambda pipeline: pipeline | job, job_name=STEP, size=size)

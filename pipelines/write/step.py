@@ -99,7 +99,7 @@ def write_shards(
         return Written()
     outputs = [settings.workspace.shard_info(settings.fingerprint, str(name)) for name in names]
     with counting_outputs(progress, "write", outputs=outputs, unit="shards"):
-        job, by = write_job(
+        job, by, size = write_job(
             prepared.summary,
             prepared.summary_name,
             plan.splits,
@@ -109,7 +109,7 @@ def write_shards(
             write_by=write_by,
         )
         with expected_to_advance(f"the job 'write' on {runner.name}", runner):
-            runner.run(lambda pipeline: pipeline | job, job_name="write", num_items=len(missing))
+            runner.run(lambda pipeline: pipeline | job, job_name="write", size=size)
     note = "by the engine's shuffle" if by == "shuffle" else ""
     progress.finish("write", reused=False, note=note)
     return Written(len(missing), by)

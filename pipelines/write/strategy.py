@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from ...schemas.blocks import SplitPlan
 from ...schemas.errors import RecipeError
 from ...schemas.naming import ShardName
-from ...schemas.runner import JobRunner
+from ...schemas.runner import JobRunner, JobSize
 from ...transforms import storage
 from ...transforms.examples.shards import ShardSettings, shard_name
 from ...transforms.runs.summary import Summary
@@ -53,8 +53,8 @@ def write_job(
     missing: Set[ShardName],
     runner: JobRunner,
     write_by: WriteBy = "auto",
-) -> tuple[Any, WriteBy]:
-    """The job that writes shards, and its strategy.
+) -> tuple[Any, WriteBy, JobSize]:
+    """The job that writes shards, its strategy and size.
 
     Args:
         summary: Summary of the runs.
@@ -91,11 +91,14 @@ def write_job(
         engine=runner.name,
     )
     wanted = [n for n, shard in enumerate(shards) if shard_name(shard, settings) in missing]
+    size = JobSize(len(wanted), sum(shards[n].num_bytes for n in wanted))
     if not by_shuffle:
-        threads = runner.threads_per_worker(len(wanted))
-        return WriteShards(settings, summary_name, wanted, threads), "ranges"
-    group = runs_per_task(mean)
-    return ShuffleShards(settings, summary_name, wanted, num_runs=num_runs, group=group), "shuffle"
+        threads = runner.threads_per_worker(size)
+        return WriteShards(settings, summary_name, wanted, threads), "ranges", size
+    job = ShuffleShards(
+        settings, summary_name, wanted, num_runs=num_runs, group=runs_per_task(mean)
+    )
+    return job, "shuffle", size
 
 
 def shuffles(

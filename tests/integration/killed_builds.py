@@ -276,7 +276,7 @@ def _command(job: dict[str, Any]) -> None:
     from snapshard.runners import direct, worker_pool
 
     if job["one_by_one"]:
-        direct.DirectRunner.threads_per_worker = lambda runner, num_items: 1
+        direct.DirectRunner.threads_per_worker = lambda runner, size: 1
 
     sizes = Sizes(block_bytes=BLOCK_BYTES)
     survey.take_inventory = functools.partial(take_inventory, sizes=sizes)

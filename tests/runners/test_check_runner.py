@@ -12,6 +12,7 @@ from snapshard.pipelines.operate import check_runner as module
 from snapshard.pipelines.operate.check_runner import check_runner
 from snapshard.runners.direct import DirectRunner
 from snapshard.schemas.errors import RunnerError
+from snapshard.schemas.runner import JobSize
 
 
 class _Altered(DirectRunner):
@@ -22,9 +23,9 @@ class _Altered(DirectRunner):
         self._out_root, self._alter = out, alter
 
     def run(
-        self, construct: Callable[[Any], object], *, job_name: str, num_items: int | None = None
+        self, construct: Callable[[Any], object], *, job_name: str, size: JobSize | None = None
     ) -> None:
-        super().run(construct, job_name=job_name, num_items=num_items)
+        super().run(construct, job_name=job_name, size=size)
         (told,) = self._out_root.glob(".check-*/03.json")
         self._alter(told)
 

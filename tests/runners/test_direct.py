@@ -19,6 +19,9 @@ from snapshard.pipelines.engines import runner_config
 from snapshard.runners import direct, make_runner, worker_processes
 from snapshard.runners.direct import DirectRunner
 from snapshard.schemas.errors import DataError, RecipeError, RunnerError
+from snapshard.schemas.runner import JobSize
+
+LARGE = JobSize(100, 10 << 30)
 
 
 class _Touch(beam.DoFn):
@@ -93,7 +96,7 @@ def test_two_workers_are_two_processes_that_end_with_the_job(tmp_path: Path) -> 
 
 
 def test_a_job_has_no_more_workers_than_items(tmp_path: Path) -> None:
-    DirectRunner(num_workers=2).run(_job(tmp_path), job_name="test", num_items=1)
+    DirectRunner(num_workers=2).run(_job(tmp_path), job_name="test", size=JobSize(1, 1))
     used = _processes_used(tmp_path)
     assert len(used) == 1
     assert os.getpid() not in used
@@ -108,32 +111,33 @@ def test_there_are_no_more_workers_than_cores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory", "items", "processes", "threads"),
+    ("cores", "memory", "size", "processes", "threads"),
     [
-        (2, 64 << 30, 1000, 1, 2),
-        (4, 64 << 30, 1000, 1, 4),
-        (7, 64 << 30, 1000, 1, 4),
-        (16, 64 << 30, 1000, 4, 4),
-        (16, 64 << 30, 31, 3, 4),
-        (16, 64 << 30, 15, 1, 4),
+        (2, 64 << 30, LARGE, 1, 2),
+        (4, 64 << 30, LARGE, 1, 4),
+        (7, 64 << 30, LARGE, 1, 4),
+        (16, 64 << 30, LARGE, 4, 4),
+        (16, 64 << 30, JobSize(3, 10 << 30), 3, 4),
+        (16, 64 << 30, JobSize(100, 1 << 30), 2, 4),
+        (16, 64 << 30, JobSize(100, 1 << 20), 1, 4),
         (16, 64 << 30, None, 1, 4),
-        (64, 5 << 30, 1000, 2, 4),
-        (16, 0, 1000, 1, 4),
+        (64, 5 << 30, LARGE, 2, 4),
+        (16, 0, LARGE, 1, 4),
     ],
 )
 def test_processes_follow_from_cores_memory_and_the_size_of_the_job(
     monkeypatch: pytest.MonkeyPatch,
     cores: int,
     memory: int,
-    items: int | None,
+    size: JobSize | None,
     processes: int,
     threads: int,
 ) -> None:
     monkeypatch.setattr(direct, "num_cores", lambda: cores)
     monkeypatch.setattr(direct, "free_memory", lambda: memory)
     runner = DirectRunner()
-    assert runner.num_processes(items) == processes
-    assert runner.threads_per_worker(items) == threads
+    assert runner.num_processes(size) == processes
+    assert runner.threads_per_worker(size) == threads
 
 
 def test_large_jobs_have_processes_which_start_ahead(
@@ -145,13 +149,13 @@ def test_large_jobs_have_processes_which_start_ahead(
     small.mkdir()
     large.mkdir()
     with DirectRunner() as runner:
-        runner.start_workers(8)
-        runner.run(_job(small), job_name="test", num_items=8)
+        runner.start_workers(JobSize(100, 1 << 20))
+        runner.run(_job(small), job_name="test", size=JobSize(100, 1 << 20))
         assert not _children()
-        runner.start_workers(20)
+        runner.start_workers(LARGE)
         started = {child.pid for child in _children()}
         assert len(started) == 2
-        runner.run(_job(large), job_name="test", num_items=20)
+        runner.run(_job(large), job_name="test", size=LARGE)
     assert _processes_used(small) == {os.getpid()}
     assert _processes_used(large) == started
 
