@@ -45,6 +45,7 @@ from .schemas.visible import human_count, visible
 if TYPE_CHECKING:
     from .pipelines.snapshot import Snapshot
     from .schemas.recipe import Recipe
+    from .schemas.runner import RunnerConfig
 
 _WITH_THREADS = {"pyarrow", "tensorflow"}
 """Libraries whose threads may still run at exit."""
@@ -139,7 +140,6 @@ def build(
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
     from .pipelines.workspace import check_place
     from .pipelines.write.strategy import checked_write_by
-    from .startup_noise import spare_extras
 
     begun = time.monotonic()
     check_place(out, "--out")
@@ -156,8 +156,8 @@ def build(
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
             recipe = recipe_of(source, revision=revision)
-        if context.obj and runner == "direct":
-            spare_extras()
+        if context.obj:
+            _spare_extras(recipe, engine)
         with bars:
             snapshot = run_build(
                 recipe,
@@ -254,6 +254,8 @@ def step(
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
             recipe = recipe_of(source, revision=revision)
+        if context.obj:
+            _spare_extras(recipe, engine)
         with bars:
             report = run_step(
                 recipe,
@@ -846,6 +848,15 @@ def gc(
         f"{'would free' if dry_run else 'freed'} {terminal.human_bytes(report.num_bytes)} in "
         f"{human_count(report.num_files, 'files')}"
     )
+
+
+def _spare_extras(recipe: Recipe, engine: RunnerConfig) -> None:
+    """Loads Beam without its extras, in a process of its own, where none is needed."""
+    from .schemas.runner import Direct
+    from .startup_noise import spare_extras
+
+    if isinstance(engine, Direct) and not recipe.analyze_on_runner:
+        spare_extras()
 
 
 def _json_facts(snapshot: Snapshot) -> dict[str, Any]:
