@@ -31,6 +31,7 @@ from ..table_files import (
     UNION,
     check_columns,
     check_types,
+    may_be_class,
     no_rows,
     read_ranges,
     types_to_json,
@@ -41,6 +42,7 @@ from ..table_files import (
 from .hive import infer_with_folders, read_with_folders
 from .rows import RowReader
 from .types import (
+    Leaf,
     extract,
     join_schemas,
     join_structs,
@@ -124,6 +126,22 @@ class ArrowFormat:
     """Raises one of DAMAGE if the file has another format or is damaged."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inspected:
+    """What a file shows when it is opened."""
+
+    file: SourceFile
+    schema: pa.Schema
+    known: set[str]
+    """Names of leaves that have missing values by the file's statistics."""
+    unknown: set[str]
+    """Names of leaves of which the statistics do not say."""
+    texts: list[str] | None
+    """The distinct texts of the label; None if there are too many for a class."""
+    has_texts: bool
+    """Whether they were read."""
+
+
 class ArrowSource(abc.ABC):
     """A source of files of columns. Subclasses are frozen dataclasses with ``url`` and these."""
 
@@ -194,26 +212,23 @@ class ArrowSource(abc.ABC):
         """
         if self.hive:
             return infer_with_folders(self, files, opened)
-        return self._infer(self._schemas(files, opened), opened, label=self.label)
+        return self._infer(self._inspect(files, opened), opened)
 
     def _infer(
-        self,
-        with_schema: Sequence[tuple[SourceFile, pa.Schema]],
-        opened: OpenSource,
-        *,
-        label: str | None,
+        self, inspected: Sequence[Inspected], opened: OpenSource
     ) -> dict[str, Feature | Struct]:
-        """The same from the schemas of files, for another label, or none."""
-        first = with_schema[0][0]
+        """The same from what the files show."""
+        first = inspected[0]
+        label = self._read_label(first.schema)
         paths: dict[pa.Schema, str] = {}
-        for file, other in with_schema:
-            paths.setdefault(other, file.path)
+        for each in inspected:
+            paths.setdefault(each.schema, each.file.path)
         union = self.columns == UNION
         joined = join_schemas(paths, declared=self.types or {}, union=union, remedy=self._remedy)
-        schema = join_structs(paths) if union else with_schema[0][1]
+        schema = join_structs(paths) if union else first.schema
         check_columns(self._format.name, joined, label=label, types=self.types)
-        scan = sum(file.num_bytes for file, _ in with_schema) <= INFER_ALL_BYTES
-        missing = set().union(*(self._missing(file, opened, scan=scan) for file, _ in with_schema))
+        scan = sum(each.file.num_bytes for each in inspected) <= INFER_ALL_BYTES
+        missing = set().union(*(self._missing(each, opened, scan=scan) for each in inspected))
         for other, path in paths.items():
             missing |= joined.keys() - leaves_of(other, path=path).keys()
         inferred = {
@@ -223,9 +238,14 @@ class ArrowSource(abc.ABC):
             with_types(inferred, self.types),
             label=label,
             types=self.types,
-            texts_of=lambda label: (self._texts_of(file, opened, label) for file, _ in with_schema),
+            texts_of=lambda label: (
+                each.texts
+                if each.has_texts
+                else self._texts_of(each.file, opened, label, self._open_again(opened, each.file))
+                for each in inspected
+            ),
         )
-        return nest(schema, features, path=first.path)
+        return nest(schema, features, path=first.file.path)
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
@@ -298,28 +318,58 @@ class ArrowSource(abc.ABC):
         chosen = [field for field in schema if field.name in self.columns]
         return pa.schema(chosen, metadata=schema.metadata)
 
-    def _schemas(
-        self, files: Sequence[SourceFile], opened: OpenSource
-    ) -> list[tuple[SourceFile, pa.Schema]]:
-        schemas, why = [], "all are empty"
+    def _read_label(self, schema: pa.Schema) -> str | None:
+        """The label if its classes are found in the rows, not in the metadata of this schema."""
+        return self.label
+
+    def _inspect(self, files: Sequence[SourceFile], opened: OpenSource) -> list[Inspected]:
+        """What files show when they are opened, each of them once."""
+        inspected: list[Inspected] = []
+        why = "all are empty"
+        label, leaves = None, dict[str, Leaf]()
         for file in files:
             if file.problem:
                 why = f"{file.path}: {file.problem}"
             if file.problem or not file.num_bytes:
                 continue
             try:
-                schema = self._chosen(self._format.open(opened, file.path).schema, file.path)
-                leaves_of(schema, path=file.path)  # raises if names are not text
+                arrow = self._format.open(opened, file.path)
+                schema = self._chosen(arrow.schema, file.path)
+                if not inspected or not schema.equals(inspected[-1].schema):
+                    leaves = leaves_of(schema, path=file.path)  # raises if names are not text
             except DAMAGE as error:
                 why = f"{file.path}: {_why_damaged(error, file, opened)}"
                 continue
-            schemas.append((file, schema))
-        if not schemas:
+            if not inspected:
+                label = self._read_label(schema)
+            known, unknown = _lacking(arrow)
+            texts, has_texts = None, label in leaves and self._may_be_class(leaves[label])
+            if label is not None and has_texts:
+                texts = self._texts_of(file, opened, label, arrow)
+                if texts is None:
+                    label = None  # it has too many values for a class
+            inspected.append(
+                Inspected(
+                    file=file,
+                    schema=schema,
+                    known=known & leaves.keys(),
+                    unknown=unknown & leaves.keys(),
+                    texts=texts,
+                    has_texts=has_texts,
+                )
+            )
+        if not inspected:
             raise SchemaError(
                 f"{self._format.name}: none of {len(files):,} files can be read ({why}). Copy or "
                 "create them again, or correct the source in the recipe."
             )
-        return schemas
+        return inspected
+
+    def _may_be_class(self, label: Leaf) -> bool:
+        """Whether the label becomes a class if it has few values, by one file's type of it."""
+        types = {name: kind for name, kind in (self.types or {}).items() if name == label.name}
+        feature = with_types({label.name: leaf_feature(label, missing=False)}, types)[label.name]
+        return may_be_class(feature, types.get(label.name))
 
     def _open_again(self, opened: OpenSource, file: SourceFile) -> ArrowFile:
         """Opens a file that could be opened before.
@@ -332,36 +382,33 @@ class ArrowSource(abc.ABC):
         except DAMAGE:
             raise SourceChangedError.of(file.path) from None
 
-    def _missing(self, file: SourceFile, opened: OpenSource, *, scan: bool) -> set[str]:
+    def _missing(self, inspected: Inspected, opened: OpenSource, *, scan: bool) -> set[str]:
         """Names of the leaves with missing values. Without a scan, includes unknown ones."""
+        known, unknown, file = inspected.known, inspected.unknown, inspected.file
+        if not scan or not unknown:
+            return known | unknown
 
         def look() -> list[str]:
             arrow = self._open_again(opened, file)
             schema = self._chosen(arrow.schema, file.path)
             leaves = leaves_of(schema, path=file.path)
-            try:
-                known, unknown = arrow.lacking()
-            except DAMAGE:
-                return []  # the read of its block reports the damage
-            unknown &= leaves.keys()
-            if scan and unknown:
-                columns = list(dict.fromkeys(schema.names[leaves[n].column] for n in unknown))
-                for batch in _whole(arrow, columns, num_bytes=file.num_bytes, limits=opened.limits):
-                    found = pa.RecordBatch.from_arrays(
-                        [batch.column(name) for name in columns], names=columns
-                    )
-                    known |= missing_leaves(found, path=file.path)
-            elif not scan:
-                known |= unknown
-            return sorted(known & leaves.keys())
+            columns = list(dict.fromkeys(schema.names[leaves[n].column] for n in unknown))
+            found = set[str]()
+            for batch in _whole(arrow, columns, num_bytes=file.num_bytes, limits=opened.limits):
+                read = pa.RecordBatch.from_arrays(
+                    [batch.column(name) for name in columns], names=columns
+                )
+                found |= missing_leaves(read, path=file.path)
+            return sorted(found & leaves.keys())
 
-        return set(remembered(opened, file.sha256, f"missing {scan}", look))
+        return known | set(remembered(opened, file.sha256, "missing", look))
 
-    def _texts_of(self, file: SourceFile, opened: OpenSource, label: str) -> list[str] | None:
+    def _texts_of(
+        self, file: SourceFile, opened: OpenSource, label: str, arrow: ArrowFile
+    ) -> list[str] | None:
         """The distinct texts of the label in all rows; None if too many for a class."""
 
         def look() -> list[str] | None:
-            arrow = self._open_again(opened, file)
             leaves = leaves_of(arrow.schema, path=file.path)
             if label not in leaves and self.columns == UNION:
                 return []
@@ -403,6 +450,13 @@ class ArrowSource(abc.ABC):
             "do without them.",
         )
         return dataclasses.replace(reject, num_records=max(1, num_rows))
+
+
+def _lacking(file: ArrowFile) -> tuple[set[str], set[str]]:
+    try:
+        return file.lacking()
+    except DAMAGE:
+        return set(), set()  # the read of its block reports the damage
 
 
 def _first_line(text: str) -> str:
