@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -293,12 +294,20 @@ class Scalar(_Bounded):
     @property
     def form(self) -> TensorForm:
         """As a tensor."""
-        return TensorForm(
-            dtype=self.dtype,
-            optional=self.optional,
-            fill=self.fill,
-            masked=masked(self.dtype, (), optional=self.optional, default=self.default),
-        )
+        if self.default is None:
+            return _scalar_form(self.dtype, self.optional)
+        return TensorForm(dtype=self.dtype, optional=self.optional, fill=self.fill)
+
+
+@functools.cache
+def _scalar_form(dtype: Dtype, optional: bool) -> TensorForm:
+    """The form of a scalar without a default: the same object for thousands of columns."""
+    return TensorForm(
+        dtype=dtype,
+        optional=optional,
+        fill=Scalar(dtype).fill,
+        masked=masked(dtype, (), optional=optional, default=None),
+    )
 
 
 @config_class

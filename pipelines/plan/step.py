@@ -6,7 +6,9 @@ The resulting plan is stored in the workspace, where a resumed build finds it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import sys
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -45,6 +47,8 @@ trainer's own input pipeline.
 
 MIN_GAIN = 1.1
 """Minimum speedup of reading: less is within the uncertainty of the measurement."""
+
+_NOTED_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,16 +190,19 @@ def _plan(
     )
     for notice in sample_notices([sample], survey) if sample is not None else ():
         warn(notice)
+    choose = functools.partial(
+        choose_compression,
+        recipe.shards.compression,
+        read_mb_per_s=recipe.shards.read_mb_per_s,
+    )
     sizes = measure_sample(
         sample,
         prepared=survey.features.prepared,
         apply_graph=None if graph is None else TransformGraph(graph).apply,
+        # If no ratio would change the choice, it is only for the note: compressing is slow.
+        gzip_bytes=None if choose(ratio=sys.float_info.min) == "gzip" else _NOTED_BYTES,
     )
-    compression = choose_compression(
-        recipe.shards.compression,
-        ratio=sizes.gzip_ratio,
-        read_mb_per_s=recipe.shards.read_mb_per_s,
-    )
+    compression = choose(ratio=sizes.gzip_ratio)
     size_ratio = sizes.graph_ratio * (sizes.gzip_ratio if compression == "gzip" else 1.0)
     plans = plan_with(
         recipe,

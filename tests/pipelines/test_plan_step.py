@@ -43,7 +43,7 @@ def test_no_shard_is_written_by_a_missing_or_damaged_layout(
 
 def test_ratios_of_a_sample() -> None:
     """One of nothing changes no size."""
-    sizes = SampleSizes(prepared=1_000, stored=1_500, gzipped=300)
+    sizes = SampleSizes(prepared=1_000, stored=1_500, packed=1_500, gzipped=300)
     assert (sizes.graph_ratio, sizes.gzip_ratio) == (1.5, 0.2)
-    sizes = SampleSizes(prepared=0, stored=0, gzipped=0)
+    sizes = SampleSizes(prepared=0, stored=0, packed=0, gzipped=0)
     assert (sizes.graph_ratio, sizes.gzip_ratio) == (1.0, 1.0)

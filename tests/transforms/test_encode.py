@@ -305,3 +305,29 @@ def test_more_than_2_gib_do_not_overflow() -> None:
         .tobytes()
         .endswith(b"label\x12\x05\x1a\x03\n\x01\x02")
     )
+
+
+def test_many_columns_of_floats_are_laid_out_side_by_side() -> None:
+    """More than fit one item, interrupted by other columns, and more rows than a tile."""
+    num_rows, skipped = 4_100, 3
+    rng = np.random.default_rng(0)
+    batch = pa.record_batch(
+        {
+            f"c{number:02}" + "x" * (number % 3): pa.array(
+                rng.random(num_rows + skipped).astype(np.float32),
+                mask=rng.random(num_rows + skipped) < 0.5 if number % 31 == 7 else None,
+            )
+            if number % 20
+            else pa.array(rng.integers(0, 300, num_rows + skipped))
+            for number in range(100)
+        }
+    ).slice(skipped)
+    encoded = encode_examples(batch)
+    alone = [encode_examples(batch.select([name])) for name in sorted(batch.schema.names)]
+    assert example_sizes(batch).tolist() == [len(value) for value in encoded.to_pylist()]
+    for row in (0, 1, 4_095, 4_096, num_rows - 1):
+        parsed = tf.train.Example.FromString(encoded[row].as_py())
+        merged = tf.train.Example()
+        for column in alone:
+            merged.MergeFromString(column[row].as_py())
+        assert canonical(parsed) == canonical(merged) == encoded[row].as_py()

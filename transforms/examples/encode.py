@@ -36,7 +36,8 @@ Wire format: https://protobuf.dev/programming-guides/encoding/
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +46,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .varint import (
+    ALL_ROWS,
     Matrix,
     Rows,
     Sizes,
@@ -68,6 +70,8 @@ _LIST_TAGS: dict[ListKind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64"
 # Rows assembled at a time: their part of the buffer stays in the CPU cache while the pieces are
 # copied into it.
 _TILE_ROWS = 4096
+# Features of floats are laid out side by side up to about this size: 2 MiB in a tile.
+_ITEM_BYTES = 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +199,57 @@ def _measure(batch: pa.RecordBatch) -> list[_Feature]:
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"Column names {twice} are not unique; an Example has one of each.")
     columns = sorted(zip(names, batch.columns, strict=True), key=lambda item: item[0].encode())
-    return [_measure_column(name, column) for name, column in columns]
+    features: list[_Feature] = []
+    for are_floats, several in itertools.groupby(columns, lambda item: _is_plain_float(item[1])):
+        if are_floats:
+            features += _float_features(several, batch.num_rows)
+        else:
+            features += itertools.starmap(_measure_column, several)
+    return features
+
+
+def _is_plain_float(column: pa.Array) -> bool:
+    return pa.types.is_float32(column.type) and not column.null_count
+
+
+def _float_features(columns: Iterable[tuple[str, pa.Array]], num_rows: int) -> Iterator[_Feature]:
+    """Consecutive features of one float each, which all records have.
+
+    Their bytes are the same in all records but for the values. So several features are laid out and
+    copied as one item: there may be thousands.
+    """
+    item = bytearray()
+    held: list[tuple[int, pa.Array]] = []
+    for name, column in columns:
+        item += _framing(name, "float", "packed").number_head(4)
+        held.append((len(item), column))
+        item += bytes(4)
+        if len(item) >= _ITEM_BYTES:
+            yield _floats_feature(bytes(item), held, num_rows)
+            item, held = bytearray(), []
+    if held:
+        yield _floats_feature(bytes(item), held, num_rows)
+
+
+def _floats_feature(item: bytes, columns: list[tuple[int, pa.Array]], num_rows: int) -> _Feature:
+    """Features laid out in an item, in which each column of values has its place."""
+
+    def build(tile: slice) -> Iterator[tuple[Rows, Matrix]]:
+        rows = len(range(num_rows)[tile])
+        chunk = np.repeat(np.frombuffer(item, np.uint8)[np.newaxis], rows, axis=0)
+        for place, column in columns:
+            values = _numbers(column)[tile]
+            np.ndarray(rows, np.float32, chunk, place, chunk.strides[:1])[:] = values
+        yield ALL_ROWS, chunk
+
+    sizes = np.full(num_rows, len(item), np.int64)
+    return _Feature(sizes, Piece(sizes, build), None)
+
+
+def _framing(name: str, kind: ListKind, packing: Literal["packed", "single", "framed"]) -> _Framing:
+    encoded = name.encode()
+    key = b"\x0a" + varint(len(encoded)) + encoded
+    return _Framing(key, _LIST_TAGS[kind], packing)
 
 
 def _measure_column(name: str, column: pa.Array) -> _Feature:
@@ -205,20 +259,18 @@ def _measure_column(name: str, column: pa.Array) -> _Feature:
         or pa.types.is_fixed_size_list(column.type)
     )
     kind = _list_kind(name, column.type.value_type if is_list else column.type)
-    encoded = name.encode()
-    key = b"\x0a" + varint(len(encoded)) + encoded
     present = None
     if column.null_count:
         present = pc.is_valid(column).to_numpy(zero_copy_only=False)
     if is_list:
-        framing = _Framing(key, _LIST_TAGS[kind], "framed" if kind == "bytes" else "packed")
+        framing = _framing(name, kind, "framed" if kind == "bytes" else "packed")
         return _list_feature(framing, kind, _List.of(name, column, present), present)
     if kind == "bytes":
-        framing = _Framing(key, _LIST_TAGS[kind], "single")
+        framing = _framing(name, kind, "single")
         values = _large_binary(column)
         sizes = np.diff(_offsets(values))
         return _payload_feature(framing, sizes, present, lambda: values)
-    return _number_feature(_Framing(key, _LIST_TAGS[kind], "packed"), _numbers(column), present)
+    return _number_feature(_framing(name, kind, "packed"), _numbers(column), present)
 
 
 def _list_kind(name: str, kind: pa.DataType) -> ListKind:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from ...schemas.features import Feature, Features, tensor_form
 from ...schemas.wire import ITEM_BYTES
 from ..runs.files import NUM_BYTES, KeyRange, RunReader, merge_range, wire_schema
+from .dtypes import joined_bytes
 from .encode import encode_examples
 
 ApplyGraph = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -50,6 +51,8 @@ class SampleSizes:
     """Prepared records, encoded: what the key histogram counts."""
     stored: int
     """Records as they will be stored, after the transform graph, encoded."""
+    packed: int
+    """As many of these bytes as were compressed."""
     gzipped: int
     """The same, compressed."""
 
@@ -60,27 +63,46 @@ class SampleSizes:
 
     @property
     def gzip_ratio(self) -> float:
-        """Compressed bytes divided by stored bytes."""
-        return round(self.gzipped / self.stored, 3) if self.stored else 1.0
+        """Bytes after compression divided by those before."""
+        return round(self.gzipped / self.packed, 3) if self.packed else 1.0
 
 
 def measure_sample(
-    records: pa.RecordBatch | None, *, prepared: Features, apply_graph: ApplyGraph | None
+    records: pa.RecordBatch | None,
+    *,
+    prepared: Features,
+    apply_graph: ApplyGraph | None,
+    gzip_bytes: int | None = None,
 ) -> SampleSizes:
-    """Encodes and compresses records, such as :func:`lowest_records` returns."""
+    """Encodes and compresses records, such as :func:`lowest_records` returns.
+
+    Args:
+        records: The records; None if there are none.
+        prepared: Their features.
+        apply_graph: Makes examples of them; None if they are stored as they are.
+        gzip_bytes: How many bytes to compress at most; all by default.
+    """
     if records is None:
-        return SampleSizes(0, 0, 0)
+        return SampleSizes(0, 0, 0, 0)
     columns = records.select(wire_schema(prepared).names)
     if apply_graph is not None:
         columns = apply_graph(columns)
-    return sizes_of(columns, prepared=pc.sum(records.column(NUM_BYTES)).as_py())
+    num_bytes = pc.sum(records.column(NUM_BYTES)).as_py()
+    return sizes_of(columns, prepared=num_bytes, gzip_bytes=gzip_bytes)
 
 
-def sizes_of(columns: pa.RecordBatch, *, prepared: int) -> SampleSizes:
+def sizes_of(
+    columns: pa.RecordBatch, *, prepared: int, gzip_bytes: int | None = None
+) -> SampleSizes:
     """Encodes and compresses the columns of examples, which had so many bytes when prepared."""
-    content = b"".join(encode_examples(columns).to_pylist())
-    gzipped = len(zlib.compress(content, _GZIP_LEVEL))
-    return SampleSizes(prepared=prepared, stored=len(content), gzipped=gzipped)
+    content = memoryview(joined_bytes(encode_examples(columns)))
+    packed = content[:gzip_bytes]
+    return SampleSizes(
+        prepared=prepared,
+        stored=len(content),
+        packed=len(packed),
+        gzipped=len(zlib.compress(packed, _GZIP_LEVEL)),
+    )
 
 
 def lowest_records(

@@ -125,6 +125,8 @@ class OpenedSource:
     @property
     def filesystem(self) -> Any:
         """The fsspec filesystem of the root."""
+        if self.local:
+            return self._local_filesystem
         if not self.archived:
             return storage.filesystem(self.url)[0]
         # fsspec keeps no archive open: each read would read its table of contents again. A forked
@@ -133,6 +135,11 @@ class OpenedSource:
         if archive is None or archive.process != os.getpid():
             archive = self.__dict__["_archive"] = _open_archive(self.url, self.limits)[0]
         return archive.filesystem
+
+    @functools.cached_property
+    def _local_filesystem(self) -> Any:
+        # Asked for each of many files; fsspec takes the URL apart each time.
+        return storage.filesystem(self.url)[0]
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to workers: everything but an open archive."""

@@ -393,3 +393,41 @@ def test_a_time_is_read_alone_as_beside_others(text: str) -> None:
     assert times[0] == alone[0]
     assert alone[0].is_valid
     assert bad.tolist() == [False, *[True, True, False] * 200]
+
+
+@pytest.mark.parametrize("bad", [{}, {"c3": 1}, {"c0": 2, "c7": 2, "s": 0}], ids=len)
+def test_columns_of_one_type_are_converted_together(bad: dict[str, int]) -> None:
+    """With the values, rejects and messages of each column alone."""
+    values: dict[str, list[Any]] = {f"c{i}": [i, i + 0.5, None, 2.0] for i in range(4)}
+    values |= {f"c{i}": [i, None, 100 + i, 2] for i in range(4, 8)}
+    values |= {f"b{i}": [True, False, None, True] for i in range(3)} | {"s": ["a", "b", "c", "d"]}
+    kinds = {"c": Scalar("float32", optional=True), "b": Scalar("bool", optional=True)}
+    features: Features = {name: kinds.get(name[0], Text()) for name in values}
+    features |= {f"c{i}": Scalar("int8", optional=True) for i in range(4, 8)}
+    features |= {name: Text() if name == "s" else Scalar("int8") for name in bad}
+    for name, row in bad.items():
+        values[name] = [*values[name]]
+        values[name][row] = None if name == "s" else 300
+    batch = pa.record_batch({name: pa.array(column) for name, column in values.items()})
+    sliced = pa.concat_batches([batch, batch]).slice(2, 4)
+    together = RowReader(batch.schema, features, path="t").read(sliced, range(4))
+    assert together.columns.schema.names == sorted(features)
+    together.columns.validate(full=True)
+    alone = {
+        name: RowReader(batch.schema, {name: feature}, path="t").read(sliced, range(4))
+        for name, feature in features.items()
+    }
+    rejects: dict[str, str] = {}
+    for read_alone in alone.values():
+        for reject in read_alone.rejects:
+            rejects.setdefault(reject.record_id, reject.message)
+    assert {reject.record_id: reject.message for reject in together.rejects} == rejects
+    for name, read_alone in alone.items():
+        kept = [
+            value
+            for record_id, value in zip(
+                read_alone.ids, read_alone.columns.column(name).to_pylist(), strict=True
+            )
+            if record_id not in rejects
+        ]
+        assert together.columns.column(name).to_pylist() == kept

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import gzip
 import hashlib
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -50,9 +52,9 @@ def hashed(contents: dict[str, bytes]) -> list[SourceFile]:
     ]
 
 
-def read(source: Any, contents: dict[str, bytes]) -> Any:
+def read(source: Any, contents: dict[str, bytes], opened: Any = None) -> Any:
     """All that a source makes of files: its features in their order, records and rejects."""
-    files, opened = hashed(contents), Memory(contents)
+    files, opened = hashed(contents), opened or Memory(contents)
     try:
         features = flatten(source.infer(files, opened))[0]
         block = Block(
@@ -72,11 +74,11 @@ def read(source: Any, contents: dict[str, bytes]) -> Any:
     return list(features.items()), found.ids, rows, found.columns.schema, found.rejects
 
 
-def check(source: Any, contents: dict[str, bytes]) -> None:
+def check(source: Any, contents: dict[str, bytes], opened: Any = None) -> None:
     with setting("_FEW_FILES", 2):
-        together = read(source, contents)
+        together = read(source, contents, opened)
     with setting("SMALL_BYTES", -1):
-        assert together == read(source, contents)
+        assert together == read(source, contents, opened)
 
 
 VALUES = st.sampled_from(
@@ -347,3 +349,78 @@ def test_bundles_hold_each_file_once_in_order(sizes: list[int]) -> None:
 def test_a_bundle_of_unknown_content_has_no_hash() -> None:
     files = [SourceFile(path=str(i), num_bytes=1, stamp="", sha256="ab" * i) for i in range(3)]
     assert [content_of(files), content_of(files[1:2]), content_of(files[:1])] == ["", "ab", ""]
+
+
+def check_files(source: Any, folder: Path, contents: dict[str, bytes]) -> None:
+    for path, content in contents.items():
+        (folder / path).write_bytes(content)
+    check(source, contents, open_source(str(folder), "/"))
+
+
+def parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=2)
+    return sink.getvalue()
+
+
+def ipc(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return sink.getvalue()
+
+
+TYPED = {
+    "equal": lambda number: pa.table({"x": [number, None], "kind": ["a", "b"]}),
+    "nested": lambda number: pa.table(
+        {"x": [[1.5, number], []], "s": [{"a": number}, {"a": None}], "kind": ["a", "b"]}
+    ),
+    "dictionaries": lambda number: pa.table(
+        {"x": pa.array([f"t{number}", "u"]).dictionary_encode(), "kind": ["a", f"b{number % 3}"]}
+    ),
+    "orders of columns": lambda number: pa.table(
+        {"x": [1], "kind": ["a"]} if number % 4 else {"kind": ["b"], "x": [number]}
+    ),
+    "types": lambda number: pa.table(
+        {"x": pa.array([number], pa.int32() if number % 5 else pa.int64()), "kind": ["a"]}
+    ),
+    "no rows": lambda number: pa.table(
+        {"x": pa.array([number] * (number % 2), pa.int64()), "kind": ["a"] * (number % 2)}
+    ),
+    "several row groups": lambda number: pa.table(
+        {"x": list(range(5)), "kind": [f"k{number % 2}"] * 5}
+    ),
+    "many classes": lambda number: pa.table(
+        {"x": [number] * 60, "kind": [f"k{number}-{i}" for i in range(60)]}
+    ),
+    "classes that are bools": lambda number: pa.table({"x": [1], "kind": [number % 2 == 0]}),
+}
+
+
+@pytest.mark.parametrize("damaged", [None, 3], ids=["whole", "one damaged"])
+@pytest.mark.parametrize("name", TYPED)
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_small_files_of_columns_are_read_together(
+    tmp_path: Path, kind: str, name: str, damaged: int | None
+) -> None:
+    write = {"parquet": parquet, "arrow": ipc}[kind]
+    contents = {f"{i:02d}.{kind}": write(TYPED[name](i)) for i in range(20)}
+    if damaged is not None:
+        path = f"{damaged:02d}.{kind}"
+        content = bytearray(contents[path])
+        content[8 : len(content) // 3] = bytes(len(content) // 3 - 8)
+        contents[path] = bytes(content)
+    source = {"parquet": ss.Parquet, "arrow": ss.Arrow}[kind]("d", label="kind")
+    check_files(source, tmp_path, contents)
+
+
+@pytest.mark.parametrize("value", [[7], [None], ["no"]], ids=["fits", "missing", "unfit"])
+def test_rejects_and_columns_that_files_lack_are_as_of_files_alone(
+    tmp_path: Path, value: list[Any]
+) -> None:
+    tables = [pa.table({"x": [1, 2], "y": [f"{i}", "4"]}) for i in range(20)]
+    tables[5] = pa.table({"x": [5]})
+    tables[11] = pa.table({"y": [str(item) for item in value], "z": [1.5]})
+    contents = {f"{i:02d}.parquet": parquet(table) for i, table in enumerate(tables)}
+    for types in ({"y": "int64"}, {"x": ss.Scalar("int8")}, {"y": ss.ClassLabel(("4", "7"))}):
+        check_files(ss.Parquet("d", columns="union", types=types), tmp_path, contents)

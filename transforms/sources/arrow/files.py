@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +24,14 @@ from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...rejects import reject_at
 from ...storage.decompress import grows_beyond
-from ..bundles import remembered
+from ..bundles import SMALL_BYTES, remembered
 from ..table_files import (
     INFER_ALL_BYTES,
     READ_UNION,
     UNION,
     check_columns,
     check_types,
+    may_be_class,
     no_rows,
     read_ranges,
     types_to_json,
@@ -41,6 +42,7 @@ from ..table_files import (
 from .hive import infer_with_folders, read_with_folders
 from .rows import RowReader
 from .types import (
+    Leaf,
     extract,
     join_schemas,
     join_structs,
@@ -124,6 +126,22 @@ class ArrowFormat:
     """Raises one of DAMAGE if the file has another format or is damaged."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inspected:
+    """What a file shows when it is opened."""
+
+    file: SourceFile
+    schema: pa.Schema
+    known: set[str]
+    """Names of leaves that have missing values by the file's statistics."""
+    unknown: set[str]
+    """Names of leaves of which the statistics do not say."""
+    texts: list[str] | None
+    """The distinct texts of the label; None if there are too many for a class."""
+    has_texts: bool
+    """Whether they were read."""
+
+
 class ArrowSource(abc.ABC):
     """A source of files of columns. Subclasses are frozen dataclasses with ``url`` and these."""
 
@@ -194,26 +212,23 @@ class ArrowSource(abc.ABC):
         """
         if self.hive:
             return infer_with_folders(self, files, opened)
-        return self._infer(self._schemas(files, opened), opened, label=self.label)
+        return self._infer(self._inspect(files, opened), opened)
 
     def _infer(
-        self,
-        with_schema: Sequence[tuple[SourceFile, pa.Schema]],
-        opened: OpenSource,
-        *,
-        label: str | None,
+        self, inspected: Sequence[Inspected], opened: OpenSource
     ) -> dict[str, Feature | Struct]:
-        """The same from the schemas of files, for another label, or none."""
-        first = with_schema[0][0]
+        """The same from what the files show."""
+        first = inspected[0]
+        label = self._read_label(first.schema)
         paths: dict[pa.Schema, str] = {}
-        for file, other in with_schema:
-            paths.setdefault(other, file.path)
+        for each in inspected:
+            paths.setdefault(each.schema, each.file.path)
         union = self.columns == UNION
         joined = join_schemas(paths, declared=self.types or {}, union=union, remedy=self._remedy)
-        schema = join_structs(paths) if union else with_schema[0][1]
+        schema = join_structs(paths) if union else first.schema
         check_columns(self._format.name, joined, label=label, types=self.types)
-        scan = sum(file.num_bytes for file, _ in with_schema) <= INFER_ALL_BYTES
-        missing = set().union(*(self._missing(file, opened, scan=scan) for file, _ in with_schema))
+        scan = sum(each.file.num_bytes for each in inspected) <= INFER_ALL_BYTES
+        missing = set().union(*(self._missing(each, opened, scan=scan) for each in inspected))
         for other, path in paths.items():
             missing |= joined.keys() - leaves_of(other, path=path).keys()
         inferred = {
@@ -223,9 +238,9 @@ class ArrowSource(abc.ABC):
             with_types(inferred, self.types),
             label=label,
             types=self.types,
-            texts_of=lambda label: (self._texts_of(file, opened, label) for file, _ in with_schema),
+            texts_of=lambda label: (self._label_texts(each, opened, label) for each in inspected),
         )
-        return nest(schema, features, path=first.path)
+        return nest(schema, features, path=first.file.path)
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
@@ -240,50 +255,45 @@ class ArrowSource(abc.ABC):
                 self, block, features=features, opened=opened, ordered=ordered
             )
             return
+        reader = _BlockReader(self, features, opened)
         yield from read_ranges(
             block,
             ordered,
             features=features,
-            read=lambda part: self._read_file(part, features, opened),
+            read=reader.read,
+            small=reader.small,
+            together=reader.together,
+            read_small=reader.read_small,
         )
 
-    def _read_file(
-        self, part: FileRange, features: Features, opened: OpenSource
-    ) -> Iterator[RawBatch]:
-        try:
-            file = self._format.open(opened, part.path)
-            schema = self._chosen(file.schema, part.path)
-            leaves = leaves_of(schema, path=part.path)  # raises if names are not text
-            units = file.units
-        except DAMAGE as error:
-            yield no_rows(features, self._damaged_file(part, error))
-            return
+    def layout(self, schema: pa.Schema, features: Features, *, path: str) -> Layout:
+        """The columns of a file's schema that the features are read from.
+
+        Raises:
+            SchemaError: if the name of a column is not text.
+            RecipeError: if ``columns`` names one that does not exist.
+        """
+        schema = self._chosen(schema, path)
+        leaves = leaves_of(schema, path=path)
         absent: dict[str, Feature] = {}
         if self.columns == UNION:
             there = {*leaves, *schema.names}
             absent = {name: f for name, f in features.items() if name not in there}
-        complete = _with_absent(schema, absent)
-        reader = self._reader(complete, features, path=part.path)  # raises if a column is missing
-        columns = _columns_of(
-            schema, [name for name in features if name not in absent], path=part.path
+        names = [name for name in features if name not in absent]
+        return Layout(
+            schema=_with_absent(schema, absent),
+            absent=absent,
+            # One column counts the rows.
+            columns=_columns_of(schema, leaves, names) or schema.names[:1],
         )
-        columns = columns or schema.names[:1]  # which counts the rows
-        decoded = _Decoded(part.stop - part.start, opened.limits.max_expansion)
-        media = any(map(is_encoded, features.values()))
-        batch_bytes = MEDIA_BATCH_BYTES if media else BATCH_BYTES
-        for index, unit in enumerate(units):
-            if not part.start <= unit.offset < part.stop:
-                continue
-            row = unit.first_row
-            batches = decoded.counting(_batches(file, index, columns, num_bytes=batch_bytes))
-            for batch in _readable(batches, unit):
-                if isinstance(batch, str):
-                    yield no_rows(features, self._damaged(part, index, row, unit, batch))
-                    continue
-                every = _all_columns(batch, complete, absent=absent)
-                read = reader.read(every, np.arange(row, row + len(batch)))
-                yield _in_folder(read, unit.folder) if unit.folder else read
-                row += len(batch)
+
+    def converter(self, layout: Layout, features: Features, *, path: str) -> Any:
+        """What converts the batches of a file.
+
+        Raises:
+            SchemaError: if a column is missing, or has a type that its feature cannot store.
+        """
+        return self._reader(layout.schema, features, path=path)
 
     def _chosen(self, schema: pa.Schema, path: str) -> pa.Schema:
         """The columns to read."""
@@ -298,28 +308,63 @@ class ArrowSource(abc.ABC):
         chosen = [field for field in schema if field.name in self.columns]
         return pa.schema(chosen, metadata=schema.metadata)
 
-    def _schemas(
-        self, files: Sequence[SourceFile], opened: OpenSource
-    ) -> list[tuple[SourceFile, pa.Schema]]:
-        schemas, why = [], "all are empty"
+    def _read_label(self, schema: pa.Schema) -> str | None:
+        """The label if its classes are found in the rows, not in the metadata of this schema."""
+        return self.label
+
+    def _inspect(self, files: Sequence[SourceFile], opened: OpenSource) -> list[Inspected]:
+        """What files show when they are opened, each of them once."""
+        inspected: list[Inspected] = []
+        why = "all are empty"
+        label, leaves, has_texts = None, dict[str, Leaf](), False
         for file in files:
             if file.problem:
                 why = f"{file.path}: {file.problem}"
             if file.problem or not file.num_bytes:
                 continue
             try:
-                schema = self._chosen(self._format.open(opened, file.path).schema, file.path)
-                leaves_of(schema, path=file.path)  # raises if names are not text
+                arrow = self._format.open(opened, file.path)
+                schema = self._chosen(arrow.schema, file.path)
+                differs = not inspected or not schema.equals(inspected[-1].schema)
+                if differs:
+                    leaves = leaves_of(schema, path=file.path)  # raises if names are not text
             except DAMAGE as error:
                 why = f"{file.path}: {_why_damaged(error, file, opened)}"
                 continue
-            schemas.append((file, schema))
-        if not schemas:
+            if not inspected:
+                label = self._read_label(schema)
+            if differs:
+                has_texts = label in leaves and self._may_be_class(leaves[label])
+            known, unknown = _lacking(arrow)
+            texts = None
+            if label is not None and has_texts:
+                leaf = leaves[label]
+                column = schema.names[leaf.column]
+                texts = _texts_of(arrow, file, opened, column=column, leaf=leaf)
+                if texts is None:
+                    label = None  # nor need other files be read
+            inspected.append(
+                Inspected(
+                    file=file,
+                    schema=schema,
+                    known=known & leaves.keys(),
+                    unknown=unknown & leaves.keys(),
+                    texts=texts,
+                    has_texts=has_texts,
+                )
+            )
+        if not inspected:
             raise SchemaError(
                 f"{self._format.name}: none of {len(files):,} files can be read ({why}). Copy or "
                 "create them again, or correct the source in the recipe."
             )
-        return schemas
+        return inspected
+
+    def _may_be_class(self, label: Leaf) -> bool:
+        """Whether the label becomes a class if it has few values, by one file's type of it."""
+        types = {name: kind for name, kind in (self.types or {}).items() if name == label.name}
+        feature = with_types({label.name: leaf_feature(label, missing=False)}, types)[label.name]
+        return may_be_class(feature, types.get(label.name))
 
     def _open_again(self, opened: OpenSource, file: SourceFile) -> ArrowFile:
         """Opens a file that could be opened before.
@@ -332,50 +377,177 @@ class ArrowSource(abc.ABC):
         except DAMAGE:
             raise SourceChangedError.of(file.path) from None
 
-    def _missing(self, file: SourceFile, opened: OpenSource, *, scan: bool) -> set[str]:
+    def _missing(self, inspected: Inspected, opened: OpenSource, *, scan: bool) -> set[str]:
         """Names of the leaves with missing values. Without a scan, includes unknown ones."""
+        known, unknown, file = inspected.known, inspected.unknown, inspected.file
+        if not scan or not unknown:
+            return known | unknown
 
         def look() -> list[str]:
             arrow = self._open_again(opened, file)
             schema = self._chosen(arrow.schema, file.path)
             leaves = leaves_of(schema, path=file.path)
-            try:
-                known, unknown = arrow.lacking()
-            except DAMAGE:
-                return []  # the read of its block reports the damage
-            unknown &= leaves.keys()
-            if scan and unknown:
-                columns = list(dict.fromkeys(schema.names[leaves[n].column] for n in unknown))
-                for batch in _whole(arrow, columns, num_bytes=file.num_bytes, limits=opened.limits):
-                    found = pa.RecordBatch.from_arrays(
-                        [batch.column(name) for name in columns], names=columns
-                    )
-                    known |= missing_leaves(found, path=file.path)
-            elif not scan:
-                known |= unknown
-            return sorted(known & leaves.keys())
+            columns = list(dict.fromkeys(schema.names[leaves[n].column] for n in unknown))
+            found = set[str]()
+            for batch in _whole(arrow, columns, num_bytes=file.num_bytes, limits=opened.limits):
+                read = pa.RecordBatch.from_arrays(
+                    [batch.column(name) for name in columns], names=columns
+                )
+                found |= missing_leaves(read, path=file.path)
+            return sorted(found & leaves.keys())
 
-        return set(remembered(opened, file.sha256, f"missing {scan}", look))
+        return known | set(remembered(opened, file.sha256, "missing", look))
 
-    def _texts_of(self, file: SourceFile, opened: OpenSource, label: str) -> list[str] | None:
-        """The distinct texts of the label in all rows; None if too many for a class."""
+    def _label_texts(
+        self, inspected: Inspected, opened: OpenSource, label: str
+    ) -> list[str] | None:
+        """The distinct texts of the label in all rows of a file; None if too many for a class."""
+        if inspected.has_texts:
+            return inspected.texts
+        file = inspected.file
+        arrow = self._open_again(opened, file)
+        leaf = leaves_of(arrow.schema, path=file.path).get(label)
+        if leaf is None:
+            return []
+        column = arrow.schema.names[leaf.column]
+        return _texts_of(arrow, file, opened, column=column, leaf=leaf)
 
-        def look() -> list[str] | None:
-            arrow = self._open_again(opened, file)
-            leaves = leaves_of(arrow.schema, path=file.path)
-            if label not in leaves and self.columns == UNION:
-                return []
-            leaf = leaves[label]
-            name = arrow.schema.names[leaf.column]
-            distinct: set[bytes] = set()
-            for batch in _whole(arrow, [name], num_bytes=file.num_bytes, limits=opened.limits):
-                values = texts(extract(batch.column(name), leaf).values)
-                distinct.update(values.cast(pa.large_binary()).unique().drop_null().to_pylist())
-                if len(distinct) > MAX_LABELS:
+
+def _texts_of(
+    arrow: ArrowFile, file: SourceFile, opened: OpenSource, *, column: str, leaf: Leaf
+) -> list[str] | None:
+    """The distinct texts of the label, a leaf of a column; None if too many for a class."""
+
+    def look() -> list[str] | None:
+        distinct: set[bytes] = set()
+        for batch in _whole(arrow, [column], num_bytes=file.num_bytes, limits=opened.limits):
+            values = texts(extract(batch.column(column), leaf).values)
+            distinct.update(values.cast(pa.large_binary()).unique().drop_null().to_pylist())
+            if len(distinct) > MAX_LABELS:
+                return None
+        return utf8_texts(distinct)
+
+    return remembered(opened, file.sha256, "classes", look)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How the columns of a file become features."""
+
+    schema: pa.Schema
+    """With the columns that only other files have."""
+    absent: Features
+    """Features of which the file has no column."""
+    columns: Sequence[str]
+    """Names of the columns to read."""
+
+
+class _SmallFile(NamedTuple):
+    """The rows of a small file, which are converted together with those of others."""
+
+    part: FileRange
+    layout: Layout
+    batches: Sequence[tuple[Unit, int, pa.RecordBatch]]
+    """Each with its unit and the row that it begins with."""
+
+
+class _BlockReader:
+    """Reads the files of a block, most of which have the same schema."""
+
+    def __init__(self, source: ArrowSource, features: Features, opened: OpenSource) -> None:
+        self._source, self._features, self._opened = source, features, opened
+        self._format = source._format
+        self._known: tuple[pa.Schema, Layout] | None = None
+        media = any(map(is_encoded, features.values()))
+        self._batch_bytes = MEDIA_BATCH_BYTES if media else BATCH_BYTES
+
+    def read(self, part: FileRange) -> Iterator[RawBatch]:
+        """The records of a file, batch by batch, with a reject for each unit that is damaged."""
+        try:
+            file, layout = self._open(part)
+            units = file.units
+        except DAMAGE as error:
+            yield no_rows(self._features, self._damaged_file(part, error))
+            return
+        converter = self._source.converter(layout, self._features, path=part.path)
+        for index, unit, row, batch in self._batches(part, file, layout, units):
+            if isinstance(batch, str):
+                yield no_rows(self._features, self._damaged(part, index, row, unit, batch))
+            else:
+                yield _convert(converter, layout, unit, row, batch)
+
+    def small(self, part: FileRange) -> _SmallFile | None:
+        """The rows of a small file; None if it is damaged, or they are many."""
+        batches: list[tuple[Unit, int, pa.RecordBatch]] = []
+        num_bytes = 0
+        try:
+            file, layout = self._open(part)
+            for _, unit, row, batch in self._batches(part, file, layout, file.units):
+                if isinstance(batch, str) or (num_bytes := num_bytes + batch.nbytes) > SMALL_BYTES:
                     return None
-            return utf8_texts(distinct)
+                batches.append((unit, row, batch))
+        except DAMAGE:
+            return None
+        return _SmallFile(part, layout, batches)
 
-        return remembered(opened, file.sha256, "classes", look)
+    def read_small(self, file: _SmallFile) -> Iterator[RawBatch]:
+        """The records of a small file."""
+        layout = file.layout
+        converter = self._source.converter(layout, self._features, path=file.part.path)
+        for unit, row, batch in file.batches:
+            yield _convert(converter, layout, unit, row, batch)
+
+    def together(self, files: Sequence[_SmallFile]) -> RawBatch | None:
+        """The records of several small files; None if one may be a reject, or columns differ."""
+        layout = files[0].layout
+        parts = [(file, *batch) for file in files for batch in file.batches]
+        num_rows = sum(len(batch) for *_, batch in parts)
+        if any(file.layout is not layout for file in files) or not 0 < num_rows <= BATCH_ROWS:
+            return None
+        try:
+            joined = pa.concat_batches([batch for *_, batch in parts])
+        except pa.ArrowException:
+            return None  # of a type whose arrays cannot be joined
+        rows = [np.arange(row, row + len(batch)) for _, _, row, batch in parts]
+        converter = self._source.converter(layout, self._features, path=files[0].part.path)
+        every = _all_columns(joined, layout.schema, absent=layout.absent)
+        read: RawBatch = converter.read(every, np.concatenate(rows))
+        if read.rejects:
+            return None
+        ids = [
+            f"{file.part.path}#{number}"
+            if not unit.folder
+            else f"{unit.folder}/{file.part.path}#{number}"
+            for (file, unit, _, _), numbers in zip(parts, rows, strict=True)
+            for number in numbers.tolist()
+        ]
+        return dataclasses.replace(read, ids=ids)
+
+    def _open(self, part: FileRange) -> tuple[ArrowFile, Layout]:
+        """Opens a file. Files of the same schema share their layout.
+
+        Raises:
+            SchemaError: if the name of a column is not text.
+        """
+        file = self._format.open(self._opened, part.path)
+        if self._known is None or not file.schema.equals(self._known[0], check_metadata=True):
+            layout = self._source.layout(file.schema, self._features, path=part.path)
+            self._known = file.schema, layout
+        return file, self._known[1]
+
+    def _batches(
+        self, part: FileRange, file: ArrowFile, layout: Layout, units: Sequence[Unit]
+    ) -> Iterator[tuple[int, Unit, int, pa.RecordBatch | str]]:
+        """The batches of a range's units: index, unit, first row, and rows or what is damaged."""
+        decoded = _Decoded(part.stop - part.start, self._opened.limits.max_expansion)
+        for index, unit in enumerate(units):
+            if not part.start <= unit.offset < part.stop:
+                continue
+            row = unit.first_row
+            read = _batches(file, index, layout.columns, num_bytes=self._batch_bytes)
+            for batch in _readable(decoded.counting(read), unit):
+                yield index, unit, row, batch
+                row += len(batch)
 
     def _damaged_file(self, part: FileRange, error: BaseException) -> Reject:
         return reject_at(
@@ -405,21 +577,34 @@ class ArrowSource(abc.ABC):
         return dataclasses.replace(reject, num_records=max(1, num_rows))
 
 
+def _convert(
+    converter: Any, layout: Layout, unit: Unit, row: int, batch: pa.RecordBatch
+) -> RawBatch:
+    """The records of a batch that begins with a row."""
+    every = _all_columns(batch, layout.schema, absent=layout.absent)
+    read: RawBatch = converter.read(every, np.arange(row, row + len(batch)))
+    return _in_folder(read, unit.folder) if unit.folder else read
+
+
+def _lacking(file: ArrowFile) -> tuple[set[str], set[str]]:
+    try:
+        return file.lacking()
+    except DAMAGE:
+        return set(), set()  # the read of its block reports the damage
+
+
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0][:200] or "no reason given"
 
 
-def _columns_of(schema: pa.Schema, features: Iterable[str], *, path: str) -> list[str]:
-    """The columns of the features."""
-    leaves = leaves_of(schema, path=path)
-    names = schema.names
+def _columns_of(
+    schema: pa.Schema, leaves: Mapping[str, Leaf], features: Iterable[str]
+) -> list[str]:
+    """The columns of the features that have one."""
     # A feature named after a column that is not a leaf uses the entire column.
-    return list(
-        dict.fromkeys(
-            names[leaves[name].column] if name in leaves or name not in names else name
-            for name in features
-        )
-    )
+    columns = {name: name for name in schema.names}
+    columns |= {name: schema.names[leaf.column] for name, leaf in leaves.items()}
+    return list(dict.fromkeys(columns[name] for name in features if name in columns))
 
 
 def _in_folder(batch: RawBatch, folder: str) -> RawBatch:

@@ -163,12 +163,15 @@ class DescribedColumns(ArrowSource):
         """
         if self.hive:
             return infer_with_folders(self, files, opened)
-        with_schema = self._schemas(files, opened)
-        specs = _specs({file.path: schema for file, schema in with_schema})
-        # If the metadata names the classes of the label, the rows need not be read for them.
-        is_class = class_names(specs.get(self.label or "")) is not None
-        inferred = self._infer(with_schema, opened, label=None if is_class else self.label)
+        inspected = self._inspect(files, opened)
+        specs = _specs({each.file.path: each.schema for each in inspected})
+        inferred = self._infer(inspected, opened)
         return with_column_types(inferred, specs, declared=self.types or {})
+
+    def _read_label(self, schema: pa.Schema) -> str | None:
+        """None if the metadata names the classes of the label: rows are not read for them."""
+        is_class = class_names(column_types(schema).get(self.label or "")) is not None
+        return None if is_class else self.label
 
 
 def _specs(schemas: Mapping[str, pa.Schema]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ _MAX_DEPTH = 32
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(
     13
 )
+_INTEGERS = (_I16, _I32, _I64)
 
 # Field numbers of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData, Statistics.
 _ROW_GROUPS = 4
@@ -105,7 +106,7 @@ def read_row_groups(source: Any) -> list[RowGroup]:
 def _row_groups(footer: bytes) -> list[RowGroup]:
     """What a footer says: parsed once, though each block of a file opens it."""
     try:
-        groups = _Compact(footer).struct().get(_ROW_GROUPS, [])
+        groups = _struct(footer, 0)[0].get(_ROW_GROUPS, [])
         return [_row_group(group) for group in groups]
     except (IndexError, AttributeError, TypeError, UnicodeDecodeError) as error:
         raise ValueError(f"the footer is damaged: {error}") from None
@@ -157,79 +158,100 @@ def _number(value: Any) -> int | None:
     return value
 
 
-class _Compact:
-    """Reads successive values of the compact protocol."""
+_Read = tuple[Any, int]
+"""A value, and the offset of what follows it."""
 
-    def __init__(self, content: bytes) -> None:
-        self._content, self._position = content, 0
 
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        """Field number -> value."""
-        found: dict[int, Any] = {}
-        number = 0
-        while kind := self._byte():
-            number = number + (kind >> 4) if kind >> 4 else self._integer()
-            found[number] = self._value(kind & 15, depth, in_struct=True)
-        return found
+def _struct(content: bytes, at: int, depth: int = 0) -> _Read:
+    """A struct of the compact protocol: field number -> value.
 
-    def _value(self, kind: int, depth: int, *, in_struct: bool = False) -> Any:
-        if kind in (_TRUE, _FALSE):
-            return kind == _TRUE if in_struct else self._byte() == _TRUE
-        if kind == _BYTE:
-            return self._byte()
-        if kind in (_I16, _I32, _I64):
-            return self._integer()
-        if kind == _DOUBLE:
-            return self._take(8)
-        if kind == _BINARY:
-            return self._take(self._varint())
-        if depth == _MAX_DEPTH:
-            raise ValueError("the footer is nested too deeply")
-        if kind in (_LIST, _SET):
-            head = self._byte()
-            size = self._varint() if head >> 4 == 15 else head >> 4
-            return [self._value(head & 15, depth + 1) for _ in range(self._checked(size))]
-        if kind == _MAP:
-            size = self._checked(self._varint())
-            kinds = self._byte() if size else 0
-            return [
-                (self._value(kinds >> 4, depth + 1), self._value(kinds & 15, depth + 1))
-                for _ in range(size)
-            ]
-        if kind == _STRUCT:
-            return self.struct(depth + 1)
+    Footers consist of numbers and texts, a hundred in each column, so these are read here.
+    """
+    found: dict[int, Any] = {}
+    number = 0
+    while head := content[at]:
+        at += 1
+        kind = head & 15
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _integer(content, at)
+        if kind in _INTEGERS:
+            value = content[at]
+            at += 1
+            if value > 127:
+                value, at = _varint(content, at - 1)
+            found[number] = (value >> 1) ^ -(value & 1)
+        elif kind == _BINARY:
+            size = content[at]
+            at += 1
+            if size > 127:
+                size, at = _varint(content, at - 1)
+            found[number] = content[at : at + _checked(content, at, size)]
+            at += size
+        elif kind in (_TRUE, _FALSE):
+            found[number] = kind == _TRUE
+        else:
+            found[number], at = _value(content, at, kind, depth)
+    return found, at + 1
+
+
+def _value(content: bytes, at: int, kind: int, depth: int) -> _Read:
+    """A value of a list, or of a struct unless it is a bool."""
+    if kind in _INTEGERS:
+        return _integer(content, at)
+    if kind in (_TRUE, _FALSE):
+        return content[at] == _TRUE, at + 1
+    if kind == _BYTE:
+        return content[at], at + 1
+    if kind in (_DOUBLE, _BINARY):
+        size, at = (8, at) if kind == _DOUBLE else _varint(content, at)
+        end = at + _checked(content, at, size)
+        return content[at:end], end
+    if depth == _MAX_DEPTH:
+        raise ValueError("the footer is nested too deeply")
+    if kind == _STRUCT:
+        return _struct(content, at, depth + 1)
+    if kind in (_LIST, _SET):
+        head = content[at]
+        size, at = _varint(content, at + 1) if head >> 4 == 15 else (head >> 4, at + 1)
+        kinds = [head & 15]
+    elif kind == _MAP:
+        size, at = _varint(content, at)
+        kinds = [content[at] >> 4, content[at] & 15] if size else []
+        at += bool(size)
+    else:
         raise ValueError(f"the footer has a value of the unknown type {kind}")
+    items = []  # of a map: keys and values in turn
+    for kind in kinds * _checked(content, at, size):
+        item, at = _value(content, at, kind, depth + 1)
+        items.append(item)
+    return items, at
 
-    def _byte(self) -> int:
-        found = self._content[self._position]
-        self._position += 1
-        return found
 
-    def _take(self, size: int) -> bytes:
-        start = self._position
-        self._position += self._checked(size)
-        return self._content[start : self._position]
+def _checked(content: bytes, at: int, size: int) -> int:
+    """A number of bytes or items (of at least a byte), checked against the rest."""
+    if size > len(content) - at:
+        raise ValueError("the footer ends too early")
+    return size
 
-    def _checked(self, size: int) -> int:
-        """A number of bytes or items (of at least a byte), checked against the rest."""
-        if size > len(self._content) - self._position:
-            raise ValueError("the footer ends too early")
-        return size
 
-    def _varint(self) -> int:
-        found = shift = 0
-        while True:
-            byte = self._byte()
-            found |= (byte & 127) << shift
-            if byte < 128:
-                return found
-            shift += 7
-            if shift > 63:
-                raise ValueError("the footer has a number that is too long")
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    found = shift = 0
+    while True:
+        byte = content[at]
+        at += 1
+        found |= (byte & 127) << shift
+        if byte < 128:
+            return found, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("the footer has a number that is too long")
 
-    def _integer(self) -> int:
-        found = self._varint()
-        return (found >> 1) ^ -(found & 1)
+
+def _integer(content: bytes, at: int) -> tuple[int, int]:
+    found, at = _varint(content, at)
+    return (found >> 1) ^ -(found & 1), at
 
 
 def check_lists(

@@ -17,7 +17,7 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from ....schemas.features import (
     Feature,
     Features,
     Image,
+    Scalar,
     Tensor,
     TensorForm,
     frames_of,
@@ -222,6 +223,12 @@ class RowReader:
             )
             for name, feature in features.items()
         ]
+        alike: dict[object, list[int]] = {}
+        for index, column in enumerate(self._columns):
+            key = (column.feature, column.leaf.type) if column.is_number(schema) else index
+            alike.setdefault(key, []).append(index)
+        self._alike = list(alike.values())
+        """Indices of the columns of numbers of one type and feature, and of each other column."""
 
     def read(
         self, batch: pa.RecordBatch, positions: npt.ArrayLike, *, payload: Payload | None = None
@@ -234,12 +241,18 @@ class RowReader:
             payload: Returns the source bytes of a rejected row; None to keep its values instead.
         """
         at = np.asarray(positions, np.int64)
-        cells = [column.cells_of(batch) for column in self._columns]
+        found = {group[0]: self._cells_of(group, batch) for group in self._alike}
         rejects: list[Reject] = []
         bad = np.zeros(batch.num_rows, bool)
-        for column in cells:
-            bad |= column.bad
+        for each in found.values():
+            bad |= each.bad
         if bad.any():
+            cells: list[_Found | MediaCells | PixelCells] = []
+            for index, column in enumerate(self._columns):
+                alone = found.get(index)
+                if alone is None or isinstance(alone, _FoundAlike):
+                    alone = column.cells_of(batch)
+                cells.append(alone)
             for row in np.flatnonzero(bad).tolist():
                 index = next(index for index, column in enumerate(cells) if column.bad[row])
                 reason, message = cells[index].describe(row)
@@ -256,9 +269,10 @@ class RowReader:
                     else with_bytes(reject, payload(row))
                 )
             at = at[~bad]
-            for column in cells:
-                column.drop(bad)
-        arrays = {name: array for column in cells for name, array in column.wire()}
+            for each in cells:
+                each.drop(bad)
+            found = dict(enumerate(cells))
+        arrays = {name: array for each in found.values() for name, array in each.wire()}
         prefix = f"{self._path}#"
         return RawBatch(
             ids=[prefix + position for position in map(str, at.tolist())],
@@ -267,6 +281,12 @@ class RowReader:
             ),
             rejects=tuple(rejects),
         )
+
+    def _cells_of(
+        self, group: list[int], batch: pa.RecordBatch
+    ) -> _FoundAlike | _Found | MediaCells | PixelCells:
+        columns = [self._columns[index] for index in group]
+        return columns[0].cells_of(batch) if len(group) == 1 else _FoundAlike(columns, batch)
 
     def _reject(self, position: int, stage: str, reason: str, message: str) -> Reject:
         return reject_at(
@@ -383,6 +403,16 @@ class _Column:
     fix: str
     names: tuple[str, ...] = ()
     """The names of its numbers, if they are not the feature's."""
+
+    def is_number(self, schema: pa.Schema) -> bool:
+        """Whether each row has one number or bool, which is stored as one."""
+        type_ = self.leaf.type
+        is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+        return (
+            (is_number or pa.types.is_boolean(type_))
+            and isinstance(self.feature, Scalar)
+            and schema.field(self.leaf.column).type == type_
+        )
 
     def cells_of(self, batch: pa.RecordBatch) -> _Found | MediaCells | PixelCells:
         form = tensor_form(self.feature)
@@ -536,6 +566,29 @@ class _Found:
         if column.length == 1:
             return items
         return pa.FixedSizeListArray.from_arrays(items, column.length)
+
+
+class _FoundAlike:
+    """The cells of columns of one type and feature, as one column of all their values.
+
+    A call of NumPy or Arrow takes about a microsecond, so thousands of columns of a few rows each
+    would cost more than their values.
+    """
+
+    def __init__(self, columns: Sequence[_Column], batch: pa.RecordBatch) -> None:
+        self._columns, self._num_rows = columns, batch.num_rows
+        first = columns[0]
+        array = pa.concat_arrays([batch.column(column.leaf.column) for column in columns])
+        form = tensor_form(first.feature)
+        assert form is not None
+        self._found = _Found(first, form, array, Cells((), array))
+        self.bad = self._found.bad.reshape(len(columns), batch.num_rows).any(axis=0)
+
+    def wire(self) -> Iterator[tuple[str, pa.Array]]:
+        """The wire columns, by name."""
+        ((_, values),) = self._found.wire()
+        for index, column in enumerate(self._columns):
+            yield column.name, values.slice(index * self._num_rows, self._num_rows)
 
 
 def _num_values(cells: Cells) -> _Ints:

@@ -60,6 +60,8 @@ from .rows import (
     Table,
     is_number,
     join_tables,
+    large_numbers,
+    one_batch,
     thousands_setting,
 )
 
@@ -174,6 +176,11 @@ class CellReader:
             column.name: Leaf(name=column.name, column=place, fields=(), type=column.arrow_type)
             for place, column in enumerate(self._columns)
         }
+        self._floats = [
+            (place, column.feature)
+            for place, column in enumerate(self._columns)
+            if isinstance(column.feature, Scalar) and column.feature.dtype in PRECISION
+        ]
         self._schema = pa.schema([(str(c.index), c.arrow_type) for c in self._columns])
         self._values = RowReader(
             self._schema,
@@ -213,23 +220,21 @@ class CellReader:
                 f"parsed {len(parsed)}. This is a bug in snapshard: please report it."
             )
         num_bad = len(bad)
-        self._find_changed(rows, kept, parsed, bad)
+        batch = one_batch(parsed)
+        self._find_changed(rows, kept, batch, bad)
         if len(bad) > num_bad:
             fits = ~np.isin(kept, list(bad))
-            kept, parsed = kept[fits], parsed.filter(pa.array(fits))
-        batch = self._values.read(
-            pa.RecordBatch.from_arrays(
-                [parsed.column(name).combine_chunks() for name in self._schema.names],
-                schema=self._schema,
-            ),
+            kept, batch = kept[fits], batch.filter(pa.array(fits))
+        read = self._values.read(
+            batch,
             rows.positions[kept],
             payload=lambda row: rows.text(int(kept[row])),
         )
         if not bad:
-            return batch
-        rejects = [*batch.rejects, *(self._reject(rows, row, *bad[row]) for row in bad)]
+            return read
+        rejects = [*read.rejects, *(self._reject(rows, row, *bad[row]) for row in bad)]
         rejects.sort(key=lambda reject: reject.position or 0)
-        return dataclasses.replace(batch, rejects=tuple(rejects))
+        return dataclasses.replace(read, rejects=tuple(rejects))
 
     def _parse(self, rows: Rows) -> pa.Table:
         types = {column.index: column.arrow_type for column in self._columns}
@@ -344,13 +349,13 @@ class CellReader:
             f"types={{{column.name!r}: {other!r}}}"
         )
 
-    def _find_changed(self, rows: Rows, kept: Offsets, parsed: pa.Table, bad: _Bad) -> None:
+    def _find_changed(self, rows: Rows, kept: Offsets, parsed: pa.RecordBatch, bad: _Bad) -> None:
         """Finds numbers that a column of floats cannot represent as they are written."""
-        for column in self._columns:
-            feature, name = column.feature, f"column {column.name!r}"
-            if not isinstance(feature, Scalar) or feature.dtype not in PRECISION:
-                continue
-            values = parsed.column(str(column.index)).combine_chunks()
+        exact = [1 << PRECISION[feature.dtype] for _, feature in self._floats]
+        for place in large_numbers(parsed, [place for place, _ in self._floats], exact):
+            column, feature = self._columns[place], self._columns[place].feature
+            assert isinstance(feature, Scalar)
+            values, name = parsed.column(place), f"column {column.name!r}"
             for row, cell in self._too_large(rows, kept, column, values):
                 message = f"{name} is {_shown(cell)}, which is too large for {feature.dtype}"
                 fix = f"Rescale it, declare types={{{column.name!r}: 'string'}}"

@@ -585,6 +585,33 @@ class Table(Form):
         }
 
 
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """All rows of a table, for thousands of columns in one call."""
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def large_numbers(
+    batch: pa.RecordBatch, columns: Sequence[int], smallest: Sequence[int]
+) -> list[int]:
+    """Which columns of floats have a number of at least some absolute value; NaN is none.
+
+    Args:
+        batch: The columns, and others.
+        columns: Positions of the columns of floats.
+        smallest: The smallest absolute value to find in each.
+    """
+    found: list[int] = []
+    limits = dict(zip(columns, smallest, strict=True))
+    for kind in dict.fromkeys(batch.schema.field(place).type for place in columns):
+        alike = [place for place in columns if batch.schema.field(place).type == kind]
+        values = pa.concat_arrays([batch.column(place) for place in alike])
+        sizes = np.abs(values.to_numpy(zero_copy_only=False)).reshape(len(alike), -1)
+        large = sizes >= np.array([[limits[place]] for place in alike], sizes.dtype)
+        found += [alike[index] for index in np.flatnonzero(large.any(axis=1)).tolist()]
+    return sorted(found)
+
+
 def is_number(kind: pa.DataType) -> bool:
     """Whether a type is one of integers or floats."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

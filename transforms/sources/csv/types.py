@@ -36,7 +36,7 @@ import pyarrow as pa
 from ....schemas.features import Dtype, Feature, Scalar
 from ...examples.dtypes import PRECISION, holds_exactly
 from ..text_stream import Rows
-from .rows import SmallTable, Table, join_tables
+from .rows import SmallTable, Table, join_tables, large_numbers, one_batch
 
 Kind = Literal["null", "bool", "int64", "float", "string"]
 
@@ -115,35 +115,42 @@ class ColumnTypes:
                 return
             parsed = table.parse(rows, declared=False)
         self.num_rows += len(parsed)
-        indices = {name: index for index, name in enumerate(table.header)}
-        cells = {name: parsed.column(indices[name]).combine_chunks() for name in self.columns}
+        batch = one_batch(parsed)
+        kinds = [kind_of(type_) for type_ in batch.schema.types]
+        places = [(place, self.columns[name]) for place, name in enumerate(table.header)]
         numeric = [
-            indices[name]
-            for name, values in cells.items()
-            if kind_of(values.type) in ("int64", "float") and self.columns[name].kind != "string"
+            place
+            for place, column in places
+            if kinds[place] in ("int64", "float") and column.kind != "string"
         ]
         zero_led = table.zero_led(rows, numeric)
+        floats = [place for place, _ in places if kinds[place] == "float"]
         undecided = [
-            name
-            for name, values in cells.items()
-            if kind_of(values.type) == "float" and not self.columns[name].wide
+            (place, column)
+            for place, column in places
+            if kinds[place] == "float" and not column.wide
         ]
-        flags = are_wide([cells[name] for name in undecided])
-        for name, wide in zip(undecided, flags, strict=True):
-            self.columns[name].wide = wide
-        for name, values in cells.items():
-            column, kind = self.columns[name], kind_of(values.type)
-            kind = "string" if indices[name] in zero_led else kind
-            if kind in ("int64", "float"):
-                if kind == "int64":
-                    integers = values.drop_null().to_numpy()
-                else:
-                    smallest = 1 << PRECISION["float64" if column.wide else "float32"]
-                    _, integers = table.written_integers(
-                        rows, np.arange(len(rows)), indices[name], values=values, smallest=smallest
-                    )
-                    if any(abs(value) >= 1 << 63 for value in integers):
-                        kind = "string"
+        flags = are_wide([batch.column(place) for place, _ in undecided])
+        for (_, column), wide in zip(undecided, flags, strict=True):
+            column.wide = wide
+        smallest = {
+            place: 1 << PRECISION["float64" if column.wide else "float32"]
+            for place, column in places
+        }
+        large = {*large_numbers(batch, floats, [smallest[place] for place in floats])}
+        for place, column in places:
+            values, kind = batch.column(place), kinds[place]
+            kind = "string" if place in zero_led else kind
+            integers: npt.NDArray[Any] | None = None
+            if kind == "int64":
+                integers = values.drop_null().to_numpy()
+            elif kind == "float" and place in large:
+                _, integers = table.written_integers(
+                    rows, np.arange(len(rows)), place, values=values, smallest=smallest[place]
+                )
+                if any(abs(value) >= 1 << 63 for value in integers):
+                    kind = "string"
+            if integers is not None:
                 column.wide = column.wide or not holds_exactly(integers, "float32").all()
                 column.inexact |= not holds_exactly(integers, "float64").all()
             column.merge(ColumnType(kind, optional=values.null_count > 0))
