@@ -14,7 +14,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.naming import ShardName
 from ...schemas.runner import JobRunner
 from ...transforms import storage
-from ...transforms.examples.shards import ShardSettings, shard_name
+from ...transforms.examples.shards import ShardSettings, group_shards, shard_name
 from ...transforms.runs.summary import Summary
 
 WriteBy = Literal["auto", "ranges", "shuffle"]
@@ -92,7 +92,8 @@ def write_job(
     )
     wanted = [n for n, shard in enumerate(shards) if shard_name(shard, settings) in missing]
     if not by_shuffle:
-        return WriteShards(settings, summary_name, wanted, runner.threads_per_worker), "ranges"
+        groups = group_shards(wanted, shards)
+        return WriteShards(settings, summary_name, groups, runner.threads_per_worker), "ranges"
     group = runs_per_task(mean)
     return ShuffleShards(settings, summary_name, wanted, num_runs=num_runs, group=group), "shuffle"
 

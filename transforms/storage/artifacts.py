@@ -28,7 +28,12 @@ def put_artifact(url: str, body: bytes, *, what: str) -> None:
     Raises:
         StorageError: if it cannot be written.
     """
-    storage.put_bytes(url, _head(what, body) + body)
+    storage.put_bytes(url, artifact(body, what=what))
+
+
+def artifact(body: bytes, *, what: str) -> bytes:
+    """The content of an artifact's file: see :func:`put_artifact`."""
+    return _head(what, body) + body
 
 
 def read_artifact(url: str, *, what: str) -> bytes | None:
