@@ -50,7 +50,7 @@ from ..runs.partitions import (
     strata_of,
 )
 from ..runs.summary import RunEntry, run_readers
-from ..storage.artifacts import artifact, is_lost, read_artifact
+from ..storage.artifacts import is_lost, read_artifact, write_artifact
 from .encode import encode_examples
 from .index import class_codes, index_bytes, labels_bytes, write_index_table
 from .sizing import LENGTH_RECORDS, ApplyGraph, list_lengths, varying_lists
@@ -355,12 +355,13 @@ class ShardWriter:
         files = []
         for file, content in contents.items():
             local = os.path.join(scratch, os.path.basename(file))
-            _write_file(local, content)
+            with open(local, "xb", buffering=0) as index_file:
+                index_file.write(content)
             files.append((local, join(settings.snapshot, file)))
         files.append((path, join(settings.snapshot, str(name))))
         content = json.dumps(info.to_json(), sort_keys=True).encode()
         info_path = f"{path}.json"
-        _write_file(info_path, artifact(content, what=_what(settings, name)))
+        write_artifact(info_path, content, what=_what(settings, name))
         return files, (info_path, _info_url(settings, name))
 
     def _examples(
@@ -389,11 +390,6 @@ class ShardWriter:
 
 def _given(batches: Iterator[pa.RecordBatch], _: ShardPlan) -> Iterator[pa.RecordBatch]:
     return batches
-
-
-def _write_file(path: str, content: bytes) -> None:
-    with open(path, "wb", buffering=0) as file:
-        file.write(content)
 
 
 def number_shards(splits: Sequence[SplitPlan]) -> list[tuple[SplitPlan, ShardPlan]]:

@@ -122,18 +122,20 @@ class RunWriter:
         self.batches: list[BatchInfo] = []
         self.num_records = 0
 
-    def write(self, records: pa.RecordBatch) -> None:
-        """Appends sorted records, in record batches of about BATCH_BYTES.
+    def write(self, records: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Appends sorted records, in record batches of about BATCH_BYTES, which are returned.
 
         Raises:
             ValueError: if they are not in the order of (partition, key).
         """
         if records.num_rows == 0:
-            return
+            return []
         row_bytes = max(1, records.nbytes // records.num_rows)
         rows = max(1, BATCH_BYTES // row_bytes)
-        for start in range(0, records.num_rows, rows):
-            self._write_batch(records.slice(start, rows))
+        batches = [records.slice(start, rows) for start in range(0, records.num_rows, rows)]
+        for batch in batches:
+            self._write_batch(batch)
+        return batches
 
     def _write_batch(self, batch: pa.RecordBatch) -> None:
         first = (batch.column(PARTITION)[0].as_py(), batch.column(KEY)[0].as_py())

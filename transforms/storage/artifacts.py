@@ -28,12 +28,13 @@ def put_artifact(url: str, body: bytes, *, what: str) -> None:
     Raises:
         StorageError: if it cannot be written.
     """
-    storage.put_bytes(url, artifact(body, what=what))
+    storage.put_bytes(url, _head(what, body) + body)
 
 
-def artifact(body: bytes, *, what: str) -> bytes:
-    """The content of an artifact's file: see :func:`put_artifact`."""
-    return _head(what, body) + body
+def write_artifact(path: str, body: bytes, *, what: str) -> None:
+    """Writes an artifact to a new local file, which is then put in place with others."""
+    with open(path, "xb", buffering=0) as file:
+        file.write(_head(what, body) + body)
 
 
 def read_artifact(url: str, *, what: str) -> bytes | None:
