@@ -355,7 +355,7 @@ class ShardWriter:
         files = []
         for file, content in contents.items():
             local = os.path.join(scratch, os.path.basename(file))
-            with open(local, "xb", buffering=0) as index_file:
+            with open(local, "xb") as index_file:
                 index_file.write(content)
             files.append((local, join(settings.snapshot, file)))
         files.append((path, join(settings.snapshot, str(name))))

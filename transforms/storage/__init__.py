@@ -424,7 +424,8 @@ def put_files(files: Sequence[tuple[str, str]]) -> None:
         StorageError: if one cannot be written; existing files are then untouched.
     """
     if files and is_local(files[0][1]):
-        _at_once(_sync, files, number=_SYNCED_AT_ONCE)
+        # For a few files, the threads would cost more than they save.
+        _at_once(_sync, files, number=_SYNCED_AT_ONCE if len(files) > _SYNCED_AT_ONCE else 1)
         with failing_as_storage_error("write", files[0][1]), naming_durably() as names:
             for local, url in files:
                 with failing_as_storage_error("write", url):
@@ -436,8 +437,9 @@ def put_files(files: Sequence[tuple[str, str]]) -> None:
 def _at_once(
     act: Callable[[tuple[str, str]], None], files: Sequence[tuple[str, str]], *, number: int
 ) -> None:
-    if len(files) == 1:
-        act(files[0])
+    if number == 1 or len(files) == 1:
+        for file in files:
+            act(file)
         return
     with ThreadPoolExecutor(number) as pool:
         for _ in pool.map(act, files):

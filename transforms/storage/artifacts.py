@@ -33,7 +33,7 @@ def put_artifact(url: str, body: bytes, *, what: str) -> None:
 
 def write_artifact(path: str, body: bytes, *, what: str) -> None:
     """Writes an artifact to a new local file, which is then put in place with others."""
-    with open(path, "xb", buffering=0) as file:
+    with open(path, "xb") as file:
         file.write(_head(what, body) + body)
 
 
