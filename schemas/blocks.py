@@ -350,7 +350,7 @@ class ShardInfo:
 
     def to_json(self) -> dict[str, object]:
         """The facts as plain JSON; :meth:`from_json` is the inverse."""
-        return dataclasses.asdict(self)
+        return dict(vars(self))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ShardInfo:

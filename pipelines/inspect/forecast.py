@@ -378,11 +378,10 @@ def _next_stage(
         workspace, config.features.outputs, label=None, stratify_by=None, suffix="plain"
     )
     run_id = f"{config.stage:032x}"
-    info = files.write(run_id, batches, dropped=Dropped(), in_order=False)
-    summary = files.summarize(info)
+    summary = files.write(run_id, batches, dropped=Dropped(), in_order=False)
     write_summary(summary, workspace, run_id)
     ends = config.ends
-    if ends is None and info.num_records:
+    if ends is None and summary.num_records:
         ends = find_split_ends(
             summary.entries,
             recipe=survey.recipe,

@@ -238,8 +238,7 @@ def _divide(
         stratify_by=strata,
         suffix=keys_suffix(recipe),
     )
-    info = files.write("f" * 32, batches, dropped=Dropped(), in_order=False)
-    summary = files.summarize(info)
+    summary = files.write("f" * 32, batches, dropped=Dropped(), in_order=False)
     planned = plan_with(
         recipe,
         summary,
@@ -343,9 +342,9 @@ def _keyed(
         first = RecordKeys(recipe, features, following=following, ends=None)
         files = RunFiles(workspace, features, label=None, stratify_by=None, suffix="plain")
         batches = (first.add(raw, rejects=[]) for raw in read)
-        info = files.write("e" * 32, batches, dropped=Dropped(), in_order=False)
+        summary = files.write("e" * 32, batches, dropped=Dropped(), in_order=False)
         ends = find_split_ends(
-            files.summarize(info).entries,
+            summary.entries,
             recipe=recipe,
             features=features,
             workspace=workspace,

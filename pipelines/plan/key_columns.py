@@ -23,6 +23,7 @@ from ...transforms.runs.files import (
     PARTITION,
     STRATUM,
     KeyRange,
+    KeyRanges,
     RunReader,
     keys_schema,
 )
@@ -63,10 +64,12 @@ def key_columns_reader(
                 for entry in entries
             )
         width = 1 << (64 - bits)
-        ranges = [
-            KeyRange(partition, start * width, (stop + 1) * width)
-            for partition, start, stop in _stretches(bins)
-        ]
+        ranges = KeyRanges(
+            [
+                KeyRange(partition, start * width, (stop + 1) * width)
+                for partition, start, stop in _stretches(bins)
+            ]
+        )
         with ThreadPoolExecutor(storage.num_requests(workspace.root)) as pool:
             batches_of_runs = pool.map(lambda reader: list(reader.read_all(ranges)), readers)
             batches = [batch for of_run in batches_of_runs for batch in of_run]

@@ -169,8 +169,7 @@ class RunMaker:
                 return self._files.summarize(info)
         dropped = Dropped()
         records = self.records(unit, dropped)
-        info = self._files.write(run_id, records, dropped=dropped, in_order=self._in_order)
-        return self._files.summarize(info)
+        return self._files.write(run_id, records, dropped=dropped, in_order=self._in_order)
 
     def records(self, unit: WorkUnit, dropped: Dropped) -> Iterator[pa.RecordBatch]:
         """The unit's prepared records with their keys, batch by batch."""

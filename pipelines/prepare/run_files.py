@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.blocks import ImageFacts, RunInfo
+from ...schemas.blocks import BatchInfo, ImageFacts, RunInfo
 from ...schemas.errors import DamagedWorkError, StorageError
 from ...schemas.features import Features, Image, frames_of
 from ...schemas.naming import Workspace
@@ -46,7 +46,7 @@ from ...transforms.runs.files import (
 from ...transforms.runs.key_histogram import KeyBins, KeyHistogram
 from ...transforms.runs.partitions import strata_of
 from ...transforms.runs.summary import RunEntry, Summary, batches_from_json
-from ...transforms.storage.artifacts import is_lost, put_artifact, read_artifact
+from ...transforms.storage.artifacts import is_lost, put_artifact, read_artifact, write_artifact
 from ..survey.stages import label_of, stages_of
 
 SORT_BYTES = 64 << 20
@@ -130,8 +130,8 @@ class RunFiles:
         *,
         dropped: Dropped,
         in_order: bool,
-    ) -> RunInfo:
-        """Sorts keyed records into one run and puts it in place.
+    ) -> Summary:
+        """Sorts keyed records into one run, puts it in place with its key file, and summarizes it.
 
         Args:
             run_id: The run's name.
@@ -142,17 +142,23 @@ class RunFiles:
         workspace = self._workspace
         facts: dict[str, ImageFacts] = {}
         with storage.scratch_folder(workspace.root) as scratch:
-            path = os.path.join(scratch, "run.arrow")
+            path, keys_path = os.path.join(scratch, "run.arrow"), os.path.join(scratch, "keys")
             dropped.folder = scratch
-            with RunWriter(path, self.schema) as writer:
+            with (
+                RunWriter(path, self.schema) as writer,
+                RunWriter(keys_path, keys_schema()) as keys,
+            ):
                 noted = self._noting(batches, facts)
                 for batch in noted if in_order else _sorted(noted, self.schema, scratch):
-                    writer.write(sort_records(batch))
+                    for records in writer.write(sort_records(batch)):
+                        keys.write(self._key_columns(records))
+            files = [(path, workspace.run(run_id))]
             rejects_sha256 = ""
             if dropped.num_rejects:
                 rejects = os.path.join(scratch, "rejects.parquet")
                 dropped.write(rejects)
                 rejects_sha256 = storage.sha256_of(rejects)
+                files.append((rejects, workspace.run_rejects(run_id)))
             info = RunInfo(
                 run_id=run_id,
                 num_records=writer.num_records,
@@ -165,13 +171,16 @@ class RunFiles:
                 batches=tuple(writer.batches),
                 image_facts=facts,
             )
-            storage.put_file(path, workspace.run(run_id))
-            if rejects_sha256:
-                storage.put_file(rejects, workspace.run_rejects(run_id))
-        # The run exists from here on.
-        content = _json_bytes(info.to_json())
-        put_artifact(workspace.run_info(run_id), content, what=_what_info(run_id))
-        return info
+            info_path, keys_info_path = f"{path}.json", f"{keys_path}.json"
+            write_artifact(info_path, _json_bytes(info.to_json()), what=_what_info(run_id))
+            keys_info = _json_of_batches(keys.batches)
+            write_artifact(keys_info_path, keys_info, what=self._what_keys(info))
+            # The run exists once its info does, and its key file once that has its own.
+            files.append((info_path, workspace.run_info(run_id)))
+            files.append((keys_path, workspace.run_keys(run_id, self._suffix)))
+            files.append((keys_info_path, self._keys_info(info)))
+            storage.put_files(files)
+        return self._summary(RunEntry(info, tuple(keys.batches)))
 
     def _noting(
         self, batches: Iterable[pa.RecordBatch], facts: dict[str, ImageFacts]
@@ -235,8 +244,8 @@ class RunFiles:
                 for batch in self._reader(info).scan():
                     writer.write(self._key_columns(batch))
             storage.put_file(path, url)
-        value = [list(dataclasses.astuple(batch)) for batch in writer.batches]
-        put_artifact(self._keys_info(info), _json_bytes(value), what=self._what_keys(info))
+        content = _json_of_batches(writer.batches)
+        put_artifact(self._keys_info(info), content, what=self._what_keys(info))
         return RunEntry(info, tuple(writer.batches))
 
     def _what_keys(self, info: RunInfo) -> str:
@@ -313,6 +322,10 @@ def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:
 
 def _what_info(run_id: str) -> str:
     return f"run-2 {run_id}"
+
+
+def _json_of_batches(batches: Iterable[BatchInfo]) -> bytes:
+    return _json_bytes([list(dataclasses.astuple(batch)) for batch in batches])
 
 
 def _json_bytes(value: object) -> bytes:

@@ -26,37 +26,37 @@ from ..prepare.job import ConcurrentDoFn, run_groups
 
 @dataclasses.dataclass(eq=False)
 class WriteShards(beam.PTransform):
-    """Writes shards of the plan in the workspace; each shard reads its key range of the runs.
+    """Writes shards of the plan in the workspace; each reads its key range of the runs.
 
-    ``Create(numbers of shards) | Reshuffle | WriteShard``. Beam carries only a shard's number in
-    the plan and the name of its file; records never leave the worker.
+    ``Create(groups of shards) | Reshuffle | WriteShards``. Beam carries only the numbers of shards
+    in the plan; records never leave the worker.
 
-    Input: the pipeline. Output: the name of each shard's file. Idempotent: an existing shard is
-    reported, not written again.
+    Input: the pipeline. Output: each group again. Idempotent: an existing shard is not written
+    again.
     """
 
     settings: ShardSettings
     summary_name: str
-    wanted: Sequence[int]
-    """Numbers in the plan of the shards to write, ascending."""
+    groups: Sequence[tuple[int, int]]
+    """[first, stop) of the numbers in the plan of shards that are written together."""
     num_threads: int = 1
-    """Shards that one worker writes concurrently."""
+    """Groups that one worker writes concurrently."""
 
     def expand(self, pbegin: Any) -> Any:
         """Connects the transforms."""
-        write = _WriteShardFn(
+        write = _WriteShardsFn(
             self.settings, summary_name=self.summary_name, num_threads=self.num_threads
         )
         return (
             pbegin
-            | "PlannedShards" >> beam.Create(self.wanted, reshuffle=False)  # number of the shard
+            | "PlannedShards" >> beam.Create(self.groups, reshuffle=False)  # (first, stop)
             | "SpreadShards" >> beam.Reshuffle()
-            | "WriteShard" >> beam.ParDo(write)  # file name
+            | "WriteShards" >> beam.ParDo(write)  # (first, stop)
         )
 
 
-class _WriteShardFn(ConcurrentDoFn):
-    """Writes one shard; outputs the name of its file."""
+class _WriteShardsFn(ConcurrentDoFn):
+    """Writes one group of shards; outputs it again."""
 
     def __init__(self, settings: ShardSettings, *, summary_name: str, num_threads: int) -> None:
         super().__init__(num_threads)
@@ -69,9 +69,11 @@ class _WriteShardFn(ConcurrentDoFn):
         self._writer = _shard_writer(settings, entries)
         self._planned = number_shards(plan_of(settings).splits)
 
-    def work(self, element: int) -> str:
-        """Ensures that the shard is in place."""
-        return self._writer.write(*self._planned[element]).file
+    def work(self, element: tuple[int, int]) -> tuple[int, int]:
+        """Ensures that the shards are in place."""
+        planned = self._planned[slice(*element)]
+        self._writer.write(planned[0][0], [shard for _, shard in planned])
+        return element
 
 
 @dataclasses.dataclass(eq=False)
@@ -82,8 +84,8 @@ class ShuffleShards(beam.PTransform):
     shards are many, a shard's slice of a run is too small to be worth a request. So each run is
     read completely, once, and Beam carries chunks of records, keyed by shard.
 
-    Input: the pipeline. Output: the name of each shard's file. Idempotent: an existing shard is
-    reported, not written again; a shard that is written twice has the same bytes.
+    Input: the pipeline. Output: the number of each shard. Idempotent: an existing shard is not
+    written again; a shard that is written twice has the same bytes.
     """
 
     settings: ShardSettings
@@ -105,7 +107,7 @@ class ShuffleShards(beam.PTransform):
             | "SpreadRuns" >> beam.Reshuffle()
             | "CutByShard" >> beam.ParDo(cut).with_output_types(tuple[int, bytes])
             | "GroupByShard" >> beam.GroupByKey()  # (number of the shard, chunks)
-            | "WriteShard" >> beam.ParDo(_WriteGroupedFn(self.settings))  # file name
+            | "WriteShard" >> beam.ParDo(_WriteGroupedFn(self.settings))  # its number
         )
 
 
@@ -147,7 +149,7 @@ class _CutByShardFn(beam.DoFn):
 
 
 class _WriteGroupedFn(beam.DoFn):
-    """Writes one shard from its chunks; outputs the name of its file."""
+    """Writes one shard from its chunks; outputs its number."""
 
     def __init__(self, settings: ShardSettings) -> None:
         self._settings = settings
@@ -157,12 +159,13 @@ class _WriteGroupedFn(beam.DoFn):
         self._writer = _shard_writer(settings, ())
         self._planned = number_shards(plan_of(settings).splits)
 
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[int]:
         number, chunks = element
         split, shard = self._planned[number]
         with os_errors_as_storage_errors("use", "a file of the worker"):
             records = functools.partial(self._sorted, chunks, shard)
-            yield self._writer.write(split, shard, records=records).file
+            self._writer.write(split, [shard], records=records)
+        yield number
 
     def _sorted(
         self, chunks: Iterable[bytes], shard: ShardPlan, scratch: str

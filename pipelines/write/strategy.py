@@ -14,7 +14,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.naming import ShardName
 from ...schemas.runner import JobRunner, JobSize
 from ...transforms import storage
-from ...transforms.examples.shards import ShardSettings, shard_name
+from ...transforms.examples.shards import ShardSettings, group_shards, shard_name
 from ...transforms.runs.summary import Summary
 
 WriteBy = Literal["auto", "ranges", "shuffle"]
@@ -93,8 +93,8 @@ def write_job(
     wanted = [n for n, shard in enumerate(shards) if shard_name(shard, settings) in missing]
     size = JobSize(len(wanted), sum(shards[n].num_bytes for n in wanted))
     if not by_shuffle:
-        threads = runner.threads_per_worker(size)
-        return WriteShards(settings, summary_name, wanted, threads), "ranges", size
+        groups, threads = group_shards(wanted, shards), runner.threads_per_worker(size)
+        return WriteShards(settings, summary_name, groups, threads), "ranges", size
     job = ShuffleShards(
         settings, summary_name, wanted, num_runs=num_runs, group=runs_per_task(mean)
     )

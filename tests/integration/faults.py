@@ -77,14 +77,14 @@ from snapshard import cli
 from snapshard.transforms import storage
 
 place, reached, go_on = sys.argv[1:4]
-for name in ("put_bytes", "put_file"):
-    def pausing(first, second, put=getattr(storage, name), name=name):
-        url = first if name == "put_bytes" else second
-        if place in url and not os.path.exists(reached):
+for name in ("put_bytes", "put_files"):
+    def pausing(first, *rest, put=getattr(storage, name), name=name):
+        urls = [first] if name == "put_bytes" else [url for _, url in first]
+        if any(place in url for url in urls) and not os.path.exists(reached):
             open(reached, "w").close()
             while not os.path.exists(go_on):
                 time.sleep(0.01)
-        put(first, second)
+        put(first, *rest)
     setattr(storage, name, pausing)
 cli.main(sys.argv[4:])
 """

@@ -208,22 +208,29 @@ def transition_name(url: str, out: str) -> str:
 def around_puts(around: Callable[[str], AbstractContextManager[object]]) -> Iterator[None]:
     """Puts a context around each durable operation of this process, made of its URL.
 
-    All of a build go through three functions of ``storage``.
+    All of a build go through three functions of ``storage``. Files that are put together are put
+    one by one, in the same order.
     """
     from snapshard.transforms import storage
 
-    def wrapped(operate: Callable[..., None], place: int) -> Callable[..., None]:
+    def wrapped(operate: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(operate)
-        def operating(*arguments: Any) -> None:
-            with around(arguments[place]):
-                operate(*arguments)
+        def operating(url: str, *rest: Any) -> None:
+            with around(url):
+                operate(url, *rest)
 
         return operating
 
-    places = {"put_bytes": 0, "put_file": 1, "remove_tree": 0}
-    originals = {name: getattr(storage, name) for name in places}
-    for name, place in places.items():
-        setattr(storage, name, wrapped(originals[name], place))
+    def one_by_one(files: Sequence[tuple[str, str]]) -> None:
+        for local, url in files:
+            with around(url):
+                originals["put_files"]([(local, url)])
+
+    names = ("put_bytes", "put_files", "remove_tree")
+    originals = {name: getattr(storage, name) for name in names}
+    for name in names:
+        replaced = one_by_one if name == "put_files" else wrapped(originals[name])
+        setattr(storage, name, replaced)
     try:
         yield
     finally:

@@ -8,8 +8,9 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.write import strategy
+from snapshard.schemas.blocks import ShardPlan
 from snapshard.schemas.errors import RecipeError
-from snapshard.transforms.examples import shuffled
+from snapshard.transforms.examples import shards, shuffled
 from snapshard.transforms.examples.shards import ShardWriter
 
 from ..small_blocks import small_blocks
@@ -57,6 +58,7 @@ def recipe(table: Path, splits: str = "hash", **rest: Any) -> ss.Recipe:
 def test_equal_bytes(
     lab: Any, table: Path, tmp_path: Path, splits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shards, "_MIN_GROUPS", 1)  # the shards of a split are written together
     # With a limit, there are records that no shard takes.
     limit = 500 if splits == "hash" else None
     by_ranges = ss.build(recipe(table, splits), tmp_path / "ranges", limit=limit)
@@ -95,6 +97,34 @@ def test_only_missing_shards_are_shuffled(
     assert sorted(written) == [gone.name, torn.name]
     assert lab.hashes(again) == before
     assert lab.build_facts(again)["shards"] == {"by": "shuffle", "total": 9, "written": 2}
+
+
+def test_small_shards_are_written_together() -> None:
+    """Consecutive ones of a split, up to a size; and at least 64 groups."""
+
+    def plan(split: str, number: int, num_bytes: int = 1000) -> ShardPlan:
+        return ShardPlan(
+            split=split,
+            index=number,
+            num_shards=number + 1,
+            partition=0,
+            start_key=number,
+            stop_key=number + 1,
+            num_examples=1,
+            num_bytes=num_bytes,
+        )
+
+    few = [plan("train", number) for number in range(64)]
+    assert len(shards.group_shards(range(64), few)) == 64
+    many = [plan("train" if number < 200 else "test", number) for number in range(256)]
+    assert shards.group_shards(range(256), many)[:2] == [(0, 4), (4, 8)]
+    some = [n for n in range(256) if n not in (2, 9)]
+    groups = shards.group_shards(some, many)
+    assert groups[:5] == [(0, 2), (3, 7), (7, 9), (10, 14), (14, 18)]
+    assert [n for first, stop in groups for n in range(first, stop)] == some
+    assert not [1 for first, stop in groups if first < 200 < stop]
+    large = [plan("train", number, 20 << 20) for number in range(256)]
+    assert len(shards.group_shards(range(256), large)) == 256
 
 
 def test_a_bundle_that_runs_twice_leaves_no_trace(

@@ -50,7 +50,7 @@ def put_run(workspace: Workspace, *, num_rejects: int) -> RunInfo:
         for n in range(num_rejects)
     )
     rows = batch(files, [{"x": 1, "kind": 0}, {"x": 2, "kind": 1}])
-    return files.write(RUN_ID, [rows], dropped=dropped, in_order=False)
+    return files.write(RUN_ID, [rows], dropped=dropped, in_order=False).entries[0].run
 
 
 @pytest.mark.parametrize("num_rejects", [0, 2])
@@ -123,7 +123,7 @@ def test_what_all_images_have_in_common(
         batch(files, [{**row, "x": 0} for row in rows], first=10 * number)
         for number, rows in enumerate(batches)
     ]
-    info = files.write(RUN_ID, written, dropped=Dropped(), in_order=True)
+    info = files.write(RUN_ID, written, dropped=Dropped(), in_order=True).entries[0].run
     assert info.image_facts == {"image": expected}
     assert run_in_place(Workspace(str(tmp_path)), RUN_ID) == info
 
@@ -140,8 +140,8 @@ def test_contents_are_compared_without_the_label(
     files = run_files(workspace, features, label=label)
     rows = [{"x": 1, "kind": 0}, {"x": 1, "kind": 1}, {"x": 2, "kind": 1}]
     records = batch(files, [{name: row[name] for name in features} for row in rows])
-    info = files.write(RUN_ID, [records], dropped=Dropped(), in_order=True)
-    (entry,) = files.summarize(info).entries
+    (entry,) = files.write(RUN_ID, [records], dropped=Dropped(), in_order=True).entries
+    assert files.summarize(entry.run).entries == (entry,)
     keys = RunReader(workspace.run_keys(RUN_ID, "plain"), entry.keys, runs.keys_schema())
     contents = [one for part in keys.scan() for one in part.column(runs.CONTENT).to_pylist()]
     assert len(contents) == 3

@@ -97,6 +97,33 @@ def test_merging_a_key_range_gives_all_its_records_in_order(
     assert merged == expected
 
 
+@settings(deadline=None)
+@given(
+    rows=ROWS,
+    batch_rows=st.integers(1, 9),
+    cuts=st.sets(st.tuples(st.integers(0, 2), KEYS), max_size=12),
+)
+def test_several_ranges_are_read_at_once(
+    write_run: Callable[[list[Row], int], RunReader],
+    rows: list[Row],
+    batch_rows: int,
+    cuts: set[tuple[int, int]],
+) -> None:
+    ranges = [
+        KeyRange(partition, start, stop)
+        for partition in range(3)
+        for ends in [[*sorted(key for of, key in cuts if of == partition), 2**64]]
+        for start, stop in zip(ends[::2], ends[1::2], strict=False)
+    ]
+    reader = write_run(rows, batch_rows)
+    read = rows_of(list(reader.read_all(runs.KeyRanges(ranges))))
+    assert read == sorted(
+        row
+        for row in rows
+        if any(row[0] == keys.partition and keys.start <= row[1] < keys.stop for keys in ranges)
+    )
+
+
 def test_a_range_is_merged_in_parts_of_about_as_many_bytes_as_are_given(
     write_run: Callable[[list[Row], int], RunReader],
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import doctest
 import errno
+import itertools
 import os
 import pathlib
 import shutil
@@ -147,6 +148,41 @@ def test_a_put_is_synced_before_it_is_named(
     done.clear()
     storage.put_file(str(tmp_path / "a"), str(tmp_path / "b"))
     assert done == ["sync file", "rename", "sync folder"]
+
+    done.clear()
+    storage.put_files([(str(tmp_path / "b"), str(tmp_path / "c"))])
+    for name in "de":
+        (tmp_path / name).write_bytes(b"x")
+    done.clear()
+    storage.put_files([(str(tmp_path / name), str(tmp_path / f"to-{name}")) for name in "cde"])
+    assert done == [*["sync file"] * 3, *["rename"] * 3, "sync folder"]
+
+
+@pytest.mark.parametrize("function", ["replace", "fsync"])
+@pytest.mark.parametrize("failing", range(5))
+def test_files_that_are_put_together_are_all_there_or_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, function: str, failing: int
+) -> None:
+    files = [(str(tmp_path / f"local-{n}"), str(tmp_path / "to" / f"{n}")) for n in range(4)]
+    for local, _ in files:
+        pathlib.Path(local).write_bytes(b"after")
+    storage.put_bytes(files[1][1], b"before")
+    original, calls = getattr(os, function), itertools.count()
+
+    def fail(*arguments: Any) -> None:
+        if next(calls) == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        original(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, function, fail)
+        if function == "replace" and failing == 4:
+            storage.put_files(files)
+            assert sorted(os.listdir(tmp_path / "to")) == ["0", "1", "2", "3"]
+            return
+        with pytest.raises(StorageError, match="input/output error"):
+            storage.put_files(files)
+    assert os.listdir(tmp_path / "to") == ["1"]
 
 
 def test_a_put_file_has_the_usual_permissions(tmp_path: pathlib.Path) -> None:

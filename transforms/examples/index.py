@@ -101,7 +101,7 @@ def index_sizes(name: ShardName, num_examples: int) -> dict[str, int]:
 
 
 def write_index_table(
-    path: str,
+    where: str | pa.NativeFile,
     ids: Iterable[pa.Array],
     *,
     numbered: bool,
@@ -110,7 +110,7 @@ def write_index_table(
     """Writes ``<shard>.parquet``; its bytes do not depend on how the ids are batched.
 
     Args:
-        path: A local path; an existing file is overwritten.
+        where: A local path, of which an existing file is overwritten, or an output stream.
         ids: The records' ids in the shard's order, strings.
         numbered: Whether ids are ``path#position``.
         group_rows: Number of rows of a row group.
@@ -120,7 +120,7 @@ def write_index_table(
     """
     # Every option that affects the bytes is explicit: new defaults of Arrow change nothing.
     with pq.ParquetWriter(
-        path,
+        where,
         _SCHEMA,
         version="2.6",
         data_page_version="1.0",

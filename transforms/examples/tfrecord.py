@@ -25,7 +25,7 @@ import itertools
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import google_crc32c
@@ -317,6 +317,14 @@ class Scan:
                 "Restore the file, or run the build again."
             )
 
+    def note_intact(self, lengths: Sequence[int]) -> None:
+        """Records intact frames, each after the one before."""
+        offsets = list(itertools.accumulate(lengths, initial=self.num_bytes))
+        self.num_bytes = offsets.pop()
+        self.num_intact += len(lengths)
+        self._offsets.extend(offsets)
+        self._lengths.extend(lengths)
+
     def note(self, offset: int, length: int, what: str | None) -> None:
         """Records a frame, and what is wrong with it, if anything."""
         if what is not None:
@@ -381,8 +389,12 @@ def scan_tfrecord(
     while True:
         # Where every length is damaged, looking for the next intact frames each time takes long.
         if trouble is None and (end is None or scan.num_bytes <= end):
-            for length, wrong in stream.take_frames():
-                scan.note(scan.num_bytes, length, wrong)
+            taken, troubles = stream.take_frames()
+            if not troubles:
+                scan.note_intact(taken)
+            else:
+                for place, length in enumerate(taken):
+                    scan.note(scan.num_bytes, length, troubles.get(place))
         offset, number = scan.num_bytes, scan.num_records
         head = stream.take(HEAD_BYTES)
         if not head:
@@ -469,8 +481,8 @@ class _Stream:
         self._at += len(taken)
         return taken
 
-    def take_frames(self) -> list[tuple[int, str | None]]:
-        """Length and error of the next frames, as far as they are in memory.
+    def take_frames(self) -> tuple[list[int], dict[int, str]]:
+        """Lengths of the next frames, as far as they are in memory; and errors, by place.
 
         Ends before a frame whose length is damaged. Checks many frames together: one by one takes
         several times as long.
@@ -481,6 +493,8 @@ class _Stream:
             if end > len(held):
                 break
             edges.append(end)
+        if len(edges) == 1:
+            return [], {}
         content, ends = np.frombuffer(held, np.uint8), np.array(edges)
         heads = content[ends[:-1, None] + np.arange(HEAD_BYTES)].view(_HEADS)[:, 0]
         damaged = np.flatnonzero(heads["checksum"] != _length_checksums(heads["length"]))
@@ -489,11 +503,12 @@ class _Stream:
         feet = content[ends[1:, None] + np.arange(-FOOT_BYTES, 0)].view(_CHECKSUM)[:, 0]
         bounds = itertools.pairwise(edges)
         checksums = _masked([held[a + HEAD_BYTES : b - FOOT_BYTES] for a, b in bounds])
-        troubles: list[str | None] = [None] * len(feet)
-        for n in np.flatnonzero(feet != checksums).tolist():
-            troubles[n] = checksum_trouble(int(feet[n]), int(checksums[n]), "the record")
+        troubles = {
+            n: f"{checksum_trouble(int(feet[n]), int(checksums[n]), 'the record')}"
+            for n in np.flatnonzero(feet != checksums).tolist()
+        }
         self._at = edges[-1]
-        return list(zip(np.diff(ends).tolist(), troubles, strict=True))
+        return np.diff(ends).tolist(), troubles
 
     def _inflated(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """The content of a GZIP member, if damaged up to the last byte that can be recovered."""

@@ -13,6 +13,7 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -121,18 +122,20 @@ class RunWriter:
         self.batches: list[BatchInfo] = []
         self.num_records = 0
 
-    def write(self, records: pa.RecordBatch) -> None:
-        """Appends sorted records, in record batches of about BATCH_BYTES.
+    def write(self, records: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Appends sorted records, in record batches of about BATCH_BYTES, which are returned.
 
         Raises:
             ValueError: if they are not in the order of (partition, key).
         """
         if records.num_rows == 0:
-            return
+            return []
         row_bytes = max(1, records.nbytes // records.num_rows)
         rows = max(1, BATCH_BYTES // row_bytes)
-        for start in range(0, records.num_rows, rows):
-            self._write_batch(records.slice(start, rows))
+        batches = [records.slice(start, rows) for start in range(0, records.num_rows, rows)]
+        for batch in batches:
+            self._write_batch(batch)
+        return batches
 
     def _write_batch(self, batch: pa.RecordBatch) -> None:
         first = (batch.column(PARTITION)[0].as_py(), batch.column(KEY)[0].as_py())
@@ -226,27 +229,18 @@ class RunReader:
         inside = (records_within(batch, keys) for batch in self._fetch(self.batches[first:stop]))
         return [batch for batch in inside if batch.num_rows]
 
-    def read_all(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        """The records of several ranges; reads each batch once, consecutive ones in one request.
-
-        Args:
-            ranges: In ascending order, without overlaps.
-        """
-        of_batch: dict[int, list[KeyRange]] = {}
-        for keys in ranges:
-            for index in range(*self._overlap(keys)):
-                of_batch.setdefault(index, []).append(keys)
-        stretch: list[int] = []
-        for index in (*of_batch, -1):
-            if stretch and index != stretch[-1] + 1:
-                fetched = self._fetch([self.batches[i] for i in stretch])
-                for place, batch in zip(stretch, fetched, strict=True):
-                    for keys in of_batch[place]:
-                        inside = records_within(batch, keys)
-                        if inside.num_rows:
-                            yield inside
+    def read_all(self, ranges: KeyRanges) -> Iterator[pa.RecordBatch]:
+        """The records of several ranges; reads each batch once, consecutive ones in one request."""
+        nexts: list[tuple[int, int] | None] = [*self._firsts[1:], None]
+        stretch: list[BatchInfo] = []
+        for info, first, following in zip(self.batches, self._firsts, nexts, strict=False):
+            if ranges.overlap(first, following):
+                stretch.append(info)
+            elif stretch:
+                yield from map(ranges.select, self._fetch(stretch))
                 stretch = []
-            stretch.append(index)
+        if stretch:
+            yield from map(ranges.select, self._fetch(stretch))
 
     def _fetch(self, wanted: Sequence[BatchInfo]) -> Iterator[pa.RecordBatch]:
         """Fetches consecutive batches in one request, and checks each."""
@@ -268,6 +262,45 @@ class RunReader:
                     f"bytes at {info.offset:,} is wrong. {_REDONE}"
                 )
             yield pa.ipc.read_record_batch(pa.ipc.read_message(message), self._schema)
+
+
+class KeyRanges:
+    """Several key ranges. Made once for all runs: most plans ask for thousands of ranges."""
+
+    def __init__(self, ranges: Sequence[KeyRange]) -> None:
+        """Stores the ranges, which must be in ascending order, without overlaps."""
+        self._starts = [(keys.partition, keys.start) for keys in ranges]
+        self._stops = [(keys.partition, keys.stop) for keys in ranges]
+        self._of_partition = {
+            partition: (
+                np.array([keys.start for keys in some], np.uint64),
+                # Not the stops: the last one may be 2**64.
+                np.array([keys.stop - 1 for keys in some], np.uint64),
+            )
+            for partition, group in itertools.groupby(ranges, lambda keys: keys.partition)
+            for some in [list(group)]
+        }
+
+    def overlap(self, first: tuple[int, int], following: tuple[int, int] | None) -> bool:
+        """Whether a batch may hold records of a range.
+
+        Args:
+            first: Partition and key of its first record.
+            following: Those of the first record after it; None if it is the last batch.
+        """
+        place = bisect.bisect_right(self._stops, first)
+        return place < len(self._starts) and (following is None or self._starts[place] <= following)
+
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a sorted batch that are in any of the ranges."""
+        partitions, keys = batch.column(PARTITION).to_numpy(), batch.column(KEY).to_numpy()
+        mask = np.zeros(len(keys), np.bool_)
+        for partition, (starts, lasts) in self._of_partition.items():
+            low, high = np.searchsorted(partitions, [partition, partition + 1])
+            inside = keys[low:high]
+            place = np.searchsorted(starts, inside, side="right")
+            mask[low:high] = (place > 0) & (inside <= lasts[place - 1])
+        return batch if mask.all() else batch.filter(pa.array(mask))
 
 
 def records_within(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:

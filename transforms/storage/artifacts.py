@@ -31,6 +31,12 @@ def put_artifact(url: str, body: bytes, *, what: str) -> None:
     storage.put_bytes(url, _head(what, body) + body)
 
 
+def write_artifact(path: str, body: bytes, *, what: str) -> None:
+    """Writes an artifact to a new local file, which is then put in place with others."""
+    with open(path, "xb") as file:
+        file.write(_head(what, body) + body)
+
+
 def read_artifact(url: str, *, what: str) -> bytes | None:
     """The content of an artifact; None if it is missing, damaged, or of another kind.
 

@@ -74,32 +74,65 @@ def put_bytes_locally(path: str, content: bytes) -> None:
     _put(path, fill)
 
 
-def put_file_locally(local: str, path: str) -> None:
-    """Renames a finished file to its place; across filesystems it is copied, then removed.
-
-    Raises:
-        OSError: if it cannot be written; an existing file is then untouched.
-    """
-    _fsync_file(local)
-
-    def rename() -> None:
-        make_folders(os.path.dirname(path))
-        _name(local, path)
-
+@contextlib.contextmanager
+def naming_durably() -> Iterator[NewNames]:
+    """Makes the names durable that the body gives to synced files: each folder is synced once."""
+    names = NewNames()
     try:
-        _again_where_cleared(rename)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-    else:
-        return
+        yield names
+        for folder in names.folders:
+            fsync_folder(folder)
+    except Exception:
+        # A second sync would not report it: the kernel reports a failure once. A file that replaced
+        # another one stays, because that one is gone; both are complete.
+        for path in names.new:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        raise
 
-    def fill(temporary: str) -> None:
-        shutil.copyfile(local, temporary)
-        _fsync_file(temporary)
 
-    _put(path, fill)
-    os.unlink(local)
+class NewNames:
+    """The names that synced files were given, before their folders are synced."""
+
+    def __init__(self) -> None:
+        """Nothing is named yet."""
+        self.folders: dict[str, None] = {}
+        self.new: list[str] = []
+        """Paths at which there was no file before."""
+
+    def put(self, local: str, path: str) -> None:
+        """Renames a synced file to its place; across filesystems it is copied, then removed.
+
+        Raises:
+            OSError: if it cannot be written; an existing file is then untouched.
+        """
+
+        def rename() -> None:
+            make_folders(os.path.dirname(path))
+            self.rename(local, path)
+
+        try:
+            _again_where_cleared(rename)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        else:
+            return
+
+        def fill(temporary: str) -> None:
+            shutil.copyfile(local, temporary)
+            fsync_file(temporary)
+
+        _put(path, fill)
+        os.unlink(local)
+
+    def rename(self, synced: str, path: str) -> None:
+        """Renames a synced file in its filesystem."""
+        is_new = not os.path.lexists(path)
+        os.replace(synced, path)
+        self.folders[os.path.dirname(path)] = None
+        if is_new:
+            self.new.append(path)
 
 
 def remove_unfinished(folder: str) -> None:
@@ -116,7 +149,8 @@ def _put(path: str, fill: Callable[[str], None]) -> None:
     def put() -> None:
         with _temporary_beside(path) as temporary:
             fill(temporary)
-            _name(temporary, path)
+            with naming_durably() as names:
+                names.rename(temporary, path)
 
     _again_where_cleared(put)
 
@@ -131,21 +165,6 @@ def _again_where_cleared(act: Callable[[], None]) -> None:
                 raise
         else:
             return
-
-
-def _name(synced: str, path: str) -> None:
-    """Gives a synced file its name, durably."""
-    is_new = not os.path.lexists(path)
-    os.replace(synced, path)
-    try:
-        fsync_folder(os.path.dirname(path))
-    except OSError:
-        # A second sync would not report it: the kernel reports a failure once. A file that replaced
-        # another one stays, because that one is gone; both are complete.
-        if is_new:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        raise
 
 
 def fsync_folder(folder: str) -> None:
@@ -227,7 +246,8 @@ def _temporary_beside(path: str) -> Iterator[str]:
         raise
 
 
-def _fsync_file(path: str) -> None:
+def fsync_file(path: str) -> None:
+    """Makes the content of a file durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
