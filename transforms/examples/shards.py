@@ -247,8 +247,7 @@ class ShardWriter:
         missing = [
             (name, shard)
             for name, shard in zip(names, shards, strict=True)
-            if not storage.exists(_info_url(settings, name))
-            or read_shard_info(settings, name) is None
+            if read_shard_info(settings, name) is None
         ]
         if not missing:
             return
