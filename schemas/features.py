@@ -9,6 +9,7 @@ that writes or reads examples (encoder, reader, schema) uses it. The types are d
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -200,8 +201,13 @@ def features_to_json(features: Features) -> dict[str, object]:
     Omits limits that are not set, the usual dtype of images, and defaults that are None except a
     Scalar's.
     """
-    dumped = _ADAPTER.dump_python(dict(features), mode="json")
-    return {name: _without_limits(dumped[name]) for name in sorted(dumped, key=str.encode)}
+    # Thousands of columns may share one feature, and then also its JSON.
+    first = {id(feature): name for name, feature in features.items()}
+    distinct = {name: features[name] for name in first.values()}
+    dumped = _ADAPTER.dump_python(distinct, mode="json")
+    dumped = {name: _without_limits(value) for name, value in dumped.items()}
+    ordered = sorted(features, key=str.encode)
+    return {name: dumped[first[id(features[name])]] for name in ordered}
 
 
 def _without_limits(value: object) -> object:
@@ -234,12 +240,19 @@ def without_unset_names(feature: dict[str, object]) -> dict[str, object]:
 
 
 def features_from_json(value: object) -> dict[str, Feature]:
-    """Reads the output of :func:`features_to_json`.
+    """Reads the output of :func:`features_to_json`. Features of the same JSON are one object.
 
     Raises:
         pydantic.ValidationError: if it does not have that form.
     """
-    return _ADAPTER.validate_python(value)
+    if not isinstance(value, dict):
+        return _ADAPTER.validate_python(value)
+    texts = {name: json.dumps(feature) for name, feature in value.items()}
+    first: dict[str, str] = {}
+    for name, text in texts.items():
+        first.setdefault(text, name)
+    distinct = _ADAPTER.validate_python({name: value[name] for name in first.values()})
+    return {name: distinct[first[text]] for name, text in texts.items()}
 
 
 def is_time(feature: Feature) -> bool:

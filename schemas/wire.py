@@ -20,6 +20,7 @@ bfloat16, float64
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Literal
 
 ListKind = Literal["bytes", "int64", "float32"]
@@ -97,6 +98,7 @@ def value_column(
     return WireColumn(name=name, kind=list_kind(dtype), length=length, optional=optional)
 
 
+@functools.lru_cache(maxsize=1 << 14)  # every step asks for those of all features again
 def tensor_columns(
     name: str, dtype: Dtype, shape: tuple[int | None, ...], *, optional: bool
 ) -> tuple[WireColumn, ...]:

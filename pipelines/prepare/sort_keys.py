@@ -63,7 +63,9 @@ class RecordKeys:
 
     def add(self, batch: RawBatch, *, rejects: list[Reject]) -> pa.RecordBatch:
         """The records of a batch in the form of a run; those without a split become rejects."""
-        columns, seed = batch.columns.select(self._names), self._recipe.seed
+        columns, seed = batch.columns, self._recipe.seed
+        if columns.schema.names != self._names:
+            columns = columns.select(self._names)
         ids = pa.array([path_bytes(record_id) for record_id in batch.ids], pa.large_binary())
         sizes = pa.array(example_sizes(columns).astype(np.int64))
         if self._following is not None:

@@ -36,6 +36,7 @@ Wire format: https://protobuf.dev/programming-guides/encoding/
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
@@ -221,7 +222,7 @@ def _float_features(columns: Iterable[tuple[str, pa.Array]], num_rows: int) -> I
     item = bytearray()
     held: list[tuple[int, pa.Array]] = []
     for name, column in columns:
-        item += _framing(name, "float", "packed").number_head(4)
+        item += _float_head(name)
         held.append((len(item), column))
         item += bytes(4)
         if len(item) >= _ITEM_BYTES:
@@ -244,6 +245,12 @@ def _floats_feature(item: bytes, columns: list[tuple[int, pa.Array]], num_rows: 
 
     sizes = np.full(num_rows, len(item), np.int64)
     return _Feature(sizes, Piece(sizes, build), None)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _float_head(name: str) -> bytes:
+    """The bytes before one float: every batch asks for them again."""
+    return _framing(name, "float", "packed").number_head(4)
 
 
 def _framing(name: str, kind: ListKind, packing: Literal["packed", "single", "framed"]) -> _Framing:

@@ -141,8 +141,9 @@ class StepRunner:
             ValueError: if the batch does not have the wire columns of the raw features.
         """
         columns = batch.columns
-        if columns.schema.names != self._input_schema.names or (
-            columns.schema.types != self._input_schema.types
+        if not columns.schema.equals(self._input_schema) and (
+            columns.schema.names != self._input_schema.names
+            or columns.schema.types != self._input_schema.types
         ):
             raise ValueError(
                 f"expected the wire columns {self._input_schema.to_string()}, found "
@@ -150,7 +151,9 @@ class StepRunner:
             )
         sure = self._confirmed(columns)
         if not self._steps or (self._stored and sure.all()):
-            return dataclasses.replace(batch, columns=columns.select(self._schema.names))
+            if columns.schema.names != self._schema.names:
+                columns = columns.select(self._schema.names)
+            return dataclasses.replace(batch, columns=columns)
         rejects = list(batch.rejects)
         num_filtered = batch.num_filtered
         rows = np.flatnonzero(~sure)

@@ -66,19 +66,21 @@ class Validator:
 
     def __init__(self, features: Features) -> None:
         """Collects the checks for these features."""
-        self._checks = [
-            check for name, feature in features.items() for check in _checks(name, feature)
-        ]
+        self._checks: list[tuple[str, Check]] = []
+        """Each with the column that has a null if it fails; "" if it may always fail."""
+        for name, feature in features.items():
+            self._checks += _presence_checks(name, feature)
+            self._checks += (("", check) for check in _checks(name, feature))
         for name, feature in features.items():
             image = features.get(feature.image) if isinstance(feature, Mask) else None
             if isinstance(feature, Mask) and isinstance(image, Image):
-                self._checks += _mask_checks(name, feature, image)
+                self._checks += (("", check) for check in _mask_checks(name, feature, image))
             if not isinstance(feature, BoundingBoxes):
                 continue
             for labels in feature.per_box:
                 form = tensor_form(features[labels]) if labels in features else None
                 if form is not None:
-                    self._checks.append(_label_check(name, feature, labels, form))
+                    self._checks.append(("", _label_check(name, feature, labels, form)))
 
     def problems(self, columns: pa.RecordBatch) -> list[Problem]:
         """The invalid rows, each with its first problem.
@@ -88,7 +90,11 @@ class Validator:
         """
         problems: list[Problem] = []
         rows = np.arange(columns.num_rows)
-        for check in self._checks:
+        arrays = zip(columns.schema.names, columns.columns, strict=True)
+        with_nulls = {"", *(name for name, array in arrays if array.null_count)}
+        for column, check in self._checks:
+            if column not in with_nulls:
+                continue
             if not len(rows):  # all were rejected before
                 break
             # Some NaNs warn when they are compared.
@@ -134,9 +140,7 @@ class Validator:
 
 
 def _checks(name: str, feature: Feature) -> Iterator[Check]:
-    """The checks of one feature, the cheapest and most basic first."""
-    for column in feature.wire_columns(name):
-        yield _presence(name, feature, column)
+    """The checks of what is there of one feature, the cheapest and most basic first."""
     if isinstance(feature, Image):
         yield from _image_checks(name, feature)
     frame = frames_of(feature)
@@ -145,6 +149,15 @@ def _checks(name: str, feature: Feature) -> Iterator[Check]:
     form = tensor_form(feature)
     if form is not None:
         yield from value_checks(name, feature, form)
+
+
+def _presence_checks(name: str, feature: Feature) -> Iterator[tuple[str, Check]]:
+    """The checks that a feature is there, each with the column that has a null if it fails."""
+    for column in feature.wire_columns(name):
+        if column.length != 1:
+            yield "", _presence(name, feature, column)
+        elif not column.optional:
+            yield column.name, _presence(name, feature, column)
 
 
 def _presence(name: str, feature: Feature, column: WireColumn) -> Check:

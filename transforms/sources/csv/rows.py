@@ -603,8 +603,9 @@ def large_numbers(
     """
     found: list[int] = []
     limits = dict(zip(columns, smallest, strict=True))
-    for kind in dict.fromkeys(batch.schema.field(place).type for place in columns):
-        alike = [place for place in columns if batch.schema.field(place).type == kind]
+    types = batch.schema.types
+    for kind in dict.fromkeys(types[place] for place in columns):
+        alike = [place for place in columns if types[place] == kind]
         values = pa.concat_arrays([batch.column(place) for place in alike])
         sizes = np.abs(values.to_numpy(zero_copy_only=False)).reshape(len(alike), -1)
         large = sizes >= np.array([[limits[place]] for place in alike], sizes.dtype)

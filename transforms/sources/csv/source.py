@@ -73,6 +73,8 @@ _EMPTY = "it is empty"
 
 # Windows read of a file that can only be read from its start.
 _STREAM_WINDOWS = 16
+# Text of small files that is kept while features are inferred.
+_HELD_BYTES = 8 << 20
 
 
 @config_class
@@ -485,6 +487,9 @@ class CsvFiles:
         """Keeps the dialect and the source's root."""
         self._dialect = dialect
         self._opened = opened
+        self._held: dict[str, SmallTable] = {}
+        """The rows of small files, which are asked for types, classes and counts."""
+        self._room = _HELD_BYTES
 
     def tables(self, files: Sequence[SourceFile]) -> list[FoundTable]:
         """The files that have a row. All have the same columns, in any order, unless joined.
@@ -599,7 +604,7 @@ class CsvFiles:
 
         def look() -> list[Any]:
             headers = map(self._readable_header, bundle)
-            return [None if each is None else dataclasses.astuple(each) for each in headers]
+            return [each and [each.names, each.stop, each.looked, each.written] for each in headers]
 
         what = f"headers {''.join(self._dialect.delimiter_of(file.path) for file in bundle)}"
         try:
@@ -626,7 +631,15 @@ class CsvFiles:
         return self._dialect.open(self._opened, found.file.path, found.file.num_bytes)
 
     def _small(self, found: FoundTable) -> SmallTable | None:
-        return _small_table(self._text(found), found.table, found.start)
+        path = found.file.path
+        if path in self._held:
+            return self._held[path]
+        small = _small_table(self._text(found), found.table, found.start)
+        num_bytes = 0 if small is None else sum(len(rows.data) for rows in small.windows)
+        if small is not None and num_bytes <= self._room:
+            self._held[path] = small
+            self._room -= num_bytes
+        return small
 
     def _all_rows(self, found: FoundTable, read: SmallTable | None) -> Iterable[Rows]:
         """All rows of a file, which may have been read already."""

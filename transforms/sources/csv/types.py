@@ -26,6 +26,7 @@ A column with missing values is optional; a class is required.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -66,7 +67,13 @@ class ColumnType:
             dtype = "string" if self.inexact else "float64" if self.wide else "float32"
         elif self.kind != "null":
             dtype = self.kind
-        return Scalar(dtype, optional=self.optional)
+        return _scalar(dtype, self.optional)
+
+
+@functools.cache
+def _scalar(dtype: Dtype, optional: bool) -> Scalar:
+    """The same object for thousands of columns."""
+    return Scalar(dtype, optional=optional)
 
 
 @dataclasses.dataclass
@@ -192,9 +199,9 @@ def are_wide(columns: Sequence[pa.Array]) -> list[bool]:
     >>> are_wide([pa.array([39.1, 123456.78, None]), pa.array([1234567890.5])])
     [False, True]
     """
-    present = [column.drop_null().to_numpy() for column in columns]
-    values = np.concatenate([np.zeros(0), *present])
-    column_of = np.repeat(np.arange(len(columns)), [len(numbers) for numbers in present])
+    joined = pa.concat_arrays([pa.array([], pa.float64()), *columns])
+    values = joined.to_numpy(zero_copy_only=False)  # NaN where missing
+    column_of = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
     # Six digits always survive. Most numbers have no more, and need no conversion to text.
     with np.errstate(over="ignore", invalid="ignore"):
         narrow, hundreds = values.astype(np.float32), np.rint(values * 100)
