@@ -270,6 +270,31 @@ class TestReading:
             reader.dataset("train", 64, seed=6, epochs=2)
 
     @pytest.mark.slow  # several workers
+    @pytest.mark.parametrize(
+        ("options", "num"), [({}, 2), ({"shuffle": False}, 2), ({"seed": 1}, 3)]
+    )
+    def test_a_small_split_has_few_functions(
+        self,
+        tmp_path: Path,
+        write_snapshot: WriteSnapshot,
+        options: dict[str, Any],
+        num: int,
+    ) -> None:
+        """Every iterator instantiates them: for a small split nothing takes longer."""
+        reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered([100])})
+        put_index(tmp_path)
+
+        @tf.function(autograph=False)
+        def built() -> Any:
+            return tf.data.experimental.to_variant(reader.dataset("train", 32, **options))
+
+        graph = built.get_concrete_function().graph.as_graph_def()
+        assert len(graph.library.function) == num
+        read = ids(reader.dataset("train", 32, epochs=2, **options))
+        for epoch in (read[:4], read[4:]):
+            assert sorted(itertools.chain(*epoch)) == [*range(100)]
+        assert options == {"shuffle": False} or read[:4] != read[4:]
+
     def test_a_cache(self, reader: types.ModuleType) -> None:
         options = {"seed": 1, "epochs": 2, "cache": "memory"}
         found = together(reader, 96, 2, **options)

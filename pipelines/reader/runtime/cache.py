@@ -63,7 +63,7 @@ def keep_decoded(plan: Plan) -> Plan:
     num, size = sum(piece.take for piece in plan.order.pieces), options.batch_size
     if not num:
         return plan
-    parsed = open_pieces(plan, list_pieces(plan, tf.range(plan.order.num_streams, dtype=tf.int64)))
+    parsed = open_pieces(plan, tf.range(plan.order.num_streams, dtype=tf.int64))
     parsed = _complete_or_error(parsed, num).batch(_AT_ONCE)
     calls = options.num_parallel_calls
     parsed = parsed.map(plan.parse_batch, num_parallel_calls=calls, deterministic=True)

@@ -174,6 +174,11 @@ class Options:
             return self.deterministic
         return not self.shuffles or self.seed is not None
 
+    @property
+    def is_local(self) -> bool:
+        """Whether shards are read where they are, on a local disk."""
+        return self.local_copy is None and "://" not in self.root_folder
+
     @functools.cached_property
     def root_folder(self) -> str:
         """Folder or URL of the snapshot; by default the folder that contains this package."""

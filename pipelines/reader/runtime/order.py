@@ -18,6 +18,8 @@ seed: in gap 2 it is the records 82 to 97, which come last, and the stream at po
 98. After 100 records, streams 0 to 3 have delivered 5 records each and the others 4, so that an
 epoch is resumed there without reading what came before.
 
+Without a seed, a small split is not dealt: all of it is the tail.
+
 ``ByShard`` is the order where this is impossible: shards that cannot be read from the middle
 (GZIP), or pieces that the workers of a service share. Each shard is a stream.
 """
@@ -103,6 +105,7 @@ class Dealing:
         *,
         same_for_all: bool,
         is_one_by_one: bool = False,
+        is_undealt: bool = False,
     ) -> None:
         """Chooses the number of streams and the chunk size.
 
@@ -114,6 +117,8 @@ class Dealing:
                 that divides the number of streams. Chunks are then small if the global batch size
                 is not a multiple of 24.
             is_one_by_one: Whether a chunk is a single record.
+            is_undealt: Whether no record is dealt if the split is small: the tail, which is
+                shuffled completely, is then the whole split.
         """
         self.total, self.workers, self.is_one_by_one = total, workers, is_one_by_one
         radices: tuple[int, ...] = (
@@ -127,7 +132,15 @@ class Dealing:
         limit = 1 if is_one_by_one else max(1, min(CHUNK, batch // 8))
         self.chunk = max(size for size in range(1, limit + 1) if divided % size == 0)
         self.length = total // (self.num_streams * self.chunk) * self.chunk
+        if is_undealt and self.is_small:
+            self.length = 0
         self.tail = total - self.num_streams * self.length
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the split is shuffled completely, unless ``shuffle`` is a number."""
+        is_small = self.total * facts.RECORD_BYTES <= _SMALL_SPLIT_BYTES
+        return is_small and self.length <= _SHORT
 
     def position(self, stream: int) -> int:
         """The position of a stream among all streams in stored order.
@@ -196,9 +209,16 @@ class Order(Protocol):
     """Whether the order of the streams differs in each epoch."""
     is_resumed: bool
     """Whether some records of the epoch were already delivered."""
+    has_single_pieces: bool
+    """Whether each stream is a single piece."""
+    is_small: bool
+    """Whether few records are read, and all streams at once."""
 
     def streams(self, seed: Any) -> Any:
-        """The streams of an epoch: int64[num_streams, ...], a row for each."""
+        """The streams of an epoch: int64[num_streams, ...], a row for each.
+
+        If they are single pieces, int64[num_streams], the numbers of these.
+        """
 
     def stream(self, row: Any, seed: Any) -> tuple[Any, Any]:
         """The pieces of a stream in the order of an epoch.
@@ -215,15 +235,16 @@ class Order(Protocol):
         """The pieces whose records come last, dealt one by one to all workers.
 
         Returns:
-            int64[n], their numbers; the number of their records; how many of these were already
-            delivered to this worker.
+            int64[n], their numbers, or the number of the only piece; the number of their records;
+            how many of these were already delivered to this worker.
         """
 
 
 class ByShard:
     """Each shard, or this worker's part of it, is a stream."""
 
-    is_resumed = False
+    is_resumed = is_small = False
+    has_single_pieces = True
     begun = 0
 
     def __init__(
@@ -301,7 +322,8 @@ class Dealt:
         self.turn = _TURN if dealing.is_one_by_one else dealing.chunk
         tail_delivered = max(0, delivered - dealing.num_streams * dealing.length)
         self._tail_delivered = len(range(worker, tail_delivered, dealing.workers))
-        self._num_gaps = dealing.num_streams + 1 if gaps and dealing.tail else 1
+        has_gaps = gaps and dealing.tail and dealing.length
+        self._num_gaps = dealing.num_streams + 1 if has_gaps else 1
         self.is_resumed = delivered > 0
         least = max(1, min(_PIECE, max(_MIN_PIECE, _PIECE_BYTES // facts.RECORD_BYTES)))
         num_pieces = max(dealing.length // least, min(_FEW_PIECES, dealing.length // _MIN_PIECE))
@@ -321,21 +343,33 @@ class Dealt:
             pieces += cut(shards, ends, begin, begin + dealing.tail)
             tails.append((first, len(pieces)))
         self.pieces: Sequence[Piece] = pieces
+        self.has_single_pieces = (
+            len(pieces) - sum(end - first for first, end in tails) == len(streams)
+            and not self.is_resumed
+        )
+        self.is_small = self.has_single_pieces and dealing.is_small
         self._streams = np.array(streams, np.int64).reshape(len(shifts), self.num_streams, 3)
         """What ``streams`` returns for streams before the gap, and for those behind it."""
         self._tails = np.array(tails, np.int64)
         """int64[gaps, 2]: for each gap, the first piece of the tail, and the end of its pieces."""
 
     def streams(self, seed: Any) -> Any:
-        """int64[num_streams, 3]: position, first piece, and end of the pieces of each."""
+        """int64[num_streams, 3]: position, first piece, and end of the pieces of each.
+
+        If they are single pieces, int64[num_streams], the numbers of these.
+        """
+        column = 1 if self.has_single_pieces else slice(None)
         if self._num_gaps == 1:
-            return tf.constant(self._streams[0])
-        before, behind = self._streams
+            return tf.constant(self._streams[0, :, column])
+        positions = self._streams[0, :, 0 if self.has_single_pieces else slice(1)]
+        before, behind = self._streams[..., column]
         gap = tf.math.floormod(seed, self._num_gaps)
-        return tf.where(before[:, :1] >= gap, behind, before)
+        return tf.where(positions >= gap, behind, before)
 
     def stream(self, row: Any, seed: Any) -> tuple[Any, Any]:
         """See ``Order``."""
+        if self.has_single_pieces:
+            return tf.reshape(row, [1]), tf.zeros([1], tf.int64)
         position, first, end = tf.unstack(row)
         numbers = first + random_order(end - first, seed, position)
         if not self.is_resumed:
@@ -349,9 +383,17 @@ class Dealt:
         """See ``Order``."""
         if not self._dealing.tail:
             return None
+        first, end = self._tails[0].tolist()
+        if self._num_gaps == 1:
+            is_single = end == first + 1
+            numbers = tf.constant(first, tf.int64) if is_single else tf.range(*self._tails[0])
+            return numbers, self._dealing.tail, self._tail_delivered
         gap = tf.math.floormod(seed, self._num_gaps)
-        first, end = tf.unstack(tf.gather(self._tails, gap))
-        return tf.range(first, end), self._dealing.tail, self._tail_delivered
+        if (np.diff(self._tails) == 1).all():  # and so they have consecutive numbers
+            numbers = gap + first
+        else:
+            numbers = tf.range(*tf.unstack(tf.gather(self._tails, gap)))
+        return numbers, self._dealing.tail, self._tail_delivered
 
 
 def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Order:
@@ -424,14 +466,19 @@ def deal(options: Options) -> Dealing:
         options.part[1],
         same_for_all=options.seed is not None,
         is_one_by_one=facts.RECORD_BYTES <= SMALL,
+        is_undealt=(
+            options.seed is None
+            and options.part[1] == 1
+            and options.shuffle in (None, True)
+            and options.is_local
+        ),
     )
 
 
 def window_of(options: Options, dealing: Dealing) -> int:
     """Records shuffled at a time within a piece; the same for any number of workers."""
     if options.shuffle is None or options.shuffle is True:
-        is_small = dealing.total * facts.RECORD_BYTES <= _SMALL_SPLIT_BYTES
-        if is_small and dealing.length <= _SHORT:
+        if dealing.is_small:
             return max(1, dealing.length)
         buffer = min(BUFFER_RECORDS, BUFFER_BYTES // facts.RECORD_BYTES)
         return min(_MAX_WINDOW, max(_WINDOW, buffer // dealing.num_streams))

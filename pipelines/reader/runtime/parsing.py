@@ -267,16 +267,44 @@ def _by_proto(
         for side in facts.SIDES.get(name, ()):  # what pixels need, or the rate of a sound
             columns[side] = tf.io.FixedLenFeature([], tf.int64)
     values: Values = tf.io.parse_example(serialized, columns)
-    for mask, (name, fill) in fills.items():
-        values[mask] = tf.ensure_shape(values[name].row_lengths() > 0, serialized.shape)
-        values[name] = values[name].to_tensor(fill, shape=[serialized.shape[0], 1])[:, 0]
+    if fills:
+        values |= _filled(values, fills, default_of, serialized.shape[0])
     lists = {str(one.get("present", "")): name for name, one in features.items()}
     lists = {mask: name for mask, name in lists.items() if mask in names and mask not in fills}
     values |= _lists_present(serialized, lists) if lists else {}
+    values |= _scalars_unpacked(values, features)
     for name, feature in features.items():
         if feature["kind"] not in PIXELS:
             values[name] = _tensor(values[name], feature, values.pop(f"{name}/shape", None))
     return values
+
+
+def _filled(
+    values: Values,
+    fills: Mapping[str, tuple[str, Any]],
+    default_of: Callable[[Any, Any], Any],
+    num: int | None,
+) -> Values:
+    """Lists of at most one value as scalars, filled, and the masks that say which have one.
+
+    A batch of one feature is a few small tensors, so what counts is the number of operations: those
+    that can be are shared by all features.
+    """
+    splits = tf.stack([values[name].row_splits for name, _ in fills.values()])
+    are_there = tf.ensure_shape(splits[:, 1:] > splits[:, :-1], [len(fills), num])
+    filled: Values = dict(zip(fills, tf.unstack(are_there), strict=True))
+    lengths, shape = tf.constant([num or -1]), tf.constant([num or -1, 1])
+    for name, fill in fills.values():
+        lists = values[name]
+        dense = tf.raw_ops.RaggedTensorToTensor(
+            shape=shape,
+            values=lists.values,
+            default_value=default_of(lists.dtype, fill),
+            row_partition_tensors=[lists.row_splits],
+            row_partition_types=["ROW_SPLITS"],
+        )
+        filled[name] = tf.reshape(dense, lengths)
+    return filled
 
 
 def _stored(feature: dict[str, Any]) -> Any:
@@ -313,15 +341,31 @@ def _tensor(value: Any, feature: dict[str, Any], sizes: Any) -> Any:
     ``sizes`` are the dimensions of each record's tensor if the length does not determine them.
     """
     shape, dtype = feature.get("shape", []), tf.as_dtype(feature["dtype"])
+    if feature.get("packed") and "default" in feature:
+        return value
     if feature.get("packed"):
         value = _unpacked(value, feature)
-        if "default" in feature:
-            return value
     if dtype == tf.uint64 and value.dtype == tf.int64:
         value = tf.ragged.map_flat_values(tf.bitcast, value, dtype)
     if value.dtype != dtype:
         value = tf.cast(value, dtype)
     return _ragged(value, shape, sizes) if None in shape and len(shape) > 1 else value
+
+
+def _scalars_unpacked(values: Values, features: Mapping[str, dict[str, Any]]) -> Values:
+    """The scalars that are stored as their bytes, filled; at once those of one type and default."""
+    alike: dict[Any, list[str]] = {}
+    for name, feature in features.items():
+        if feature.get("packed") and "default" in feature:
+            alike.setdefault((feature["dtype"], repr(feature["default"])), []).append(name)
+    unpacked: Values = {}
+    for (kind, _), names in alike.items():
+        stored, dtype = tf.stack([values[name] for name in names]), tf.as_dtype(kind)
+        decoded = tf.squeeze(tf.io.decode_raw(stored, dtype, fixed_length=dtype.size), [2])
+        default = tf.cast(features[names[0]]["default"], dtype)
+        numbers = tf.where(stored == b"", default, decoded)
+        unpacked |= dict(zip(names, tf.unstack(numbers), strict=True))
+    return unpacked
 
 
 def _unpacked(value: Any, feature: dict[str, Any]) -> Any:
@@ -331,9 +375,6 @@ def _unpacked(value: Any, feature: dict[str, Any]) -> Any:
         flat = tf.io.decode_raw(tf.strings.reduce_join(value), dtype)
         lengths = tf.cast(tf.strings.length(value) // dtype.size, tf.int64)
         return tf.RaggedTensor.from_row_lengths(flat, lengths)
-    if "default" in feature:
-        decoded = tf.io.decode_raw(value, dtype, fixed_length=dtype.size)[:, 0]
-        return tf.where(value == b"", tf.cast(feature["default"], dtype), decoded)
     return tf.reshape(tf.io.decode_raw(value, dtype), [value.shape[0] or -1, *shape])
 
 

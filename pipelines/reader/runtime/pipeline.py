@@ -58,12 +58,17 @@ class Plan:
     rest_of_epoch: Callable[[ReadSoFar], tuple[int, int, int]] | None = None
     """Computes the number of finished epochs, ``first`` of the next one, and its batches."""
 
+    @property
+    def is_sequential(self) -> bool:
+        """Whether one thread reads all streams: starting others takes longer if little is read."""
+        options = self.options
+        return self.order.is_small and options.is_local and options.parallelism is None
+
     @functools.cached_property
-    def pieces(self) -> tuple[Any, Any]:
-        """The pieces of the order: their paths, string[n], and their other fields, int64[4, n]."""
+    def pieces(self) -> tuple[Any, ...]:
+        """The fields of the pieces of the order: their paths, string[n], and four int64[n]."""
         with tf.init_scope():  # outside of any function that happens to be traced first
-            paths, *others = as_columns(self.order.pieces)
-            return paths, tf.stack(others)  # one gather for all of them: each takes time to trace
+            return as_columns(self.order.pieces)
 
 
 def read(plan: Plan) -> tf.data.Dataset:
@@ -117,8 +122,9 @@ def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
 
 def read_in_order(plan: Plan) -> tf.data.Dataset:
     """Records in stored order, piece by piece."""
-    numbers = tf.range(plan.order.num_streams, dtype=tf.int64)
-    return open_pieces(plan, plan.ahead(plan, list_pieces(plan, numbers)))
+    if plan.order.num_streams == 1 and plan.options.is_local:
+        return open_pieces(plan, tf.constant(0, tf.int64))
+    return open_pieces(plan, tf.range(plan.order.num_streams, dtype=tf.int64), plan.ahead)
 
 
 def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
@@ -131,44 +137,67 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
     # Streams without fixed turns may yield many chunks in a row, and end long before others.
     has_turns = not order.shuffles_streams and plan.options.deterministic is not False
     turn = order.turn if has_turns else min(order.turn, CHUNK)
+    is_one_by_one = plan.is_sequential and order.chunk == 1
+    tail = _tail(plan, seed)
+    if tail is not None and not order.num_streams:
+        return tail.batch(turn)
 
-    def open_stream(row: Any) -> tf.data.Dataset:
-        numbers, delivered = order.stream(row, seed)
-        pieces = list_pieces(plan, numbers, delivered)
-        if not order.shuffles_streams:
-            pieces = plan.ahead(plan, pieces)
-        return pieces.flat_map(open_shuffled).batch(turn)
+    def open_stream(*row: Any) -> tf.data.Dataset:
+        if order.has_single_pieces:
+            records = open_shuffled(*row)
+        else:
+            numbers, delivered = order.stream(row[0], seed)
+            others = [delivered] if order.is_resumed else []
+            records = plan.ahead(plan, list_pieces(plan, numbers, *others)).flat_map(open_shuffled)
+        return records if is_one_by_one else records.batch(turn)
 
-    def open_shuffled(number: Any, delivered: Any, *fields: Any) -> tf.data.Dataset:
-        records = plan.open_records(*fields, number)
-        records = shuffle(records, order.window, seed, 1 + fields[-1])
-        return records.skip(delivered) if order.is_resumed else records
+    def open_shuffled(number: Any, *others: Any) -> tf.data.Dataset:
+        *delivered, path, offset, skip, take, place = others
+        records = plan.open_records(path, offset, skip, take, place, number)
+        records = shuffle(records, order.window, seed, 1 + place)
+        return records.skip(*delivered) if delivered else records
 
-    streams = tf.data.Dataset.from_tensor_slices(order.streams(seed))
-    if order.shuffles_streams:
-        streams = plan.ahead(plan, shuffle(streams, order.num_streams, seed, -1))
+    rows = order.streams(seed)
+    if order.has_single_pieces:  # without a function that lists the pieces of a stream
+        streams = list_pieces(plan, rows)
+        if order.shuffles_streams:
+            streams = shuffle(streams, order.num_streams, seed, -1)
+        streams = plan.ahead(plan, streams)
+    else:
+        streams = tf.data.Dataset.from_tensor_slices(rows)
+    num_open, calls = max(1, order.num_open), plan.options.num_parallel_calls
     chunks = streams.interleave(
         open_stream,
-        cycle_length=max(1, order.num_open),
+        cycle_length=num_open,
         block_length=1,
-        num_parallel_calls=min(plan.options.num_parallel_calls, max(1, order.num_open)),
-        deterministic=True if has_turns else None,
+        num_parallel_calls=None if plan.is_sequential else min(calls, num_open),
+        deterministic=True if has_turns and not plan.is_sequential else None,
     )
+    if is_one_by_one:
+        records = chunks.skip(order.begun) if order.begun else chunks
+        return (records if tail is None else records.concatenate(tail)).batch(turn)
     if has_turns and order.turn > order.chunk:
-        chunks = chunks.batch(max(1, order.num_open)).map(deal_one_by_one)
+        chunks = chunks.batch(num_open).map(deal_one_by_one)
     if order.begun:
-        chunks = chunks.rebatch(order.chunk).skip(order.begun)
-    tail = order.tail(seed)
+        chunks = rebatch(chunks, order.chunk).skip(order.begun)
+    return chunks if tail is None else chunks.concatenate(tail.batch(1))
+
+
+def _tail(plan: Plan, seed: Any) -> tf.data.Dataset | None:
+    """The records that come last, for all workers or this one; None if there are none."""
+    tail = plan.order.tail(seed)
     if tail is None:
-        return chunks
+        return None
     numbers, size, delivered = tail
-    records = open_pieces(plan, list_pieces(plan, numbers))
+    records = open_pieces(plan, numbers)
     index, count = plan.options.part
-    if plan.options.seed is None:  # each worker draws its own seed
-        records = shuffle(records.shard(count, index), size, seed, -2)
+    if count == 1:
+        records = shuffle(records, size, seed, -2)
+    elif plan.options.seed is None:  # each worker draws its own seed
+        return shuffle(records.shard(count, index), size, seed, -2)
     else:
-        records = shuffle(records, size, seed, -2).shard(count, index).skip(delivered)
-    return chunks.concatenate(records.batch(1))
+        records = shuffle(records, size, seed, -2).shard(count, index)
+    return records.skip(delivered) if delivered else records
 
 
 def deal_one_by_one(*turns: Any) -> Any:
@@ -184,7 +213,7 @@ def shuffle_records(plan: Plan, chunks: tf.data.Dataset, seed: Any) -> tf.data.D
 
 def batch_chunks(plan: Plan, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Batches of ``batch_size``, from chunks of records."""
-    return chunks.rebatch(plan.options.batch_size, drop_remainder=plan.options.drop_remainder)
+    return rebatch(chunks, plan.options.batch_size, drop_remainder=plan.options.drop_remainder)
 
 
 def batch_records(plan: Plan, records: tf.data.Dataset) -> tf.data.Dataset:
@@ -222,18 +251,49 @@ def prefetch(plan: Plan, batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def list_pieces(plan: Plan, numbers: Any, *others: Any) -> tf.data.Dataset:
-    """The numbers of some pieces, with other values of each and its fields.
-
-    They are unstacked here, for all pieces at once: where the count of a ``take`` is an output of
-    ``unstack`` other than the first, TensorFlow (2.16 to 2.21) crashes.
-    """
-    paths, rest = (tf.gather(fields, numbers, axis=-1) for fields in plan.pieces)
-    return tf.data.Dataset.from_tensor_slices((numbers, *others, paths, *tf.unstack(rest)))
+    """The numbers of some pieces, with other values of each and its fields."""
+    fields = _fields(plan, numbers)
+    return tf.data.Dataset.from_tensor_slices((numbers, *others, *fields))
 
 
-def open_pieces(plan: Plan, pieces: tf.data.Dataset) -> tf.data.Dataset:
-    """The serialized examples of listed pieces, one after another."""
+def _fields(plan: Plan, numbers: Any) -> list[Any]:
+    """The fields of some pieces, or of one. The raw op takes half as long to trace."""
+    number = tf.get_static_value(numbers)
+    if number is not None and number.ndim == 0:
+        path, *places = plan.order.pieces[int(number)]
+        return [tf.constant(path), *(tf.constant(place, tf.int64) for place in places)]
+    axis = tf.constant(0)
+    return [
+        tf.raw_ops.GatherV2(params=column, indices=numbers, axis=axis) for column in plan.pieces
+    ]
+
+
+def open_pieces(
+    plan: Plan,
+    numbers: Any,
+    ahead: Callable[[Plan, tf.data.Dataset], tf.data.Dataset] = lambda plan, pieces: pieces,
+) -> tf.data.Dataset:
+    """The serialized examples of some pieces, one after another; or of one, given by a scalar."""
+    if numbers.shape.rank == 0:
+        return plan.open_records(*_fields(plan, numbers), numbers)
+    pieces = ahead(plan, list_pieces(plan, numbers))
     return pieces.flat_map(lambda number, *fields: plan.open_records(*fields, number))
+
+
+def rebatch(chunks: tf.data.Dataset, size: int, *, drop_remainder: bool = False) -> tf.data.Dataset:
+    """``chunks.rebatch(size)``, by the raw op: the method also maps a function over the chunks."""
+    num = size if drop_remainder else None
+    spec = tf.nest.map_structure(
+        lambda part: tf.TensorSpec([num, *part.shape[1:]], part.dtype), chunks.element_spec
+    )
+    variant = tf.raw_ops.RebatchDatasetV2(
+        input_dataset=tf.data.experimental.to_variant(chunks),
+        batch_sizes=tf.constant([size], tf.int64),
+        drop_remainder=drop_remainder,
+        output_types=[part.dtype for part in tf.nest.flatten(spec)],
+        output_shapes=[part.shape for part in tf.nest.flatten(spec)],
+    )
+    return tf.data.experimental.from_variant(variant, spec)
 
 
 def epoch_seeds(seed: int | None) -> tf.data.Dataset:
@@ -264,7 +324,7 @@ def shuffle(elements: tf.data.Dataset, size: int, seed: Any, stream: Any) -> tf.
         input_dataset=tf.data.experimental.to_variant(elements),
         buffer_size=tf.constant(size, tf.int64),
         seed=seed,
-        seed2=tf.cast(stream, tf.int64),
+        seed2=tf.convert_to_tensor(stream, tf.int64),
         output_types=[part.dtype for part in tf.nest.flatten(spec)],
         output_shapes=[part.shape for part in tf.nest.flatten(spec)],
         reshuffle_each_iteration=False,
