@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
     """One file of the source, as listed; with its content hash once the inventory knows it."""
 
@@ -53,7 +53,7 @@ class Selection:
     num_skipped: Mapping[str, int]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FileRange:
     """Bytes [start, stop) of one file; the complete file in most formats."""
 
