@@ -53,8 +53,7 @@ def summary_of(workspace: Workspace, *parts: list[int | None]) -> Summary:
             for key, time in enumerate(times)
         ]
         batch = pa.RecordBatch.from_pylist(rows, schema=files.schema)
-        info = files.write(f"{number:032x}", [batch], dropped=Dropped(), in_order=True)
-        made.append(files.summarize(info))
+        made.append(files.write(f"{number:032x}", [batch], dropped=Dropped(), in_order=True))
     return Summary.merge(made)
 
 
