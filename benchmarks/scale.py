@@ -111,8 +111,8 @@ def real_runs(
         ]
         records = pa.RecordBatch.from_arrays([*map(pa.array, columns)], schema=files.schema)
         run_id = f"{index:08x}{0:024x}"
-        info = files.write(run_id, [records], dropped=Dropped(), in_order=True)
-        entries.append(RunEntry(info, ()))
+        made = files.write(run_id, [records], dropped=Dropped(), in_order=True)
+        entries += [RunEntry(entry.run, ()) for entry in made.entries]
     return entries
 
 

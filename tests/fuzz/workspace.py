@@ -132,8 +132,8 @@ class SmallBuild:
                             yield keys.add(batch, rejects=rejects)
                         dropped.add([*batch.rejects, *rejects])
 
-                info = files.write(block.block_id, records(), dropped=dropped, in_order=False)
-                made = files.summarize(info)
+                made = files.write(block.block_id, records(), dropped=dropped, in_order=False)
+                (info,) = (entry.run for entry in made.entries)
             entries.append(made)
             runs.append(info)
         if find_summary(workspace, digest) is None:

@@ -249,6 +249,7 @@ def test_a_piece_that_failed_to_open_is_not_kept_as_an_empty_one(
             num_errors += 1
     assert num_errors
     del iterator
+    assert len(list(failures)) < 3, "the rest is not tried: a single piece fails once"
     steps = reader.steps("train", 16, cache=cache, seed=seed)
     assert sorted(ids(dataset.take(steps))) == list(range(TOTAL))
     again = reader.dataset("train", 16, cache=cache, seed=seed)

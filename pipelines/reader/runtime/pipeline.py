@@ -274,8 +274,10 @@ def open_pieces(
     ahead: Callable[[Plan, tf.data.Dataset], tf.data.Dataset] = lambda plan, pieces: pieces,
 ) -> tf.data.Dataset:
     """The serialized examples of some pieces, one after another; or of one, given by a scalar."""
-    if numbers.shape.rank == 0:
+    # A dataset outside of all functions is serialized, which fails for a TFRecordDatasetV2.
+    if numbers.shape.rank == 0 and not tf.executing_eagerly():
         return plan.open_records(*_fields(plan, numbers), numbers)
+    numbers = tf.reshape(numbers, [-1])
     pieces = ahead(plan, list_pieces(plan, numbers))
     return pieces.flat_map(lambda number, *fields: plan.open_records(*fields, number))
 
