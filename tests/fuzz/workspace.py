@@ -38,6 +38,7 @@ from snapshard.transforms.examples.shards import (
     ShardSettings,
     ShardWriter,
     missing_shards,
+    read_shard_info,
     shard_name,
 )
 from snapshard.transforms.rejects import Dropped, iterate_rejects
@@ -159,14 +160,12 @@ class SmallBuild:
             stratify_by=None,
             graph=None,
         )
-        planned = [(split, shard) for split in plan.splits for shard in split.shards]
-        # What is damaged is forgotten, so that it is written again.
-        missing_shards(settings, [shard_name(shard, settings) for _, shard in planned])
+        names = [shard_name(shard, settings) for split in plan.splits for shard in split.shards]
+        missing_shards(settings, names)  # what is damaged is forgotten, so that it is written again
         writer = ShardWriter(settings, summary.entries)
-        facts = {}
-        for split, shard in planned:
-            written = writer.write(split, shard)
-            facts[written.file] = str(written.to_json())
+        for split in plan.splits:
+            writer.write(split, split.shards)
+        facts = {str(name): str(read_shard_info(settings, name)) for name in names}
         rejects = []
         for info in runs:
             found = run_rejects(workspace, info)
