@@ -98,7 +98,7 @@ def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRu
     """
     if runner.shares_memory:
         return
-    urls = [url for source in sources_of(recipe.source) for url in (source.url, *source.side_urls)]
+    urls = _data_of(recipe)
     for url in (*urls, out.out, out.workspace):
         if not runner.sees_local_files and storage.is_local(url.rpartition("::")[2]):
             raise RecipeError(
@@ -129,10 +129,15 @@ def needs_this_process(recipe: Recipe, *places: str | os.PathLike[str] | None) -
     Its data or a place of the build may be in this process's memory, and functions that were not
     read from a recipe file may use objects that cannot be sent.
     """
-    urls = [url for source in sources_of(recipe.source) for url in (source.url, *source.side_urls)]
-    if any(storage.is_in_memory(os.fspath(url)) for url in (*urls, *places) if url is not None):
+    urls = (*_data_of(recipe), *(os.fspath(place) for place in places if place is not None))
+    if any(map(storage.is_in_memory, urls)):
         return True
     return recipe.loaded_files is None and any(functions_in(recipe))
+
+
+def _data_of(recipe: Recipe) -> list[str]:
+    """The URLs of the data that a recipe reads."""
+    return [url for source in sources_of(recipe.source) for url in (source.url, *source.side_urls)]
 
 
 def is_reached_by_tensorflow(url: str) -> bool:

@@ -175,7 +175,8 @@ class RunFiles:
             write_artifact(info_path, _json_bytes(info.to_json()), what=_what_info(run_id))
             keys_info = _json_of_batches(keys.batches)
             write_artifact(keys_info_path, keys_info, what=self._what_keys(info))
-            # The run exists once its info does, and its key file once that has its own.
+            # The run exists once its info and all of it do, and its key file likewise: on a store,
+            # they may come in any order.
             files.append((info_path, workspace.run_info(run_id)))
             files.append((keys_path, workspace.run_keys(run_id, self._suffix)))
             files.append((keys_info_path, self._keys_info(info)))

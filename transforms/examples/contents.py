@@ -24,12 +24,6 @@ _MISSING = np.uint64(0xD1B5_4A32_D192_ED03)
 GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
 """2**64 divided by the golden ratio: spreads small numbers before they are mixed."""
 
-_ROUNDS = (
-    (np.uint64(30), np.uint64(0xBF58_476D_1CE4_E5B9)),
-    (np.uint64(27), np.uint64(0x94D0_49BB_1331_11EB)),
-)
-_LAST_SHIFT = np.uint64(31)
-
 Hashes = npt.NDArray[np.uint64]
 
 
@@ -54,29 +48,17 @@ def content_hashes(columns: pa.RecordBatch) -> Hashes:
     not cryptographic: it does not resist deliberate collisions.
     """
     total = np.zeros(columns.num_rows, np.uint64)
-    scratch = np.empty_like(total)
     for index, hashes in enumerate(_hashes_of_all(columns), start=1):
-        np.add(hashes, _times(index), out=scratch)
-        total ^= scratch
-        _mix(total, scratch)
+        total = mixed(total ^ (hashes + _times(index)))
     return total
 
 
 def mixed(values: Hashes) -> Hashes:
     """The finalizer of SplitMix64."""
-    values = values.copy()
-    _mix(values, np.empty_like(values))
-    return values
-
-
-def _mix(values: Hashes, scratch: Hashes) -> None:
-    """Replaces values by :func:`mixed` of them: allocates nothing, as columns may be thousands."""
-    for shift, factor in _ROUNDS:
-        np.right_shift(values, shift, out=scratch)
-        np.bitwise_xor(values, scratch, out=values)
-        np.multiply(values, factor, out=values)
-    np.right_shift(values, _LAST_SHIFT, out=scratch)
-    np.bitwise_xor(values, scratch, out=values)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    hashes: Hashes = values ^ (values >> np.uint64(31))
+    return hashes
 
 
 def _hashes_of_all(columns: pa.RecordBatch) -> Iterator[Hashes]:

@@ -229,8 +229,8 @@ class ShardWriter:
         """Writes shards and their index files into the snapshot's folder, unless they exist.
 
         Idempotent: a shard whose files exist with the lengths they were written with is left as it
-        is. First the files of all shards are put in place, then what describes the shards, which
-        commits them.
+        is. What describes the shards is put in place after all of their files; on a store, at any
+        time. Whoever reads it compares the lengths of the files.
 
         Args:
             split: The shards' split.
@@ -259,8 +259,8 @@ class ShardWriter:
                 read = functools.partial(_given, records(scratch))
             written = [self._write(name, shard, read(shard), scratch) for name, shard in missing]
             files = itertools.chain.from_iterable(files for files, _ in written)
-            # The infos, which commit the shards, are last. After a loss of power they may be there
-            # alone: what an earlier build left is checked.
+            # After a loss of power an info may be there without its shard: what an earlier build
+            # left is checked.
             storage.put_files([*files, *(info for _, info in written)])
 
     def _reading(

@@ -504,8 +504,9 @@ class _Stream:
         bounds = itertools.pairwise(edges)
         checksums = _masked([held[a + HEAD_BYTES : b - FOOT_BYTES] for a, b in bounds])
         troubles = {
-            n: f"{checksum_trouble(int(feet[n]), int(checksums[n]), 'the record')}"
+            n: trouble
             for n in np.flatnonzero(feet != checksums).tolist()
+            if (trouble := checksum_trouble(int(feet[n]), int(checksums[n]), "the record"))
         }
         self._at = edges[-1]
         return np.diff(ends).tolist(), troubles

@@ -515,10 +515,9 @@ class _BlockReader:
         if read.rejects:
             return None
         ids = [
-            f"{file.part.path}#{number}"
-            if not unit.folder
-            else f"{unit.folder}/{file.part.path}#{number}"
+            f"{prefix}{file.part.path}#{number}"
             for (file, unit, _, _), numbers in zip(parts, rows, strict=True)
+            for prefix in [unit.folder and f"{unit.folder}/"]
             for number in numbers.tolist()
         ]
         return dataclasses.replace(read, ids=ids)
