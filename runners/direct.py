@@ -11,8 +11,7 @@ import dataclasses
 import difflib
 import math
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +26,7 @@ _CORES = 4
 """Cores that the threads of one process can keep busy: Python runs one of them at a time."""
 _BYTES = 512 << 20
 """The part of a job for which it is worth starting a process, which loads for seconds."""
+_LIMITS = "/sys/fs/cgroup"
 _MEMORY = 2 << 30
 """Memory of a worker process with TensorFlow, in bytes, with room for its threads' blocks."""
 
@@ -34,28 +34,27 @@ _MEMORY = 2 << 30
 def num_cores() -> int:
     """The cores that this process may use, of the machine or of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(cores or 1, *_container_cores()))
+    older = [*_limit("cpu/cpu.cfs_quota_us"), *_limit("cpu/cpu.cfs_period_us")]
+    quota, period = _limit("cpu.max") or older or ["max", ""]
+    if quota in ("max", "-1"):
+        return cores or 1
+    return max(1, min(cores or 1, math.ceil(int(quota) / int(period))))
 
 
 def free_memory() -> int:
     """Bytes of memory that are available, at most the limit of the container."""
     import psutil
 
-    limits = [int(limit) for limit, *_ in _container("memory.max") if limit != "max"]
-    return min(int(psutil.virtual_memory().available), *limits, sys.maxsize)
+    limits = [*_limit("memory.max"), *_limit("memory/memory.limit_in_bytes")]
+    available: int = psutil.virtual_memory().available
+    return min([available, *(int(limit) for limit in limits if limit != "max")])
 
 
-def _container_cores() -> Iterator[int]:
-    for quota, period in _container("cpu.max"):
-        if quota != "max":
-            yield math.ceil(int(quota) / int(period))
-    yield sys.maxsize
-
-
-def _container(name: str) -> Iterator[list[str]]:
-    """The words of a file in which Linux states a limit of this container, if it has one."""
-    with contextlib.suppress(OSError, ValueError), open(f"/sys/fs/cgroup/{name}") as file:
-        yield file.read().split()
+def _limit(name: str) -> list[str]:
+    """The words of the file in which Linux states a limit of this container; none without it."""
+    with contextlib.suppress(OSError), open(os.path.join(_LIMITS, name)) as file:
+        return file.read().split()
+    return []
 
 
 @dataclasses.dataclass(eq=False)
@@ -83,10 +82,8 @@ class DirectRunner:
         """
         cores = num_cores()
         if self.num_workers is None:
-            self._most = cores // _CORES
-            if self._most > 1:
-                self._most = min(self._most, free_memory() // _MEMORY)
-            self._most = max(1, self._most)
+            several = cores // _CORES > 1
+            self._most = max(1, min(cores // _CORES, free_memory() // _MEMORY)) if several else 1
             return
         if isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
             raise RecipeError(f"workers={self.num_workers!r} is not an integer.")

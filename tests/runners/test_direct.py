@@ -166,16 +166,45 @@ def test_large_jobs_have_processes_which_start_ahead(
         ({"cpu.max": "max 100000\n"}, 64),
         ({"cpu.max": "150000 100000\n"}, 2),
         ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
+        ({"cpu/cpu.cfs_quota_us": "150000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
         ({}, 64),
     ],
 )
-def test_a_containers_limit_counts(
-    monkeypatch: pytest.MonkeyPatch, files: dict[str, str], cores: int
+def test_a_containers_limit_of_cores_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], cores: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    limits = {name: [text.split()] for name, text in files.items()}
-    monkeypatch.setattr(direct, "_container", lambda name: iter(limits.get(name, [])))
+    _limit(tmp_path, monkeypatch, files)
     assert direct.num_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"memory.max": "max\n"}, None),
+        ({"memory.max": "1048576\n"}, 1 << 20),
+        ({"memory/memory.limit_in_bytes": "1048576\n"}, 1 << 20),
+        ({"memory/memory.limit_in_bytes": f"{(1 << 63) - 4096}\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_containers_limit_of_memory_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], limit: int | None
+) -> None:
+    _limit(tmp_path, monkeypatch, files)
+    if limit is None:
+        assert 1 << 20 < direct.free_memory() <= psutil.virtual_memory().total
+    else:
+        assert direct.free_memory() == limit
+
+
+def _limit(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
+    """Makes the runner find these files of a container's limits, and no others."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.setattr(direct, "_LIMITS", str(folder))
 
 
 @pytest.mark.slow  # starts worker processes several times
