@@ -353,7 +353,7 @@ def merge_range(
 ) -> Iterator[pa.RecordBatch]:
     """Merges the records of a key range from all runs, in order of (key, id).
 
-    Yields record batches of about ``max_bytes``; needs about three times that in memory.
+    Yields record batches of about ``max_bytes``; needs about twice that in memory.
     """
     parts = split_range(readers, keys, max_bytes=max_bytes)
     # Not a loop, which would keep each batch until the next one is merged.
@@ -363,4 +363,8 @@ def merge_range(
 def _merge(readers: Sequence[RunReader], keys: KeyRange) -> pa.RecordBatch | tuple[()]:
     """The records of a key range from all runs, in order of (key, id); () if there are none."""
     batches = [batch for reader in readers for batch in reader.read(keys)]
-    return sort_records(pa.concat_batches(batches)) if batches else ()
+    if not batches:
+        return ()
+    merged = pa.concat_batches(batches)
+    batches.clear()
+    return sort_records(merged)
