@@ -1,7 +1,8 @@
 """The peak memory of a build: it must not grow with the data.
 
 Makes folders of images, builds each from nothing, and samples the resident memory of the whole
-process tree, mapped files included. Sizes are of photographs of 100 kB; counts are of images of
+process tree, mapped files included; once with pages that processes share counted for each of them
+(RSS), once divided among them (PSS). Sizes are of photographs of 100 kB; counts are of images of
 1 kB. The files are hard links to 64 contents: they need no space. ``--tensorflow`` decodes and
 resizes the photographs, and runs a ``preprocessing_fn`` with a full pass over the labels.
 
@@ -83,29 +84,32 @@ def make_files(folder: Path, contents: Sequence[bytes], num: int) -> None:
         os.link(first, path)
 
 
-def tree_memory(pid: int) -> tuple[int, int]:
-    """Resident bytes of a process and all below it, and those that no file is mapped to."""
-    total = anonymous = 0
+def tree_memory(pid: int) -> tuple[int, int, int]:
+    """RSS in bytes of a process and all below it, what of it no file is mapped to, and PSS."""
+    total = anonymous = shared_once = 0
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
-        return 0, 0
+        return 0, 0, 0
     for process in family:
         try:
             with open(f"/proc/{process.pid}/status") as file:
                 lines = dict(line.split(":", 1) for line in file)
+            with open(f"/proc/{process.pid}/smaps_rollup") as file:
+                pss = next((line.split()[1] for line in file if line.startswith("Pss:")), "0")
         except OSError:
             continue
+        shared_once += int(pss)
         total += int(lines.get("VmRSS", "0 kB").split()[0])
         anonymous += int(lines.get("RssAnon", "0 kB").split()[0])
-    return total * 1024, anonymous * 1024
+    return total * 1024, anonymous * 1024, shared_once * 1024
 
 
-def peak_of(command: list[str]) -> tuple[int, int, float, float]:
+def peak_of(command: list[str]) -> tuple[int, int, int, float, float]:
     """Runs a command: its peaks of memory in bytes, and its seconds and processor seconds."""
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    peaks = [0, 0]
+    peaks = [0, 0, 0]
     ended = threading.Event()
 
     def sample() -> None:
@@ -121,7 +125,7 @@ def peak_of(command: list[str]) -> tuple[int, int, float, float]:
         sys.exit(errors.decode()[-4000:])
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    return peaks[0], peaks[1], time.perf_counter() - started, processor
+    return peaks[0], peaks[1], peaks[2], time.perf_counter() - started, processor
 
 
 def measure(
@@ -137,8 +141,9 @@ def measure(
     gigabytes = sum(map(len, contents)) / len(contents) * num / 1e9
     row = [gigabytes, num, *measured]
     print(
-        f"{gigabytes:>8.2f} GB {num:>9,} files {row[2] / 1e6:>7,.0f} MB, of them anonymous "
-        f"{row[3] / 1e6:,.0f} MB {row[4]:>8.1f} s, of processor {row[5]:.1f} s",
+        f"{gigabytes:>8.2f} GB {num:>9,} files, RSS {row[2] / 1e6:>7,.0f} MB, of it "
+        f"anonymous {row[3] / 1e6:,.0f} MB, PSS {row[4] / 1e6:,.0f} MB, {row[5]:.1f} s, "
+        f"of processor {row[6]:.1f} s",
         flush=True,
     )
     return row
@@ -148,7 +153,7 @@ def svg_of(curves: dict[str, list[tuple[float, float]]]) -> str:
     """A plot of megabytes over size or number, relative to the smallest, on a logarithmic axis."""
     width, height, left, bottom = 640, 320, 60, 40
     top = 200 * math.ceil(max(y for points in curves.values() for _, y in points) / 200)
-    decades = max(math.log10(points[-1][0] / points[0][0]) for points in curves.values())
+    decades = max(math.log10(points[-1][0] / points[0][0]) for points in curves.values()) or 1
 
     def at(x: float, first: float, y: float) -> tuple[float, float]:
         right = math.log10(x / first) / decades * (width - left - 150)
