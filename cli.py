@@ -34,6 +34,7 @@ from .cli_options import (
     Split,
     StallTimeout,
     Workspace,
+    age_of,
     check_options,
     engine_of,
     rates_of,
@@ -379,7 +380,7 @@ def plan(
 def inspect(snapshot: SnapshotPath) -> None:
     """Show the contents of a snapshot."""
     from . import terminal
-    from .pipelines.snapshot import Snapshot
+    from .pipelines.snapshot import Snapshot, build_facts
 
     opened = Snapshot.open(snapshot)
     manifest = opened.manifest
@@ -394,6 +395,8 @@ def inspect(snapshot: SnapshotPath) -> None:
         f"{human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
+    for name, value in build_facts(opened.path).get("metadata", {}).items():
+        terminal.say(f"{name}: {value if isinstance(value, str) else ', '.join(value)}")
     _show_missing(opened)
     _show_rejects(opened)
     _show_leaks(opened.manifest.shared_contents)
@@ -801,6 +804,56 @@ def flex_template(
     terminal.say(json.dumps(container_spec(launcher=launcher, worker=worker), indent=2))
 
 
+@app.command("list")
+def list_(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            help="An output root, or the folder of all snapshots of a name.", metavar="DIR"
+        ),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each snapshot, as lines.")
+    ] = False,
+) -> None:
+    """List the snapshots of an output root, the newest of each name first."""
+    from . import terminal
+    from .pipelines.inspect.listing import list_snapshots
+
+    snapshots = list_snapshots(folder)
+    if as_json:
+        for snapshot in snapshots:
+            terminal.say_json(dataclasses.asdict(snapshot))
+        return
+    rows = [
+        (
+            snapshot.name,
+            snapshot.version,
+            snapshot.fingerprint,
+            snapshot.started,
+            *(
+                ("cannot be opened", "")
+                if snapshot.problem
+                else (sum(snapshot.num_examples.values()), terminal.human_bytes(snapshot.num_bytes))
+            ),
+            "latest"
+            if snapshot.is_latest
+            else ""
+            if snapshot.limit is None
+            else f"sample of {human_count(snapshot.limit, 'records')}",
+        )
+        for snapshot in snapshots
+    ]
+    if not rows:
+        terminal.say(f"no published snapshots in {folder}")
+        return
+    columns = ("name", "version", "fingerprint", "built", "examples", "size", "")
+    terminal.show_table("snapshots", columns, rows)
+    for snapshot in snapshots:
+        if snapshot.problem:
+            terminal.show_warning(snapshot.problem)
+
+
 @app.command()
 def gc(
     folder: Annotated[
@@ -809,6 +862,25 @@ def gc(
             help="An output root, or the folder of all snapshots of a name.", metavar="DIR"
         ),
     ],
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Also remove published snapshots: of each name all but the N newest, the N "
+            "newest samples, and the latest, which trainers follow.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            help="Also remove published snapshots built longer ago, such as 30d or 12h; with "
+            "--keep, only those that it would remove. The latest stays.",
+            metavar="AGE",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be removed.")
     ] = False,
@@ -816,11 +888,12 @@ def gc(
         bool, typer.Option("--json", help="Print one JSON object that lists each file.")
     ] = False,
 ) -> None:
-    """Remove work that no snapshot refers to, and unpublished folders."""
+    """Remove work that no snapshot refers to, unpublished folders, and old snapshots if asked."""
     from . import terminal
-    from .pipelines.operate.gc import collect_garbage
+    from .pipelines.operate.gc import Retention, collect_garbage
 
-    report = collect_garbage(folder, dry_run=dry_run)
+    retention = Retention(num=keep, seconds=age_of(older_than))
+    report = collect_garbage(folder, dry_run=dry_run, retention=retention)
     for path in report.links:
         terminal.show_warning(f"{path} is a symbolic link: its target was not touched.")
     for path in report.foreign:
@@ -837,6 +910,8 @@ def gc(
     if as_json:
         terminal.say_json(report.to_json())
         return
+    for path in report.expired:
+        terminal.say(f"{'would remove' if dry_run else 'removed'} the snapshot {path}")
     for path in report.unpublished:
         terminal.say(f"{'would remove' if dry_run else 'removed'} {path}, which is not published")
     for path in report.busy:
@@ -951,9 +1026,9 @@ def _show_leaks(shared_contents: Mapping[str, int]) -> None:
 
 def _show_near_duplicates(snapshot: Snapshot) -> None:
     from . import terminal
-    from .pipelines.inspect.why import build_facts
+    from .pipelines.snapshot import build_facts
 
-    facts = build_facts(snapshot).get("near_duplicates", {})
+    facts = build_facts(snapshot.path).get("near_duplicates", {})
     for splits, number in facts.get("counts", {}).items():
         earlier, _, later = splits.partition(", ")
         first = next(pair for pair in facts["pairs"] if pair["splits"] == [earlier, later])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -202,6 +203,23 @@ def reader_options(given: Sequence[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             options[name] = value
     return options
+
+
+def age_of(text: str | None) -> float | None:
+    """The seconds of an age such as "30d", "12h" or "90m"; None from None.
+
+    Raises:
+        typer.BadParameter: if it is no such age.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([dhm])", text.strip())
+    if match is None:
+        raise typer.BadParameter(
+            f"Invalid value {text!r}: expected days, hours or minutes, such as 30d, 12h or 90m.",
+            param_hint="--older-than",
+        )
+    return float(match[1]) * {"d": 86_400, "h": 3_600, "m": 60}[match[2]]
 
 
 def rates_of(text: str | None) -> list[float]:

@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
-from ..schemas.manifest import Manifest
+from ..schemas.fingerprint import canonical_json
+from ..schemas.manifest import Manifest, json_checksum
 from ..schemas.naming import (
     BUILD,
     LATEST,
@@ -42,7 +43,9 @@ from ..schemas.naming import (
 )
 from ..transforms import storage
 
-_is_fingerprint = re.compile("[0-9a-f]{16}").fullmatch
+FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+"""Names of snapshots' folders."""
+_is_fingerprint = FINGERPRINT.fullmatch
 _OLD_FILE = "reader.py"
 _ALIAS = "snapshard_reader_"
 """Prefix of the names of imported readers."""
@@ -135,6 +138,18 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
     snapshot = Snapshot.open(path)
     logging.getLogger(__name__).info("loaded %r", snapshot)
     return snapshot
+
+
+def build_facts(folder: str) -> dict[str, Any]:
+    """The content of a snapshot's ``build.json``; empty if it is missing or damaged."""
+    try:
+        facts = json.loads(storage.read_bytes(join(folder, BUILD)))
+        canonical_json(facts)
+    except (StorageError, ValueError, TypeError, RecursionError):
+        return {}
+    known = isinstance(facts, dict) and isinstance(facts.get("fingerprint_parts"), dict)
+    # An edited file may have any form.
+    return facts if known and facts.get("checksum") == json_checksum(facts) else {}
 
 
 def fetch_reader(snapshot: Snapshot, folder: str) -> None:
@@ -261,6 +276,30 @@ def read_latest(url: str) -> str:
             f"{storage.redact(url)} names no fingerprint. Build again to replace it."
         )
     return fingerprint
+
+
+def name_folders(folder: str) -> list[str]:
+    """The folders of names at a place: itself, or those in it."""
+    if storage.is_local(folder) and not os.path.isdir(storage.local_path(folder)):
+        return []
+    if _is_name_folder(folder):
+        return [folder]
+    inside = [join(folder, name) for name in storage.list_names(folder) if name != WORKSPACE]
+    return [path for path in inside if not is_link(path) and _is_name_folder(path)]
+
+
+def _is_name_folder(folder: str) -> bool:
+    try:
+        names = storage.list_names(folder)
+    except StorageError:
+        # A file beside the folders of names.
+        return False
+    return WORKSPACE in names or LATEST in names
+
+
+def is_link(path: str) -> bool:
+    """Whether this is a symbolic link on this machine."""
+    return storage.is_local(path) and os.path.islink(storage.local_path(path))
 
 
 def locate(path: str | os.PathLike[str]) -> str:
