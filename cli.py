@@ -37,6 +37,7 @@ from .cli_options import (
     age_of,
     check_options,
     engine_of,
+    json_option,
     rates_of,
     reader_options,
     recipe_of,
@@ -45,6 +46,7 @@ from .schemas.visible import human_count, visible
 
 if TYPE_CHECKING:
     from .pipelines.snapshot import Snapshot
+    from .schemas.errors import SnapshardError
     from .schemas.recipe import Recipe
     from .schemas.runner import RunnerConfig
 
@@ -127,9 +129,7 @@ def build(
             "--repair", help="Check existing output and work; rebuild whatever is damaged."
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line.")
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object as the last line.")] = False,
 ) -> None:
     """Build the snapshot of a recipe or of raw data; resumes an interrupted build.
 
@@ -227,9 +227,7 @@ def step(
     stall_timeout: StallTimeout = None,
     workspace: Workspace = None,
     write_by: Annotated[str, typer.Option(help="See build --help.", metavar="STRATEGY")] = "auto",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line.")
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object as the last line.")] = False,
 ) -> None:
     """Run one step of a build, as a scheduler's task; a finished step does nothing.
 
@@ -328,6 +326,7 @@ def plan(
     source: Source,
     limit: Limit = None,
     revision: Revision = None,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Show what a build would read and write. Writes nothing."""
     from . import terminal
@@ -336,6 +335,9 @@ def plan(
     recipe = recipe_of(source, revision=revision)
     with terminal.Bars() as bars:
         planned = forecast(recipe, progress=bars, limit=limit)
+    if as_json:
+        terminal.say_json(planned.to_json())
+        return
     skipped = ", ".join(f"{reason}: {number:,}" for reason, number in planned.num_skipped.items())
     terminal.say(
         f"reads {human_count(planned.num_files, 'files')}, "
@@ -377,13 +379,19 @@ def plan(
 
 
 @app.command()
-def inspect(snapshot: SnapshotPath) -> None:
+def inspect(
+    snapshot: SnapshotPath,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
+) -> None:
     """Show the contents of a snapshot."""
     from . import terminal
     from .pipelines.snapshot import Snapshot, build_facts
 
     opened = Snapshot.open(snapshot)
     manifest = opened.manifest
+    if as_json:
+        terminal.say_json(opened.to_json())
+        return
     terminal.show_features(manifest.features, label=manifest.label)
     terminal.show_splits(manifest)
     _show_labels(opened)
@@ -430,9 +438,7 @@ def verify(
     lines: Annotated[
         int, typer.Option(min=0, help="Show at most N problems; 0 for all.", metavar="N")
     ] = 50,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object with all problems.")
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object with all problems.")] = False,
 ) -> None:
     """Check every file of a snapshot against its manifest, and name damaged records."""
     from . import terminal
@@ -466,7 +472,7 @@ def diff(
         bool,
         typer.Option("--only-ids", help="Read only indexes; does not find changed contents."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Show what changed between two snapshots: records, features, settings."""
     from . import terminal
@@ -501,7 +507,7 @@ def why(
     files: Annotated[
         int, typer.Option(min=0, help="List at most N input files of each kind.", metavar="N")
     ] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Explain why a snapshot is not reused: how the fingerprints of A and B differ.
 
@@ -580,7 +586,7 @@ def rejects(
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; with --list, one per line.")
+        bool, json_option("Print one JSON object; with --list, one per line.")
     ] = False,
 ) -> None:
     """Show rejected records: by reason, one by one, or exported as files.
@@ -626,7 +632,7 @@ def show(
             help="Write the first 64 images to one PNG.", metavar="FILE", show_default=False
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Show the first records of a snapshot, as its reader yields them."""
     from . import terminal
@@ -672,7 +678,7 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Measure how fast a snapshot reads on this machine."""
     from . import terminal
@@ -722,7 +728,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Run a tf.data service for the reader's service= until interrupted."""
     from . import terminal
@@ -813,7 +819,7 @@ def list_(
         ),
     ],
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for each snapshot, as lines.")
+        bool, json_option("Print one JSON object for each snapshot, as lines.")
     ] = False,
 ) -> None:
     """List the snapshots of an output root, the newest of each name first."""
@@ -884,9 +890,7 @@ def gc(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be removed.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object that lists each file.")
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object that lists each file.")] = False,
 ) -> None:
     """Remove work that no snapshot refers to, unpublished folders, and old snapshots if asked."""
     from . import terminal
@@ -1075,6 +1079,7 @@ def main(arguments: list[str] | None = None) -> None:
     from .startup_noise import hush_libraries
 
     terminal.prepare_streams()
+    terminal.answer_in_json(False)
     hush_libraries()
     if arguments is None:
         endings.treat_signals_as_interrupts()
@@ -1107,17 +1112,26 @@ def _explain(error: Exception) -> int:
         )
         return 1
     if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
-        terminal.show_error(
+        message = (
             "out of memory. Provide more, or build with fewer workers. Finished work is kept: run "
             "the same command to resume."
         )
-        return 1
+        return terminal.show_failure(message, kind="MemoryError", exit_code=1)
     terminal.show_traceback("".join(traceback.format_exception(error)))
-    terminal.show_error(
+    message = (
         "this is a defect in snapshard or in a library; running it again would not help. "
         "Report it with the traceback above."
     )
-    return _DEFECT
+    return terminal.show_failure(message, kind=type(error).__name__, exit_code=_DEFECT)
+
+
+def _fail(error: SnapshardError) -> int:
+    """Prints an error that snapshard raised on purpose; returns its exit code."""
+    from . import terminal
+
+    return terminal.show_failure(
+        str(error), kind=type(error).__name__, exit_code=error.exit_code, file=error.file
+    )
 
 
 def _plain(message: str) -> str:
@@ -1139,14 +1153,14 @@ def _run(arguments: list[str] | None) -> int:
         code = app(arguments, standalone_mode=False, prog_name="snapshard", obj=alone)
         terminal.flush()
     except SnapshardError as error:
-        terminal.show_error(str(error))
-        return error.exit_code
+        return _fail(error)
     except typer.TyperException as error:
         if message := error.format_message():  # empty if the help was shown instead
             command = getattr(getattr(error, "ctx", None), "command_path", "snapshard")
             message = _plain(message)
             stop = "" if message.endswith((".", "?")) else "."
-            terminal.show_error(f"{message}{stop} Try '{command} --help'.")
+            message = f"{message}{stop} Try '{command} --help'."
+            terminal.show_failure(message, kind="UsageError", exit_code=2)
         return 2
     except BrokenPipeError:
         raise
@@ -1157,7 +1171,6 @@ def _run(arguments: list[str] | None) -> int:
             with failing_as_storage_error("use", str(error.filename or "a file or the output")):
                 raise
         except SnapshardError as explained:
-            terminal.show_error(str(explained))
-            return explained.exit_code
+            return _fail(explained)
         return 1
     return code if isinstance(code, int) else 0

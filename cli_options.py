@@ -205,6 +205,19 @@ def reader_options(given: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+def json_option(text: str) -> Any:
+    """The option ``--json``, under which an error is an object on standard output, too."""
+
+    def answer(wanted: bool) -> bool:
+        from . import terminal
+
+        terminal.answer_in_json(wanted)
+        return wanted
+
+    # Eager: an error in the options after it is an object, too.
+    return typer.Option("--json", help=text, is_eager=True, callback=answer)
+
+
 def age_of(text: str | None) -> float | None:
     """The seconds of an age such as "30d", "12h" or "90m"; None from None.
 

@@ -5,6 +5,7 @@ Progress and notes go to standard error, results to standard output: a pipe gets
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -42,6 +43,7 @@ out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 _RECENT_S = 60.0
 """The rate of a step is that of these last seconds."""
 err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+_answers_in_json = False
 
 
 def prepare_streams() -> None:
@@ -84,6 +86,32 @@ def say_json(value: object) -> None:
     from .transforms.storage.redaction import hide_known
 
     print(hide_known(json.dumps(value)))
+
+
+def answer_in_json(wanted: bool) -> None:
+    """Sets whether :func:`show_failure` prints a JSON object."""
+    global _answers_in_json
+    _answers_in_json = wanted
+
+
+def show_failure(message: str, *, kind: str, exit_code: int, file: str = "") -> int:
+    """Prints the error that ends a command; under ``--json`` also as an object on standard output.
+
+    Args:
+        message: For people: on standard error.
+        kind: The error's class.
+        exit_code: The command's.
+        file: The path or URL of the file that it is about, if it is about one.
+
+    Returns:
+        The exit code.
+    """
+    show_error(message)
+    if _answers_in_json:
+        error = {"class": kind, "message": message, "exit_code": exit_code}
+        with contextlib.suppress(OSError, ValueError):  # the stream may be what failed
+            say_json({"error": {**error, "file": file} if file else error})
+    return exit_code
 
 
 def say(text: str) -> None:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
+from ..schemas.features import features_to_json
 from ..schemas.fingerprint import canonical_json
 from ..schemas.manifest import Manifest, json_checksum
 from ..schemas.naming import (
@@ -95,6 +96,30 @@ class Snapshot:
         folder = locate(path)
         where = storage.redact(join(folder, MANIFEST))
         return cls(folder, Manifest.from_bytes(manifest_bytes(folder), where=where))
+
+    def to_json(self) -> dict[str, Any]:
+        """What it holds and how it was made, as plain JSON: without the lists of its files."""
+        manifest = self.manifest.model_dump(mode="json", exclude={"files", "checksum"})
+        facts = build_facts(self.path)
+        known = ("metadata", "near_duplicates", "started", "runner", "seconds", "input")
+        splits = {
+            name: {
+                "num_examples": split.num_examples,
+                "num_bytes": split.num_bytes,
+                "num_shards": len(split.shards),
+                "label_counts": split.label_counts,
+            }
+            for name, split in self.manifest.splits.items()
+        }
+        return {
+            "path": self.path,
+            **manifest,
+            "features": features_to_json(self.manifest.features),
+            "splits": splits,
+            "num_files": len(self.manifest.files),
+            "num_bytes": sum(entry.bytes for entry in self.manifest.files.values()),
+            "build": {name: facts[name] for name in known if name in facts},
+        }
 
     @property
     def main_split(self) -> str:

@@ -250,6 +250,65 @@ def test_samples_and_others_do_not_count_together(root: Path) -> None:
     assert newest.path not in report.expired
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kind", "exit_code"),
+    [
+        (["inspect", "{root}/nothing", "--json"], "RecipeError", 2),
+        (["plan", "--json", "{root}/nothing.csv"], "RecipeError", 2),
+        (["plan", "{root}", "--json", "--limit", "x"], "UsageError", 2),
+        (["list", "{root}/nothing", "--json"], "RecipeError", 2),
+        (["gc", "--json", "{root}", "--older-than", "x"], "UsageError", 2),
+        (["verify", "{root}/trees", "--json", "--seed", "3"], "UsageError", 2),
+        (["diff", "{root}/trees", "{root}/nothing", "--json"], "RecipeError", 2),
+        (["build", "{root}/empty", "--out", "{root}/o", "--json"], "DataError", 3),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_an_error_is_json_where_the_result_would_be(
+    arguments: list[str],
+    kind: str,
+    exit_code: int,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (root / "empty").mkdir(exist_ok=True)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([argument.format(root=root) for argument in arguments])
+    out, err = capsys.readouterr()
+    error = json.loads(out)["error"]
+    assert (error["class"], error["exit_code"], ended.value.code) == (kind, exit_code, exit_code)
+    assert f"error: {error['message']}" in err
+    with pytest.raises(SystemExit):
+        cli.main([argument.format(root=root) for argument in arguments if argument != "--json"])
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_about_a_file_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trees(tmp_path)
+    arguments = [str(tmp_path / "trees.csv"), "--out", "/proc/out"]  # where nobody can write
+    with pytest.raises(SystemExit):
+        cli.main(["build", *arguments, "--json"])
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["file"].startswith("/proc/out")
+    assert error["file"] in error["message"]
+
+
+def test_plan_and_inspect_answer_in_json(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trees(tmp_path, 8)
+    planned = json.loads(run(capsys, "plan", str(tmp_path / "trees.csv"), "--json"))
+    assert planned["num_examples"] == 8
+    assert planned["features"]["height"]["kind"] == "scalar"
+    (latest,) = (s for s in list_snapshots(str(root / "trees")) if s.is_latest)
+    shown = json.loads(run(capsys, "inspect", latest.path, "--json"))
+    assert shown["fingerprint"] == latest.fingerprint
+    assert shown["splits"]["train"]["num_examples"] == 8
+    assert shown["build"]["metadata"] == ABOUT
+    assert shown["build"]["started"] == latest.started
+    assert shown["features"] == planned["features"]
+
+
 def test_an_age_is_days_hours_or_minutes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("3", "d", "-1d", "1 week"):
         with pytest.raises(SystemExit) as ended:
