@@ -26,6 +26,8 @@ from .cli_options import (
     FlinkJar,
     FlinkMaster,
     Limit,
+    LogFormat,
+    Quiet,
     Revision,
     Runner,
     SnapshotPath,
@@ -129,6 +131,8 @@ def build(
             "--repair", help="Check existing output and work; rebuild whatever is damaged."
         ),
     ] = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
     as_json: Annotated[bool, json_option("Print one JSON object as the last line.")] = False,
 ) -> None:
     """Build the snapshot of a recipe or of raw data; resumes an interrupted build.
@@ -153,7 +157,8 @@ def build(
         spark_master=spark_master,
         stall_timeout=stall_timeout,
     )
-    bars = terminal.Bars()
+    terminal.be_quiet(quiet)
+    bars = terminal.Bars(quiet=quiet)
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
             recipe = recipe_of(source, revision=revision)
@@ -187,6 +192,7 @@ def build(
     _show_near_duplicates(snapshot)
     _show_empty_splits(snapshot, recipe)
     _show_next(snapshot, seconds=time.monotonic() - begun)
+    terminal.be_quiet(False)
     built = "already built" if snapshot.cached else "built"
     sample = ", a SAMPLE: latest.json does not name it" if limit is not None else ""
     terminal.say(f"{built}{sample}: {snapshot.path}")
@@ -227,6 +233,8 @@ def step(
     stall_timeout: StallTimeout = None,
     workspace: Workspace = None,
     write_by: Annotated[str, typer.Option(help="See build --help.", metavar="STRATEGY")] = "auto",
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
     as_json: Annotated[bool, json_option("Print one JSON object as the last line.")] = False,
 ) -> None:
     """Run one step of a build, as a scheduler's task; a finished step does nothing.
@@ -249,7 +257,8 @@ def step(
         spark_master=spark_master,
         stall_timeout=stall_timeout,
     )
-    bars = terminal.Bars()
+    terminal.be_quiet(quiet)
+    bars = terminal.Bars(quiet=quiet)
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
             recipe = recipe_of(source, revision=revision)
@@ -270,6 +279,7 @@ def step(
     if as_json:
         terminal.say_json(report.to_json())
     else:
+        terminal.be_quiet(False)
         terminal.say(report.line())
 
 
@@ -1079,7 +1089,9 @@ def main(arguments: list[str] | None = None) -> None:
     from .startup_noise import hush_libraries
 
     terminal.prepare_streams()
+    terminal.be_quiet(False)
     terminal.answer_in_json(False)
+    terminal.log_as_json(False)
     hush_libraries()
     if arguments is None:
         endings.treat_signals_as_interrupts()

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from .schemas.recipe import Recipe
     from .schemas.runner import RunnerConfig
 
+
+def _log_in(form: str) -> str:
+    """Sets the form of what goes to standard error, that of errors in later options, too."""
+    from .pipelines.progress_bars import log_as_json
+
+    if form not in ("text", "json"):
+        raise typer.BadParameter(f"expected text or json, found {form!r}")
+    log_as_json(form == "json")
+    return form
+
+
 Source = Annotated[
     str,
     typer.Argument(
@@ -60,6 +71,20 @@ Workspace = Annotated[
         "where earlier builds into --out kept it. Give --out itself to return to the default.",
         metavar="DIR",
         show_default=False,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Show only warnings, errors and the last line."),
+]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        help="Progress, warnings and errors on standard error: text, or json, one object per line, "
+        "with how much is done every 10 seconds.",
+        metavar="FORMAT",
+        is_eager=True,
+        callback=_log_in,
     ),
 ]
 FlinkMaster = Annotated[
@@ -229,7 +254,7 @@ def age_of(text: str | None) -> float | None:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([dhm])", text.strip())
     if match is None:
         raise typer.BadParameter(
-            f"Invalid value {text!r}: expected days, hours or minutes, such as 30d, 12h or 90m.",
+            f"expected days, hours or minutes, such as 30d, 12h or 90m, found {text!r}",
             param_hint="--older-than",
         )
     return float(match[1]) * {"d": 86_400, "h": 3_600, "m": 60}[match[2]]

@@ -309,6 +309,55 @@ def test_plan_and_inspect_answer_in_json(
     assert shown["features"] == planned["features"]
 
 
+def test_standard_error_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trees(tmp_path)
+    table, out = str(tmp_path / "trees.csv"), str(tmp_path / "out")
+    with pytest.raises(SystemExit):
+        cli.main(["build", table, "--out", out, "--log-format", "json", "--limit", "4"])
+    printed, logged = capsys.readouterr()
+    assert "SAMPLE" in printed
+    lines = [json.loads(line) for line in logged.splitlines()]
+    steps = {line["step"]: line for line in lines if line["kind"] == "step"}
+    assert {"inventory", "prepare", "plan", "write"} <= set(steps)
+    assert steps["write"] | {"time": "", "message": "", "seconds": 0} == {
+        **{"kind": "step", "step": "write", "done": 1, "total": 1, "unit": "shards"},
+        **{"time": "", "message": "", "seconds": 0},
+    }
+    with pytest.raises(SystemExit):
+        cli.main(["build", f"{table}.gone", "--out", out, "--log-format", "json"])
+    (error,) = map(json.loads, capsys.readouterr().err.splitlines())
+    assert error["kind"] == "error"
+    assert "trees.csv.gone does not exist" in error["message"]
+    with pytest.raises(SystemExit):
+        cli.main(["build", table, "--out", out, "--log-format", "xml"])
+    error_text = " ".join(capsys.readouterr().err.split())
+    assert error_text.startswith("error: Invalid value for '--log-format': expected text")
+
+
+def test_a_quiet_build_prints_where_the_snapshot_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trees(tmp_path)
+    arguments = [str(tmp_path / "trees.csv"), "--out", str(tmp_path / "out"), "--quiet"]
+    with pytest.raises(SystemExit):
+        cli.main(["build", *arguments])
+    printed, logged = capsys.readouterr()
+    (path,) = (tmp_path / "out" / "trees").glob("[0-9a-f]*")
+    assert printed == f"built: {path}\n"
+    assert all(line.startswith("warning: ") for line in logged.splitlines())
+
+
+def test_a_build_in_python_shows_its_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ss.build(trees(tmp_path), tmp_path / "out")
+    assert capsys.readouterr().err == ""
+    ss.build(trees(tmp_path, 9), tmp_path / "out", progress=True)
+    shown = capsys.readouterr().err
+    assert [line.split(":")[0] for line in shown.splitlines()][:2] == ["inventory", "prepare"]
+    assert "write: 1 shard, 0." in shown
+
+
 def test_an_age_is_days_hours_or_minutes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("3", "d", "-1d", "1 week"):
         with pytest.raises(SystemExit) as ended:
