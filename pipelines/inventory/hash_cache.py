@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import StorageError
 from ...transforms.sources.blocks import MIN_CUT_BYTES
-from ...transforms.storage.artifacts import put_artifact, read_artifact
+from ...transforms.storage.artifacts import put_artifact, put_large_artifact, read_artifact
 from ...transforms.storage.unchanged import COARSE_NS, times_in
 
 _NUM_SOURCES = 4
@@ -43,10 +43,14 @@ def write_source(
     Raises:
         StorageError: if it cannot be written.
     """
-    others = [item for item in sources.items() if item[0] != source]
-    content = dict([*others[max(0, len(others) + 1 - num_kept) :], (source, kept)])
+    content = {**_others(sources, source, num_kept), source: kept}
     body = json.dumps(content, separators=(",", ":")).encode("ascii")
     put_artifact(url, body, what=what)
+
+
+def _others(sources: Mapping[str, Any], source: str, num_kept: int) -> dict[str, Any]:
+    others = [item for item in sources.items() if item[0] != source]
+    return dict(others[max(0, len(others) + 1 - num_kept) :])
 
 
 _WHAT = "memo 4"
@@ -107,32 +111,57 @@ class HashCache:
             return None
         return known
 
-    def write(self, known: Mapping[str, Known], *, listed_ns: int) -> None:
-        """Writes the known contents, unless they are those of the cache.
+    def write(
+        self,
+        files: Sequence[SourceFile],
+        *,
+        cuts: Mapping[str, Sequence[int]],
+        parts: Mapping[str, Sequence[str]],
+        listed_ns: int,
+    ) -> None:
+        """Writes the contents of files, unless they are those of the cache.
 
         Args:
-            known: By path. Files without a stamp are omitted.
+            files: The files. Those without a hash or a stamp are omitted.
+            cuts: By path, of the files that have any.
+            parts: Likewise.
             listed_ns: When the files were listed, in ns since 1970.
 
         Raises:
             StorageError: if it cannot be written.
         """
-        kept = {path: facts for path, facts in known.items() if facts.stamp}
-        if kept == self._files:
-            return
-        files = {
-            path: [facts.num_bytes, facts.stamp, facts.sha256, list(facts.cuts), list(facts.parts)]
-            for path, facts in kept.items()
-        }
-        entry = {"listed_ns": listed_ns, "cuts_by": self._cuts_by, "files": files}
-        write_source(
-            self._url,
-            self._sources,
-            what=_WHAT,
-            source=self._source,
-            kept=entry,
-            num_kept=self._num_kept,
-        )
+
+        def known() -> Iterator[tuple[str, Known]]:
+            for file in files:
+                if file.sha256 and file.stamp:
+                    yield (
+                        file.path,
+                        Known(
+                            num_bytes=file.num_bytes,
+                            stamp=file.stamp,
+                            sha256=file.sha256,
+                            cuts=tuple(cuts.get(file.path, ())),
+                            parts=tuple(parts.get(file.path, ())),
+                        ),
+                    )
+
+        if self._files:
+            are_kept = [self._files.get(path) == content for path, content in known()]
+            if all(are_kept) and len(are_kept) == len(self._files):
+                return
+        encoded = json.JSONEncoder(separators=(",", ":")).encode
+        entry = {"listed_ns": listed_ns, "cuts_by": self._cuts_by, "files": {}}
+        content = {**_others(self._sources, self._source, self._num_kept), self._source: entry}
+        head = encoded(content).removesuffix("}}}")
+
+        def written() -> Iterator[bytes]:
+            before = head
+            for path, content in known():
+                yield f"{before}{encoded(path)}:{encoded(content)}".encode("ascii")
+                before = ","
+            yield (f"{head}}}}}}}" if before == head else "}}}").encode("ascii")
+
+        put_large_artifact(self._url, written(), what=_WHAT)
 
 
 def read_hash_cache(

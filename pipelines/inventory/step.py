@@ -16,9 +16,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
-from ...schemas.blocks import Block, Selection, SourceFile, WorkUnit
+from ...schemas.blocks import Block, Packed, Selection, SourceFile, WorkUnit
 from ...schemas.errors import DamagedWorkError, DataError, SourceChangedError, StorageError
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
@@ -58,6 +58,8 @@ EXCLUDED = "excluded by the recipe"
 """The reason why a file that is one excluded record is skipped."""
 
 _BATCH_BYTES = 16 * 2**20
+_BATCHES_AHEAD = 4
+"""Batches that wait for each thread that hashes."""
 _DESCRIPTORS = "blocks-2"
 
 
@@ -103,13 +105,13 @@ class Inventory:
         stop_key: The first key that a limit excludes; None without a limit.
     """
 
-    files: tuple[SourceFile, ...]
+    files: Sequence[SourceFile]
     num_skipped: Mapping[str, int]
     num_bytes: int
     blocks: tuple[Block, ...]
     input_digest: str
     num_hashed: int
-    selected: tuple[SourceFile, ...]
+    selected: Sequence[SourceFile]
     stop_key: int | None = None
 
 
@@ -150,10 +152,10 @@ def take_inventory(
         alone = [file for file in selected if not file.of]
         lowest, stop_key = lowest_files(alone, limit=limit, seed=seed)
         records = {file.record_id for file in lowest}
-        wanted = tuple(file for file in selected if file.record_id in records)
+        wanted = [file for file in selected if file.record_id in records]
     progress.start(STEP, total=len(wanted), unit="files")
     num_done = num_hashed = 0
-    files: list[SourceFile] = []
+    files_of_parts: list[tuple[SourcePart, Sequence[SourceFile]]] = []
     blocks: list[Block] = []
     for part, listing in zip(parts, listings, strict=True):
         cache = read_hash_cache(
@@ -163,48 +165,51 @@ def take_inventory(
             num_kept=len(parts),
             min_cut_bytes=sizes.min_cut_bytes,
         )
-        own = without_prefix(wanted, part.prefix)
-        known = {f.path: content for f in listing.files if (content := _find(cache, f)) is not None}
-        unknown = [file for file in own if not file.problem and file.path not in known]
-        hashed_ns = _settle(unknown)
-        num_done += len(own) - len(unknown)
-        num_hashed += len(unknown)
-        with contextlib.closing(_learn(part.source, part.opened, unknown, sizes=sizes)) as batches:
-            for batch in batches:
-                known.update(batch)
-                num_done += len(batch)
-                progress.advance(STEP, done=num_done)
-        taken = [_complete(file, known.get(file.path)) for file in own]
-        pointers = [file.path for file in taken if file.problem == git_lfs.PROBLEM]
-        if pointers:
-            raise git_lfs.refusal(part.opened.shown, num=len(pointers), first=pointers[0])
-        contents = {path: content for path, content in known.items() if isinstance(content, Known)}
+        facts = _Facts()
+        completed = _completed(
+            part,
+            without_prefix(wanted, part.prefix),
+            cache=cache,
+            facts=facts,
+            sizes=sizes,
+            advance=lambda num: progress.advance(STEP, done=num_done + num),  # noqa: B023
+        )
+        own = Packed(SourceFile, completed)
+        num_done += len(own)
+        num_hashed += facts.num_hashed
+        if facts.pointers:
+            first = facts.pointers[0]
+            raise git_lfs.refusal(part.opened.shown, num=len(facts.pointers), first=first)
         if write:
-            cache.write(contents, listed_ns=listing.listed_ns)
-        files += with_prefix(taken, part.prefix)
+            known = own if limit is None else [*own, *_others(listing.files, own, cache, facts)]
+            cache.write(known, cuts=facts.cuts, parts=facts.parts, listed_ns=listing.listed_ns)
+        files_of_parts.append((part, own))
         grouped = group_blocks(
-            [_provable(file, hashed_ns=hashed_ns) for file in taken],
-            {path: content.cuts for path, content in contents.items()},
-            parts={path: content.parts for path, content in contents.items() if content.parts},
+            [_provable(file, facts) for file in own] if facts.unsettled else own,
+            facts.cuts,
+            parts=facts.parts,
             block_bytes=sizes.block_bytes,
         )
         if listing.excluded is not None and part.source.numbered:
             grouped = exclude_records(grouped, listing.excluded, part.source)
         blocks += (part.among_all(block) for block in grouped)
+    files = _joined(files_of_parts)
     skipped = collections.Counter[str]()
     for listing in listings:
         skipped.update(listing.num_skipped)
     reasons = ", ".join(f"{reason}: {number:,}" for reason, number in skipped.items())
     progress.finish(STEP, reused=not num_hashed, note=f"skips {reasons}" if reasons else "")
-    by_path = {file.path: file for file in files}
+    if limit is not None:
+        by_path = {file.path: file for file in files}
+        selected = [by_path.get(file.path, file) for file in selected]
     return Inventory(
-        files=tuple(files),
+        files=files,
         num_skipped=dict(skipped),
         num_bytes=sum(file.num_bytes for file in files),
         blocks=tuple(blocks),
         input_digest=input_digest(files),
         num_hashed=num_hashed,
-        selected=tuple(by_path.get(file.path, file) for file in selected),
+        selected=files if limit is None else selected,
         stop_key=stop_key,
     )
 
@@ -213,7 +218,7 @@ def take_inventory(
 class _Listing:
     """The files of one source."""
 
-    files: tuple[SourceFile, ...]
+    files: Sequence[SourceFile]
     """Those with records."""
     num_skipped: Mapping[str, int]
     listed_ns: int
@@ -255,18 +260,17 @@ def _select(source: Source, listed: Sequence[SourceFile]) -> Selection:
     A source knows files by their names, but a broken link may stand for a folder of records.
     Members of an archive that later ones replace are only counted.
     """
-    replaced = sum(file.problem == REPLACED for file in listed)
+    with_problems = [file for file in listed if file.problem]
+    replaced = sum(file.problem == REPLACED for file in with_problems)
     if replaced:
         selection = _select(source, [file for file in listed if file.problem != REPLACED])
         num_skipped = {**selection.num_skipped, REPLACED: replaced}
         return dataclasses.replace(selection, num_skipped=num_skipped)
     selection = source.select(listed)
-    selected = {file.path for file in selection.files}
-    unread = [
-        file
-        for file in listed
-        if file.problem and file.path not in selected and not is_hidden(file.path)
-    ]
+    unread = [file for file in with_problems if not is_hidden(file.path)]
+    if unread:
+        selected = {file.path for file in selection.files}
+        unread = [file for file in unread if file.path not in selected]
     if not unread:
         return selection
     paths = {file.path for file in unread}
@@ -275,13 +279,72 @@ def _select(source: Source, listed: Sequence[SourceFile]) -> Selection:
     return Selection(files=tuple(files), num_skipped=selection.num_skipped)
 
 
-def _joined(files: Iterable[tuple[SourcePart, Sequence[SourceFile]]]) -> tuple[SourceFile, ...]:
+def _joined(files: Iterable[tuple[SourcePart, Sequence[SourceFile]]]) -> Sequence[SourceFile]:
     """The files of all sources, as paths of the recipe."""
-    files_of_parts = (with_prefix(own, part.prefix) for part, own in files)
-    return tuple(itertools.chain.from_iterable(files_of_parts))
+    first, *others = [with_prefix(own, part.prefix) for part, own in files]
+    return Packed(SourceFile, itertools.chain(first, *others)) if others else first
 
 
-def _find(cache: HashCache, file: SourceFile) -> Known | str | None:
+@dataclasses.dataclass
+class _Facts:
+    """What is noted of one source's files besides themselves: most have none of it."""
+
+    cuts: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    parts: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    unsettled: set[str] = dataclasses.field(default_factory=set)
+    """Files that may have changed since they were hashed without another stamp."""
+    pointers: list[str] = dataclasses.field(default_factory=list)
+    """Pointers of Git LFS."""
+    num_hashed: int = 0
+
+    def note(self, path: str, known: Known) -> None:
+        """Notes how a file may be cut."""
+        if known.cuts:
+            self.cuts[path] = known.cuts
+        if known.parts:
+            self.parts[path] = known.parts
+
+
+def _completed(
+    part: SourcePart,
+    files: Sequence[SourceFile],
+    *,
+    cache: HashCache,
+    facts: _Facts,
+    sizes: Sizes,
+    advance: Callable[[int], None],
+) -> Iterator[SourceFile]:
+    """The files of one source, each with its content's sha256 or its problem."""
+    num_done = 0
+    learned = _learn(part.source, part.opened, files, cache=cache, sizes=sizes)
+    with contextlib.closing(learned) as batches:
+        for batch in batches:
+            for file, content in zip(batch.files, batch.contents, strict=True):
+                if isinstance(content, Known):
+                    facts.note(file.path, content)
+                elif content == git_lfs.PROBLEM:
+                    facts.pointers.append(file.path)
+                if settled_ns(file.stamp) > batch.hashed_ns:
+                    facts.unsettled.add(file.path)
+                yield _complete(file, content)
+            num_done += len(batch.files)
+            facts.num_hashed += batch.num_unknown
+            if facts.num_hashed:
+                advance(num_done)
+
+
+def _others(
+    listed: Iterable[SourceFile], taken: Iterable[SourceFile], cache: HashCache, facts: _Facts
+) -> Iterator[SourceFile]:
+    """The other listed files whose contents are known."""
+    paths = {file.path for file in taken}
+    for file in listed:
+        if file.path not in paths and (content := _find(cache, file)) is not None:
+            facts.note(file.path, content)
+            yield _complete(file, content)
+
+
+def _find(cache: HashCache, file: SourceFile) -> Known | None:
     return None if file.problem else cache.find(file)
 
 
@@ -291,7 +354,10 @@ def input_digest(files: Sequence[SourceFile]) -> str:
     lines = (
         f"[{quoted(file.path)}, {quoted(file.sha256)}, {quoted(file.problem)}]\n" for file in files
     )
-    return hashlib.sha256("".join(lines).encode("ascii")).hexdigest()
+    hasher = hashlib.sha256()
+    for line in lines:
+        hasher.update(line.encode("ascii"))
+    return hasher.hexdigest()
 
 
 def count_unused_rows(inventory: Inventory, source: Source, opened: OpenedSource) -> Inventory:
@@ -381,9 +447,6 @@ def write_descriptors(
 def read_descriptors(url: str) -> list[bytes]:
     """Reads a descriptor file: a line for each block, for ``Block.from_line``.
 
-    Lines and not blocks, because lines cross Beam: a block of ten thousand files would be ten
-    thousand objects to pickle.
-
     Raises:
         DamagedWorkError: if it differs from what was written.
         StorageError: if it cannot be read.
@@ -410,30 +473,57 @@ def _descriptor_groups(
         yield group
 
 
+@dataclasses.dataclass
+class _Batch:
+    """Files that are hashed together."""
+
+    files: list[SourceFile]
+    contents: list[Known | str | None]
+    """Of each file, or its problem; None if it is unknown."""
+    num_unknown: int
+    hashed_ns: int
+    """When they were hashed, at the earliest, in ns since 1970."""
+
+
 def _learn(
-    source: Source, opened: OpenedSource, files: Sequence[SourceFile], *, sizes: Sizes
-) -> Generator[dict[str, Known | str]]:
-    """Reads files on several threads; yields the content of each, or its problem, by path."""
-    if not files:
-        return
+    source: Source,
+    opened: OpenedSource,
+    files: Iterable[SourceFile],
+    *,
+    cache: HashCache,
+    sizes: Sizes,
+) -> Generator[_Batch]:
+    """The files with their contents, in order; reads those that the cache lacks, in threads."""
     # A store is slow but answers many requests at once; files on a disk cost processor time; an
     # archive is one file, read at one position at a time.
     num_threads = min(8, os.cpu_count() or 1) if opened.local else 1 if opened.archived else 16
     stopped = threading.Event()
 
-    def learn(batch: list[SourceFile]) -> dict[str, Known | str]:
-        with working_on(f"hashing {len(batch):,} files from {batch[0].path} on"):
-            return {
-                file.path: _learn_small_file(opened, file, max_bytes=sizes.min_cut_bytes)
-                or _learn_file(source, opened, file, sizes=sizes, stopped=stopped)
-                for file in batch
-            }
+    def learn(batch: _Batch) -> _Batch:
+        with working_on(f"hashing {len(batch.files):,} files from {batch.files[0].path} on"):
+            for number, file in enumerate(batch.files):
+                if batch.contents[number] is None and not file.problem:
+                    batch.contents[number] = _learn_small_file(
+                        opened, file, max_bytes=sizes.min_cut_bytes
+                    ) or _learn_file(source, opened, file, sizes=sizes, stopped=stopped)
+        return batch
 
     with concurrent.futures.ThreadPoolExecutor(num_threads, "inventory") as pool:
+        pending: collections.deque[concurrent.futures.Future[_Batch]] = collections.deque()
         try:
-            pending = [pool.submit(learn, batch) for batch in _batches(files, sizes.batch_files)]
-            for future in concurrent.futures.as_completed(pending):
-                yield future.result()
+            for batch in _batches(files, sizes.batch_files):
+                contents: list[Known | str | None] = [_find(cache, file) for file in batch]
+                unknown = [
+                    file
+                    for file, content in zip(batch, contents, strict=True)
+                    if content is None and not file.problem
+                ]
+                hashed_ns = _settle(unknown)
+                pending.append(pool.submit(learn, _Batch(batch, contents, len(unknown), hashed_ns)))
+                if len(pending) > _BATCHES_AHEAD * num_threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
             stopped.set()
             pool.shutdown(cancel_futures=True)
@@ -453,12 +543,12 @@ def _settle(files: Sequence[SourceFile]) -> int:
     return now
 
 
-def _provable(file: SourceFile, *, hashed_ns: int) -> SourceFile:
+def _provable(file: SourceFile, facts: _Facts) -> SourceFile:
     """The file, without its stamp if a change since it was hashed might not have changed it."""
-    return file if settled_ns(file.stamp) <= hashed_ns else dataclasses.replace(file, stamp="")
+    return dataclasses.replace(file, stamp="") if file.path in facts.unsettled else file
 
 
-def _batches(files: Sequence[SourceFile], num_files: int) -> Iterator[list[SourceFile]]:
+def _batches(files: Iterable[SourceFile], num_files: int) -> Iterator[list[SourceFile]]:
     batch: list[SourceFile] = []
     num_bytes = 0
     for file in files:

@@ -8,6 +8,7 @@ import dataclasses
 import queue
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any
@@ -48,7 +49,7 @@ class PrepareRuns(beam.PTransform):
         return (
             pbegin
             | "DescriptorFiles" >> beam.Create(list(self.descriptors))  # url
-            | "ReadBlocks" >> beam.FlatMap(read_descriptors)  # a block's line
+            | "ReadBlocks" >> beam.FlatMap(_packed_blocks)  # a block's line, compressed
             | "SpreadBlocks" >> beam.Reshuffle()
             | "PrepareBlock"
             >> beam.ParDo(_PrepareBlockFn(self.config, self.num_threads))  # Summary
@@ -132,6 +133,14 @@ class ConcurrentDoFn(beam.DoFn):
             yield WindowedValue(output, window.max_timestamp(), [window])
 
 
+def _packed_blocks(url: str) -> Iterator[bytes]:
+    """The lines of a descriptor file, each compressed: an engine may keep all in memory.
+
+    Lines and not blocks: a block of ten thousand files would be ten thousand objects to pickle.
+    """
+    return (zlib.compress(line, 1) for line in read_descriptors(url))
+
+
 class _PrepareBlockFn(ConcurrentDoFn):
     """Prepares one block; outputs the summary of its run."""
 
@@ -144,7 +153,7 @@ class _PrepareBlockFn(ConcurrentDoFn):
 
     def work(self, element: bytes) -> Summary:
         """Ensures that the unit of work of a descriptor line has its run."""
-        return self._maker.make(unit_from_line(element))
+        return self._maker.make(unit_from_line(zlib.decompress(element)))
 
 
 @dataclasses.dataclass(eq=False)

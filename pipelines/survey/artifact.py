@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...schemas.blocks import Block, SourceFile
+from ...schemas.blocks import Block, FileRange, Packed, SourceFile
 from ...schemas.features import features_from_json, features_to_json
 from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
@@ -96,28 +96,28 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
         return None
     first, *lines = content.decode("ascii").split("\n")
     head: dict[str, Any] = json.loads(first)
-    files, selected = [], []
-    for line in lines:
-        is_taken, path, num_bytes, stamp, sha256, problem = json.loads(line)
-        file = SourceFile(
-            path=path, num_bytes=num_bytes, stamp=stamp, sha256=sha256, problem=problem
-        )
-        selected.append(file)
-        if is_taken:
-            files.append(file)
+    taken = map(_file_of, lines)
+    selected = files = Packed(SourceFile, (file for _, file in taken))
+    if not all(line.startswith("[true") for line in lines):
+        files = Packed(SourceFile, (file for is_taken, file in map(_file_of, lines) if is_taken))
     blocks = (
-        line for digest in head["blocks"] for line in read_descriptors(workspace.blocks(digest))
+        Block.from_line(line)
+        for digest in head["blocks"]
+        for line in read_descriptors(workspace.blocks(digest))
     )
     features = features_from_json(head["features"])
     return StoredInventory(
         inventory=Inventory(
-            files=tuple(files),
+            files=files,
             num_skipped=head["num_skipped"],
             num_bytes=head["num_bytes"],
-            blocks=tuple(Block.from_line(line) for line in blocks),
+            blocks=tuple(
+                dataclasses.replace(block, ranges=Packed(FileRange, block.ranges))
+                for block in blocks
+            ),
             input_digest=head["input_digest"],
             num_hashed=0,
-            selected=tuple(selected),
+            selected=selected,
             stop_key=head["stop_key"],
         ),
         inferred=Inferred(
@@ -130,6 +130,14 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
         },
         parts=head["parts"],
         fingerprint=head["fingerprint"],
+    )
+
+
+def _file_of(line: str) -> tuple[bool, SourceFile]:
+    """Whether a file is taken, and the file, from a line of :func:`_file_lines`."""
+    is_taken, path, num_bytes, stamp, sha256, problem = json.loads(line)
+    return is_taken, SourceFile(
+        path=path, num_bytes=num_bytes, stamp=stamp, sha256=sha256, problem=problem
     )
 
 

@@ -127,18 +127,32 @@ def test_several_ranges_are_read_at_once(
 def test_a_range_is_merged_in_parts_of_about_as_many_bytes_as_are_given(
     write_run: Callable[[list[Row], int], RunReader],
 ) -> None:
-    readers = [write_run([(0, 3 * key + run, b"id") for key in range(90)], 3) for run in range(3)]
+    """Also if the batches of all runs begin at about the same keys."""
+    step = 2**64 // 90
+    readers = [
+        write_run([(0, key * step + run, b"id") for key in range(90)], 3) for run in range(3)
+    ]
     keys = KeyRange(0, 0, 2**64)
-    batch_bytes = max(size for reader in readers for _, size in reader.batch_starts(keys))
-    parts = runs.split_range(readers, keys, max_bytes=9 * batch_bytes)
-    assert 10 <= len(parts) <= 20
-    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
-    assert parts[-1].stop == keys.stop
-    merged = list(runs.merge_range(readers, keys, max_bytes=9 * batch_bytes))
-    assert len(merged) == len(parts)
-    # A part ends inside of one batch of each run, at most.
-    assert max(batch.num_rows for batch in merged) <= (9 + 3) * 3
-    assert runs.split_range(readers, keys, max_bytes=10**9) == [keys]
+    size = sum(batch.num_bytes for reader in readers for batch in reader.batches)
+    for num_parts in (10, 45, 89):
+        parts = runs.split_range(readers, keys, max_bytes=size // num_parts)
+        assert num_parts <= len(parts) <= num_parts + 1
+        assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+        assert parts[-1].stop == keys.stop
+        merged = list(runs.merge_range(readers, keys, max_bytes=size // num_parts))
+        assert len(merged) == len(parts)
+        assert max(batch.num_rows for batch in merged) <= 270 / num_parts + 3
+    assert runs.split_range(readers, keys, max_bytes=size) == [keys]
+
+
+def test_records_that_are_read_keep_nothing_else_in_memory(
+    write_run: Callable[[list[Row], int], RunReader],
+) -> None:
+    reader = write_run([(0, key, bytes(10_000)) for key in range(50)], 50)
+    (few,) = reader.read(KeyRange(0, 10, 12))
+    held = sum(buffer.size for column in few.columns for buffer in column.buffers() if buffer)
+    assert few.num_rows == 2
+    assert held < 2 * 11_000
 
 
 def test_scanning_gives_the_whole_run(

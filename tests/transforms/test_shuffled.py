@@ -78,8 +78,8 @@ class OneRun:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
 
-    def batch_starts(self, keys: KeyRange) -> list[tuple[int, int]]:
-        return [(keys.start, 1)]
+    def spans(self, keys: KeyRange) -> list[tuple[int, int, float]]:
+        return [(keys.start, keys.stop, 1)]
 
     def read(self, keys: KeyRange) -> list[pa.RecordBatch]:
         found = runs.records_within(self.batch, keys)

@@ -102,12 +102,10 @@ def records_of(
     stratify_by: str | None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a shard in their final order, in batches of bounded size."""
-    for records in merge_range(readers, _keys_of([shard])):
-        kept = rows_of_shard(
-            records, split=split, shard=shard, prepared=prepared, stratify_by=stratify_by
-        )
-        if kept.num_rows:
-            yield kept
+    select = functools.partial(
+        rows_of_shard, split=split, shard=shard, prepared=prepared, stratify_by=stratify_by
+    )
+    return filter(len, map(select, merge_range(readers, _keys_of([shard]))))
 
 
 def _keys_of(shards: Sequence[ShardPlan]) -> KeyRange:
@@ -309,7 +307,7 @@ class ShardWriter:
         noted = _Noted()
         written = write_tfrecord(
             path,
-            self._examples(batches, shard, noted=noted),
+            map(functools.partial(self._examples, shard=shard, noted=noted), batches),
             compression=settings.compression,
         )
         hasher = hashlib.sha256()
@@ -364,27 +362,24 @@ class ShardWriter:
         return files, (info_path, _info_url(settings, name))
 
     def _examples(
-        self, batches: Iterator[pa.RecordBatch], shard: ShardPlan, *, noted: _Noted
-    ) -> Iterator[pa.LargeBinaryArray]:
-        """Yields the shard's serialized examples; collects what the index needs on the way."""
+        self, records: pa.RecordBatch, *, shard: ShardPlan, noted: _Noted
+    ) -> pa.LargeBinaryArray:
+        """Serializes records of a shard; collects what the index needs on the way."""
         settings = self._settings
         label = settings.final.get(settings.label) if settings.label else None
-        for records in batches:
-            advance()
-            noted.ids.append(bytes_texts(records.column(ID)))
-            columns = records.select(self._columns)
-            if self._apply_graph is not None:
-                columns = self._apply_graph(columns)
-            if label is not None and is_countable(label):
-                noted.labels.update(count_labels(columns.column(settings.label), label))
-            if settings.has_classes:
-                noted.classes.append(class_codes(columns.column(settings.label)))
-            noted.count_missing(columns, settings.final)
-            noted.measure(
-                columns, settings.final, up_to=math.ceil(LENGTH_RECORDS / shard.num_shards)
-            )
-            is_encoded = _EXAMPLE in records.schema.names
-            yield records.column(_EXAMPLE) if is_encoded else encode_examples(columns)
+        advance()
+        noted.ids.append(bytes_texts(records.column(ID)))
+        columns = records.select(self._columns)
+        if self._apply_graph is not None:
+            columns = self._apply_graph(columns)
+        if label is not None and is_countable(label):
+            noted.labels.update(count_labels(columns.column(settings.label), label))
+        if settings.has_classes:
+            noted.classes.append(class_codes(columns.column(settings.label)))
+        noted.count_missing(columns, settings.final)
+        noted.measure(columns, settings.final, up_to=math.ceil(LENGTH_RECORDS / shard.num_shards))
+        is_encoded = _EXAMPLE in records.schema.names
+        return records.column(_EXAMPLE) if is_encoded else encode_examples(columns)
 
 
 def _given(batches: Iterator[pa.RecordBatch], _: ShardPlan) -> Iterator[pa.RecordBatch]:

@@ -139,6 +139,7 @@ def _slices(
         rows = 1 + _WRITE_BYTES * len(chunk) // max(1, int(sizes[-1].sum()))
         for start in range(0, len(chunk), rows):
             yield chunk.slice(start, rows)
+        del chunk  # before the next one is made
 
 
 def _write_plain(path: str, slices: Iterator[pa.LargeBinaryArray]) -> None:

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -208,11 +209,18 @@ class RunReader:
         stop = bisect.bisect_left(self._firsts, (keys.partition, keys.stop))
         return max(first, 0), stop
 
-    def batch_starts(self, keys: KeyRange) -> Iterator[tuple[int, int]]:
-        """(first key within the range, bytes) of each batch that may overlap it."""
-        for batch in self.batches[slice(*self._overlap(keys))]:
-            inside = batch.partition == keys.partition and batch.key > keys.start
-            yield (batch.key if inside else keys.start), batch.num_bytes
+    def spans(self, keys: KeyRange) -> Iterator[tuple[int, int, float]]:
+        """(start, stop, bytes) of the part of each batch that may be in a range.
+
+        Keys are hashes: half of a batch's keys hold about half of its bytes.
+        """
+        first, stop = self._overlap(keys)
+        following = [*self._firsts[first + 1 : stop + 1], (-1, 0)]
+        for batch, (partition, key) in zip(self.batches[first:stop], following, strict=False):
+            begin = batch.key if batch.partition == keys.partition else keys.start
+            end = key if partition == keys.partition else max(begin, keys.stop)
+            inside = max(begin, keys.start), min(end, keys.stop)
+            yield *inside, batch.num_bytes * (inside[1] - inside[0]) / max(1, end - begin)
 
     def scan(self, keys: KeyRange | None = None) -> Iterator[pa.RecordBatch]:
         """All records, or those of a range, batch by batch, in order."""
@@ -227,7 +235,8 @@ class RunReader:
         if first >= stop:
             return []
         inside = (records_within(batch, keys) for batch in self._fetch(self.batches[first:stop]))
-        return [batch for batch in inside if batch.num_rows]
+        # Copied: a slice would keep all of its batch in memory, and so a batch of every run.
+        return [pa.concat_batches([batch]) for batch in inside if batch.num_rows]
 
     def read_all(self, ranges: KeyRanges) -> Iterator[pa.RecordBatch]:
         """The records of several ranges; reads each batch once, consecutive ones in one request."""
@@ -318,19 +327,25 @@ def records_within(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
 def split_range(
     readers: Iterable[RunReader], keys: KeyRange, *, max_bytes: int = MERGE_BYTES
 ) -> list[KeyRange]:
-    """Cuts a key range into parts of about ``max_bytes``, over all runs together."""
-    starts = sorted(pair for reader in readers for pair in reader.batch_starts(keys))
-    cuts, size = [keys.start], 0
-    for key, num_bytes in starts:
-        if size + num_bytes > max_bytes and key > cuts[-1]:
-            cuts.append(key)
-            size = 0
-        size += num_bytes
-    return [
-        KeyRange(keys.partition, start, stop)
-        for start, stop in zip(cuts, [*cuts[1:], keys.stop], strict=True)
-        if start < stop
-    ]
+    """Cuts a key range into even parts of at most about ``max_bytes``, over all runs together.
+
+    Not at the first keys of batches, which are alike in all runs: with 300 runs of 64 batches each,
+    a part between two such keys would have 300 batches.
+    """
+    spans = [span for reader in readers for span in reader.spans(keys)]
+    starts, stops, sizes = np.array(spans, np.float64).reshape(-1, 3).T
+    num_parts = math.ceil(sizes.sum() / max_bytes)
+    if num_parts < 2:
+        return [keys] if keys.start < keys.stop else []
+    rates = sizes / np.maximum(stops - starts, 1)
+    places = np.concatenate([starts, np.maximum(stops, starts + 1)])
+    order = np.argsort(places, kind="stable")
+    places, rates = places[order], np.cumsum(np.concatenate([rates, -rates])[order])
+    filled = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(places))])
+    ideal = np.interp(filled[-1] * np.arange(1, num_parts) / num_parts, filled, places)
+    inside = sorted({cut for cut in map(int, ideal.tolist()) if keys.start < cut < keys.stop})
+    ends = itertools.pairwise([keys.start, *inside, keys.stop])
+    return [KeyRange(keys.partition, start, stop) for start, stop in ends]
 
 
 def merge_range(
@@ -340,7 +355,16 @@ def merge_range(
 
     Yields record batches of about ``max_bytes``; needs about twice that in memory.
     """
-    for part in split_range(readers, keys, max_bytes=max_bytes):
-        batches = [batch for reader in readers for batch in reader.read(part)]
-        if batches:
-            yield sort_records(pa.concat_batches(batches))
+    parts = split_range(readers, keys, max_bytes=max_bytes)
+    # Not a loop, which would keep each batch until the next one is merged.
+    yield from filter(len, map(functools.partial(_merge, readers), parts))
+
+
+def _merge(readers: Sequence[RunReader], keys: KeyRange) -> pa.RecordBatch | tuple[()]:
+    """The records of a key range from all runs, in order of (key, id); () if there are none."""
+    batches = [batch for reader in readers for batch in reader.read(keys)]
+    if not batches:
+        return ()
+    merged = pa.concat_batches(batches)
+    batches.clear()
+    return sort_records(merged)

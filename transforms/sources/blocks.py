@@ -9,12 +9,13 @@ for differential compression, the local maximum approach" (2010).
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ...schemas.blocks import Block, FileRange, SourceFile
+from ...schemas.blocks import Block, FileRange, Packed, SourceFile
 
 BLOCK_BYTES = 64 << 20
 """Approximate input size of a block of a large source; see :func:`block_size`."""
@@ -85,9 +86,13 @@ def group_blocks(
         The blocks, in the order of paths and offsets. Every byte of every file is in exactly one.
     """
     partners: dict[str, list[SourceFile]] = {}
+    num_bytes = 0
     for file in files:
         if file.of:
             partners.setdefault(file.of, []).append(file)
+        if not file.of or file.record:
+            num_bytes += _size(file)
+    block_bytes = block_bytes or block_size(num_bytes)
     if partners:
         # A mask does not count: it is small, and blocks stay as they were without it.
         sizes = {
@@ -107,17 +112,19 @@ def _group_blocks(
     cuts: Mapping[str, Sequence[int]],
     parts: Mapping[str, Sequence[str]] | None,
     more: Mapping[str, int],
-    block_bytes: int | None,
+    block_bytes: int,
 ) -> list[Block]:
     """Groups files that are not parts of others; ``more`` is the size of the parts of each."""
     blocks: list[Block] = []
-    if block_bytes is None:
-        block_bytes = block_size(sum(map(_size, files)) + sum(more.values()))
-    for cut, group in itertools.groupby(files, key=lambda file: bool(cuts.get(file.path))):
+    groups: Iterable[tuple[bool, Iterable[SourceFile]]] = [(False, files)] if files else []
+    if cuts:
+        groups = itertools.groupby(files, key=lambda file: bool(cuts.get(file.path)))
+    for cut, group in groups:
         if not cut:
-            whole = tuple(group)
+            whole = files if group is files else Packed(SourceFile, group)
+            ranges = (_range(file, 0, file.num_bytes) for file in whole)
             blocks.extend(
-                Block(tuple(_range(file, 0, file.num_bytes) for file in whole[start:stop]))
+                Block(Packed(FileRange, itertools.islice(ranges, stop - start)))
                 for start, stop in _group(whole, more, block_bytes)
             )
             continue
@@ -135,7 +142,8 @@ def _group_blocks(
 def _with_partners(block: Block, partners: Mapping[str, Sequence[SourceFile]]) -> Block:
     """A block with the files that are part of its records."""
     files = [file for part in block.ranges for file in partners.get(part.path, ())]
-    return Block(block.ranges + tuple(_range(file, 0, file.num_bytes) for file in files))
+    ranges = (_range(file, 0, file.num_bytes) for file in files)
+    return Block(Packed(FileRange, [*block.ranges, *ranges]))
 
 
 def _range(file: SourceFile, start: int, stop: int) -> FileRange:
@@ -193,16 +201,20 @@ def _choose_cuts(num_bytes: int, offsets: Sequence[int], *, block_bytes: int) ->
 class _Ends:
     """Cumulative end positions of files, and the score of a cut after each."""
 
-    positions: list[int]
-    scores: list[int]
+    positions: array.array[int]
+    scores: array.array[int]
 
 
 def _group(
     files: Sequence[SourceFile], more: Mapping[str, int], block_bytes: int
 ) -> Iterator[tuple[int, int]]:
     """Ranges of files, [start, stop), one for each block."""
-    sizes = (_size(file) + more.get(file.path, 0) for file in files)
-    ends = _Ends(list(itertools.accumulate(sizes)), [_score(file.path) for file in files])
+    ends = _Ends(array.array("Q"), array.array("Q"))
+    position = 0
+    for file in files:
+        position += _size(file) + more.get(file.path, 0)
+        ends.positions.append(position)
+        ends.scores.append(_score(file.path))
     start = 0
     for stop in sorted({*(i + 1 for i in _lowest_nearby(ends, block_bytes)), len(files)}):
         yield from _halve(ends, start, stop, block_bytes=block_bytes)

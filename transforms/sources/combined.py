@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Block, FileRange, Packed, RawBatch, Selection, SourceFile
 from ...schemas.errors import DataError, RecipeError, Reject, SchemaError
 from ...schemas.features import (
     ClassLabel,
@@ -167,13 +167,14 @@ class Sources:
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """The files that each source selects."""
-        selected: list[SourceFile] = []
+        selected: list[Sequence[SourceFile]] = []
         skipped = Counter[str]()
         for name, source in self.in_order():
             selection = source.select(without_prefix(files, f"{name}/"))
-            selected += with_prefix(selection.files, f"{name}/")
+            selected.append(with_prefix(selection.files, f"{name}/"))
             skipped.update(selection.num_skipped)
-        return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
+        files = Packed(SourceFile, itertools.chain(*selected))
+        return Selection(files=files, num_skipped=dict(sorted(skipped.items())))
 
     def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
         """Those of the file's source."""
@@ -277,10 +278,11 @@ class OpenedSources(OpenedSource):
         changed = {name: change(name, part) for name, part in self.opened.items()}
         return dataclasses.replace(self, opened=changed)
 
-    def list(self) -> tuple[SourceFile, ...]:
+    def list(self) -> Sequence[SourceFile]:
         """See :meth:`OpenedSource.list`."""
         listed = [with_prefix(part.list(), f"{name}/") for name, part in self.opened.items()]
-        return tuple(sorted(itertools.chain(*listed), key=lambda file: path_bytes(file.path)))
+        files = sorted(itertools.chain(*listed), key=lambda file: path_bytes(file.path))
+        return Packed(SourceFile, files)
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """See :meth:`OpenedSource.read`."""
@@ -382,7 +384,7 @@ class SourcePart:
         """A block of the source as one of the recipe."""
         return dataclasses.replace(
             block,
-            ranges=tuple(with_prefix(block.ranges, self.prefix)),
+            ranges=with_prefix(block.ranges, self.prefix),
             excluded=tuple(self.prefix + record_id for record_id in block.excluded),
         )
 
@@ -500,11 +502,11 @@ def join_features(by_source: Mapping[str, Features]) -> JoinedFeatures:
     return JoinedFeatures(joined, {source: names for source, names in missing.items() if names})
 
 
-def without_prefix(files: Iterable[_File], prefix: str) -> list[_File]:
+def without_prefix(files: Sequence[_File], prefix: str) -> Sequence[_File]:
     """The files whose paths begin with a prefix, without it."""
-    if not prefix:
-        return list(files)
-    return [
+    if not prefix or not files:
+        return files
+    own = (
         dataclasses.replace(
             file,
             path=file.path.removeprefix(prefix),
@@ -513,14 +515,15 @@ def without_prefix(files: Iterable[_File], prefix: str) -> list[_File]:
         )
         for file in files
         if file.path.startswith(prefix)
-    ]
+    )
+    return Packed(type(files[0]), own)
 
 
-def with_prefix(files: Iterable[_File], prefix: str) -> list[_File]:
+def with_prefix(files: Sequence[_File], prefix: str) -> Sequence[_File]:
     """Files with a prefix in front of their paths."""
-    if not prefix:
-        return list(files)
-    return [
+    if not prefix or not files:
+        return files
+    named = (
         dataclasses.replace(
             file,
             path=prefix + file.path,
@@ -528,7 +531,8 @@ def with_prefix(files: Iterable[_File], prefix: str) -> list[_File]:
             record=file.record and prefix + file.record,
         )
         for file in files
-    ]
+    )
+    return Packed(type(files[0]), named)
 
 
 def _divided(path: str) -> tuple[str, str]:

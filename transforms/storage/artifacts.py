@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
+from collections.abc import Iterable
 
 from ...schemas.errors import StorageError
 from .. import storage
@@ -29,6 +31,30 @@ def put_artifact(url: str, body: bytes, *, what: str) -> None:
         StorageError: if it cannot be written.
     """
     storage.put_bytes(url, _head(what, body) + body)
+
+
+def put_large_artifact(url: str, parts: Iterable[bytes], *, what: str) -> None:
+    """Puts an artifact whose content is not held in memory.
+
+    Args:
+        url: Its file.
+        parts: Its content, part by part.
+        what: As for :func:`put_artifact`.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    hasher = hashlib.sha256()
+    with storage.scratch_folder(url.rpartition("/")[0]) as folder:
+        path = os.path.join(folder, "artifact")
+        with open(path, "xb") as file:
+            file.write(_line(what, hasher.hexdigest()))
+            for part in parts:
+                hasher.update(part)
+                file.write(part)
+            file.seek(0)
+            file.write(_line(what, hasher.hexdigest()))
+        storage.put_file(path, url)
 
 
 def write_artifact(path: str, body: bytes, *, what: str) -> None:
@@ -101,4 +127,8 @@ def is_lost(error: StorageError) -> bool:
 
 
 def _head(what: str, body: bytes) -> bytes:
-    return f"snapshard {what} {hashlib.sha256(body).hexdigest()}\n".encode("ascii")
+    return _line(what, hashlib.sha256(body).hexdigest())
+
+
+def _line(what: str, sha256: str) -> bytes:
+    return f"snapshard {what} {sha256}\n".encode("ascii")

@@ -21,12 +21,12 @@ import os
 import re
 import stat
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from fsspec.archive import AbstractArchiveFileSystem
 
-from ...schemas.blocks import FileRange, SourceFile
+from ...schemas.blocks import FileRange, Packed, SourceFile
 from ...schemas.errors import DataError, RecipeError, SourceChangedError
 from ...schemas.limits import DEFAULT_LIMITS, Limits
 from ...schemas.naming import WORKSPACE, Workspace, join
@@ -363,7 +363,7 @@ class OpenedSource:
             digest.update(chunk)
         return digest.hexdigest()
 
-    def list(self) -> tuple[SourceFile, ...]:
+    def list(self) -> Sequence[SourceFile]:
         """All files of the source, sorted by the bytes of their paths.
 
         One that cannot be read has a ``problem``, and becomes a reject, whatever its name.
@@ -509,8 +509,8 @@ def _holders_of_builds(paths: Iterable[str]) -> Iterator[str]:
                 yield path.removesuffix(mark)
 
 
-def _sorted_by_path(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
-    return tuple(sorted(files, key=lambda file: path_bytes(file.path)))
+def _sorted_by_path(files: Iterable[SourceFile]) -> Sequence[SourceFile]:
+    return Packed(SourceFile, sorted(files, key=lambda file: path_bytes(file.path)))
 
 
 def open_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> OpenedSource:

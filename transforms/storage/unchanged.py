@@ -20,16 +20,20 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import email.utils
+import functools
 import hashlib
 import os
 import re
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from ...schemas.blocks import FileRange, SourceFile
+import numpy as np
+import numpy.typing as npt
+
+from ...schemas.blocks import FileRange, Packed, SourceFile
 from ...schemas.errors import RecipeError, SourceChangedError
 
 COARSE_NS = 2_000_000_000
@@ -106,7 +110,7 @@ class Looks(Protocol):
     def archive_changed(self) -> bool:
         """Whether the archive of the files, if any, has changed since it was opened."""
 
-    def list(self) -> tuple[SourceFile, ...]:
+    def list(self) -> Sequence[SourceFile]:
         """All files at present."""
 
     def place(self, path: str) -> str:
@@ -119,7 +123,10 @@ class SourceProof:
     def __init__(self, source: Looks, files: Iterable[SourceFile | FileRange]) -> None:
         """Stores the source and the inventoried files. Others must keep their first state."""
         self._source = source
-        self._files = {file.path: file for file in files if not file.problem}
+        self._given = files if isinstance(files, Packed) else None
+        self._files: dict[str, SourceFile | FileRange | None] = {}
+        if self._given is None:
+            self._files = {file.path: file for file in files if not file.problem}
         self._by_content: list[SourceFile | FileRange] = []
         self._seen: dict[str, Look] = {}
         self._noted: set[str] = set()
@@ -128,8 +135,27 @@ class SourceProof:
 
     def pin(self, protocol: Any, path: str) -> str:
         """The precondition of reads of a file; '' if :meth:`hold` must check it instead."""
-        file = self._files.get(path)
+        file = self._file(path)
         return "" if file is None else pin_of(protocol, file.stamp)
+
+    def _file(self, path: str) -> SourceFile | FileRange | None:
+        """What the inventory found of a file; None if it found none, or a problem."""
+        if path not in self._files and self._given is not None:
+            hashes, places = self._places
+            first = np.searchsorted(hashes, hash(path), "left")
+            stop = np.searchsorted(hashes, hash(path), "right")
+            files = (self._given[place] for place in places[first:stop].tolist())
+            fit = (file for file in files if file.path == path and not file.problem)
+            self._files[path] = next(fit, None)
+        return self._files.get(path)
+
+    @functools.cached_property
+    def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The hashes of the paths of files, ascending, and their places."""
+        paths = (file.path for file in self._given or ())
+        hashes = np.fromiter(map(hash, paths), np.int64)
+        places = np.argsort(hashes)
+        return hashes[places], places
 
     def hold(self, path: str) -> None:
         """Compares a file with what the inventory found; call it before the first read.
@@ -142,7 +168,7 @@ class SourceProof:
         if not self._seen and self._source.archive_changed():
             self.fail(path)
         look = self._source.look(path)
-        file = self._files.get(path)
+        file = self._file(path)
         if look is None:
             self._missing.append(path)
             return  # reading it will fail
@@ -186,7 +212,8 @@ class SourceProof:
         if self._noted:
             now = {file.path: file.stamp for file in self._source.list()}
             for path in self._noted:
-                if path in self._files and now.get(path) != self._files[path].stamp:
+                noted = self._file(path)
+                if noted is not None and now.get(path) != noted.stamp:
                     self.fail(path)
 
     def explain(self, path: str) -> None:
@@ -201,7 +228,8 @@ class SourceProof:
         if path in self._seen:
             same = look == self._seen[path]
         else:  # read by its tag
-            same = path in self._files and look.stamp == self._files[path].stamp
+            file = self._file(path)
+            same = file is not None and look.stamp == file.stamp
         if not same or self._source.archive_changed():
             self.fail(path)
 

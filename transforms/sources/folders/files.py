@@ -191,8 +191,10 @@ class LabelledFolder(abc.ABC):
         records = [part.record_id for part in block.ranges if not part.of]
         return self._labels.rows_digest(records, self._besides_files(features), opened)
 
-    def _records(self, files: Sequence[SourceFile]) -> list[SourceFile]:
+    def _records(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
         """A file for each record, with the path by which it is labelled."""
+        if not any(file.of for file in files):
+            return files
         return [file for file in files if not file.of]
 
     def _besides_files(self, features: Features) -> Features:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import heapq
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -354,10 +355,10 @@ class ImageFolder(MediaFolder):
     def remarks(self, files: Sequence[SourceFile], opened: OpenSource) -> list[str]:
         """How many of a few images have more bits than are kept by default."""
         of_masks = self.masks is not None
-        pictures = [file for file in files if not (of_masks and file.of) and not file.problem]
+        pictures = (file for file in files if not (of_masks and file.of) and not file.problem)
         deep = list(
             read_headers(
-                sorted(pictures, key=_path_hash)[:_NUM_LOOKED_AT],
+                heapq.nsmallest(_NUM_LOOKED_AT, pictures, key=_path_hash),
                 opened,
                 read=lambda _, data: has_16_bits(data),
                 unreadable=UnreadableImageError,

@@ -295,7 +295,10 @@ class FileLabels:
         Raises:
             SchemaError: if the table or a list is not valid.
         """
-        num, names = 0, [self._names(file.path) for file in files]
+        num = 0
+        if self.table is None and self.lists is None:
+            return num
+        names = [self._names(file.path) for file in files]
         if self.table is not None:
             num += self._table(opened).num_unused(names)
         if self.lists is not None:
