@@ -1,9 +1,10 @@
 """How soon the first batch comes, and what an epoch costs, beside the lines that tutorials teach.
 
-Each measurement is a fresh process that has imported TensorFlow: from ``import reader`` to the first
-batch; the whole first epoch; a later one; and in another process the datasets and first batches of
-train, validation and test. What counts is the processor time of all threads, which depends little on
-what else the machine does. Rounds are interleaved, and ratios are taken within a round.
+Each measurement is a fresh process that has imported TensorFlow: from ``import reader`` to the
+first batch; the whole first epoch; a later one; and in another process the datasets and first
+batches of train, validation and test. What counts is the processor time of all threads, which
+depends little on what else the machine does. Rounds are interleaved, and ratios are taken within a
+round.
 
     python benchmarks/first_batch.py --images DIR
 
@@ -46,8 +47,9 @@ Taken = dict[str, tuple[float, float]]
 
 
 def take(number: int, images: Path, target: Path) -> None:
-    """Copies some of the photographs, with their folders."""
-    for path in random.Random(0).sample(sorted(images.glob("*/*")), number):
+    """Copies some of the photographs, with their folders; all if there are fewer."""
+    paths = sorted(images.glob("*/*"))
+    for path in random.Random(0).sample(paths, min(number, len(paths))):
         (target / path.parent.name).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / path.parent.name / path.name)
 
@@ -65,9 +67,7 @@ def read_once(name: str, snapshot: Path, *, epochs: int) -> Taken:
         script = str(HERE / "peers" / "read_once.py")
         command = [sys.executable, script, name, str(snapshot), json.dumps(facts)]
         environment = {**os.environ, "PYTHONPATH": str(HERE)}
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             sys.exit(f"{name} failed:\n{done.stderr[-4000:]}")
         taken |= json.loads(done.stdout.splitlines()[-1])
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=[700, 5000, 50_000, 1_000_000])
     parser.add_argument("--snapshots", type=Path, nargs="*", default=[], help="read these, too")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=3, help="later epochs")
+    parser.add_argument("--epochs", type=int, default=1, help="later epochs")
     parser.add_argument("--smoke", action="store_true", help="little of all, to see that it runs")
     arguments = parser.parse_args()
     if arguments.smoke:
@@ -122,9 +122,7 @@ def main() -> None:
             for number in range(-1, arguments.rounds):  # the first one compiles modules
                 turn = number % len(CONTENDERS)
                 names = [*CONTENDERS][turn:] + [*CONTENDERS][:turn]
-                taken = {
-                    name: read_once(name, snapshot, epochs=arguments.epochs) for name in names
-                }
+                taken = {name: read_once(name, snapshot, epochs=arguments.epochs) for name in names}
                 rounds += [taken] if number >= 0 else []
             num = load_reader(snapshot).NUM_EXAMPLES
             size = sum(path.stat().st_size for path in snapshot.glob("train-*"))

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
 from read_patterns import Records, batched_once
 
 BATCH = 256
