@@ -25,7 +25,7 @@ import tempfile
 import types
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ..schemas.features import features_to_json
@@ -43,6 +43,9 @@ from ..schemas.naming import (
     join,
 )
 from ..transforms import storage
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
 FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 """Names of snapshots' folders."""
@@ -96,6 +99,27 @@ class Snapshot:
         folder = locate(path)
         where = storage.redact(join(folder, MANIFEST))
         return cls(folder, Manifest.from_bytes(manifest_bytes(folder), where=where))
+
+    def to_pandas(self, split: str | None = None, num: int = 1000) -> pd.DataFrame:
+        """The first records of a split as a table to look at; loads no TensorFlow.
+
+        Records are stored in random order, so the first are a random sample. The index is the id
+        of each record. Classes are a categorical of their names, times in UTC; a missing value is
+        missing. Lists, tensors, sounds and pixels are arrays, encoded images the bytes of a file.
+
+        Args:
+            split: A split or a part of one, such as "train[:10%]"; by default
+                :attr:`main_split`.
+            num: The maximum number of records.
+
+        Raises:
+            RecipeError: if there is no such split, the snapshot is not on this machine, or pandas
+                is not installed.
+        """
+        from .frame import to_pandas
+
+        features, asked = self.manifest.features, self.main_split if split is None else split
+        return to_pandas(self.path, self.reader(), features, split=asked, num=num)
 
     def to_json(self) -> dict[str, Any]:
         """What it holds and how it was made, as plain JSON: without the lists of its files."""
