@@ -18,7 +18,7 @@ seed: in gap 2 it is the records 82 to 97, which come last, and the stream at po
 98. After 100 records, streams 0 to 3 have delivered 5 records each and the others 4, so that an
 epoch is resumed there without reading what came before.
 
-Without a seed, a small split is not dealt: all of it is the tail.
+Without a seed, one worker deals none of a small split's records: all of them are the tail.
 
 ``ByShard`` is the order where this is impossible: shards that cannot be read from the middle
 (GZIP), or pieces that the workers of a service share. Each shard is a stream.
