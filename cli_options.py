@@ -121,6 +121,15 @@ StallTimeout = Annotated[
         show_default=False,
     ),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="Memory that processes and threads are sized by, such as 2GiB (direct; at least "
+        "768MiB). By default what the machine or its container has free.",
+        metavar="SIZE",
+        show_default=False,
+    ),
+]
 BEAM_OPTIONS = {"allow_extra_args": True}
 """Options after ``--`` are passed to Beam."""
 SnapshotPath = Annotated[

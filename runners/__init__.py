@@ -12,7 +12,11 @@ def make_runner(config: RunnerConfig) -> JobRunner:
     if isinstance(config, Direct):
         from .direct import DirectRunner
 
-        return DirectRunner(num_workers=config.workers, beam_options=config.beam_options)
+        return DirectRunner(
+            num_workers=config.workers,
+            memory=config.memory_bytes,
+            beam_options=config.beam_options,
+        )
     if isinstance(config, Prism):
         from .prism import PrismRunner
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
-from ..schemas.runner import JobSize
+from ..schemas.runner import PROCESS_BYTES, THREAD_BYTES, JobSize
 from .portable import new_pipeline, parsed_options, quiet
 from .worker_pool import WorkerPool
 
@@ -67,10 +67,12 @@ class DirectRunner:
 
     Without ``num_workers``, a job runs in this process, whose threads keep four cores busy. On
     machines with more, it has a worker process for every four cores, if there are 512 MiB of data
-    and 2 GiB of free memory for each process.
+    and 2 GiB of memory for each process. Threads have 256 MiB each. ``memory`` is what the machine
+    has free, unless it is given; a number of workers that is given is reduced only by a given one.
     """
 
     num_workers: int | None = None
+    memory: int | None = None
     beam_options: tuple[str, ...] = ()
     _pool: WorkerPool | None = dataclasses.field(init=False, repr=False, default=None)
 
@@ -81,9 +83,9 @@ class DirectRunner:
             RecipeError: if it is not a positive integer, or no machine has so many cores.
         """
         cores = num_cores()
+        self._memory = free_memory() if self.memory is None else self.memory
         if self.num_workers is None:
-            several = cores // _CORES > 1
-            self._most = max(1, min(cores // _CORES, free_memory() // _MEMORY)) if several else 1
+            self._most = max(1, min(cores // _CORES, self._memory // _MEMORY))
             return
         if isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
             raise RecipeError(f"workers={self.num_workers!r} is not an integer.")
@@ -95,6 +97,8 @@ class DirectRunner:
                 f"each core of this machine, which has {cores}."
             )
         self._most = min(self.num_workers, max(2, cores))
+        if self.memory is not None:
+            self._most = max(1, min(self._most, self.memory // _MEMORY))
 
     @property
     def name(self) -> str:
@@ -110,8 +114,10 @@ class DirectRunner:
         return max(1, min(self._most, size.num_items, size.num_bytes // _BYTES))
 
     def threads_per_worker(self, size: JobSize | None = None) -> int:
-        """The machine's cores divided by the workers; more than four would only cost memory."""
-        return max(1, min(_CORES, num_cores() // self.num_processes(size)))
+        """The machine's cores divided by the workers, four at most, as far as memory suffices."""
+        num = self.num_processes(size)
+        num_fitting = (self._memory // num - PROCESS_BYTES) // THREAD_BYTES
+        return max(1, min(_CORES, num_cores() // num, num_fitting))
 
     @property
     def shares_memory(self) -> bool:

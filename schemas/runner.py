@@ -14,7 +14,12 @@ from typing import Any, Protocol
 import pydantic
 
 from .config import config_class
+from .shards import parse_size
 
+PROCESS_BYTES = 512 << 20
+"""Memory of a process before it works on anything."""
+THREAD_BYTES = 256 << 20
+"""Memory of a block or shard in progress: three times the 64 MiB that are sorted at once."""
 STALL_TIMEOUT = 600.0
 """Default of ``stall_timeout``, in seconds."""
 
@@ -30,13 +35,34 @@ class Direct:
             every four cores, if there are 512 MiB of data and 2 GiB of free memory for each. A
             recipe with functions that were not read from a file, and data in ``memory://``, stay
             in this process.
+        memory: Memory that processes and threads are sized by, such as "2GiB"; at least 768 MiB.
+            By default what this machine or its container has free. docs/scale.md says what it
+            cannot bound.
         stall_timeout: Seconds without progress after which a build fails; 0 for no limit.
         beam_options: Additional Beam options, each as ``--name=value``.
     """
 
     workers: int | None = pydantic.Field(default=None, ge=1, strict=True)
+    memory: str | int | None = None
     stall_timeout: float = pydantic.Field(default=STALL_TIMEOUT, ge=0, allow_inf_nan=False)
     beam_options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks that the memory is a size, and enough for one thread."""
+        try:
+            given = self.memory_bytes
+        except ValueError as error:
+            raise ValueError(f"memory: {error}") from None
+        if given is not None and given < PROCESS_BYTES + THREAD_BYTES:
+            raise ValueError(
+                f"memory={self.memory!r} is too small, expected at least 768MiB: 512 MiB for the "
+                "process and its libraries, and 256 MiB for each thread"
+            )
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory in bytes, if it is given."""
+        return None if self.memory is None else parse_size(self.memory)
 
 
 @config_class

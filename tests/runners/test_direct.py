@@ -15,6 +15,7 @@ import apache_beam as beam
 import psutil
 import pytest
 
+import snapshard as ss
 from snapshard.pipelines.engines import runner_config
 from snapshard.runners import direct, make_runner, worker_processes
 from snapshard.runners.direct import DirectRunner
@@ -122,7 +123,10 @@ def test_there_are_no_more_workers_than_cores() -> None:
         (16, 64 << 30, JobSize(100, 1 << 20), 1, 4),
         (16, 64 << 30, None, 1, 4),
         (64, 5 << 30, LARGE, 2, 4),
-        (16, 0, LARGE, 1, 4),
+        (16, 2 << 30, LARGE, 1, 4),
+        (16, 1 << 30, LARGE, 1, 2),
+        (16, 768 << 20, LARGE, 1, 1),
+        (16, 0, LARGE, 1, 1),
     ],
 )
 def test_processes_follow_from_cores_memory_and_the_size_of_the_job(
@@ -138,6 +142,33 @@ def test_processes_follow_from_cores_memory_and_the_size_of_the_job(
     runner = DirectRunner()
     assert runner.num_processes(size) == processes
     assert runner.threads_per_worker(size) == threads
+    monkeypatch.setattr(direct, "free_memory", lambda: 64 << 30)
+    given = DirectRunner(memory=memory)
+    assert given.num_processes(size) == processes
+    assert given.threads_per_worker(size) == threads
+
+
+def test_memory_that_is_given_reduces_the_workers_that_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(direct, "num_cores", lambda: 16)
+    assert DirectRunner(num_workers=8, memory=6 << 30).num_processes(LARGE) == 3
+    monkeypatch.setattr(direct, "free_memory", lambda: 1 << 30)
+    assert DirectRunner(num_workers=8).num_processes(LARGE) == 8
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ("700MB", r"memory='700MB' is too small, expected at least 768MiB"),
+        (1, r"memory=1 is too small, expected at least 768MiB"),
+        ("much", r"memory: 'much' is not a size"),
+    ],
+)
+def test_too_little_memory_is_refused(memory: str | int, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        ss.Direct(memory=memory)
+    assert ss.Direct(memory="768MiB").memory_bytes == 768 << 20
 
 
 def test_large_jobs_have_processes_which_start_ahead(
