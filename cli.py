@@ -26,7 +26,9 @@ from .cli_options import (
     FlinkJar,
     FlinkMaster,
     Limit,
+    LogFormat,
     Memory,
+    Quiet,
     Revision,
     Runner,
     SnapshotPath,
@@ -35,8 +37,10 @@ from .cli_options import (
     Split,
     StallTimeout,
     Workspace,
+    age_of,
     check_options,
     engine_of,
+    json_option,
     rates_of,
     reader_options,
     recipe_of,
@@ -45,6 +49,7 @@ from .schemas.visible import human_count, visible
 
 if TYPE_CHECKING:
     from .pipelines.snapshot import Snapshot
+    from .schemas.errors import SnapshardError
     from .schemas.recipe import Recipe
     from .schemas.runner import RunnerConfig
 
@@ -128,9 +133,9 @@ def build(
             "--repair", help="Check existing output and work; rebuild whatever is damaged."
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line.")
-    ] = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+    as_json: Annotated[bool, json_option("Print one JSON object as the last line.")] = False,
 ) -> None:
     """Build the snapshot of a recipe or of raw data; resumes an interrupted build.
 
@@ -155,7 +160,8 @@ def build(
         spark_master=spark_master,
         stall_timeout=stall_timeout,
     )
-    bars = terminal.Bars()
+    terminal.be_quiet(quiet)
+    bars = terminal.Bars(quiet=quiet)
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
             recipe = recipe_of(source, revision=revision)
@@ -189,6 +195,7 @@ def build(
     _show_near_duplicates(snapshot)
     _show_empty_splits(snapshot, recipe)
     _show_next(snapshot, seconds=time.monotonic() - begun)
+    terminal.be_quiet(False)
     built = "already built" if snapshot.cached else "built"
     sample = ", a SAMPLE: latest.json does not name it" if limit is not None else ""
     terminal.say(f"{built}{sample}: {snapshot.path}")
@@ -230,9 +237,9 @@ def step(
     stall_timeout: StallTimeout = None,
     workspace: Workspace = None,
     write_by: Annotated[str, typer.Option(help="See build --help.", metavar="STRATEGY")] = "auto",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line.")
-    ] = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+    as_json: Annotated[bool, json_option("Print one JSON object as the last line.")] = False,
 ) -> None:
     """Run one step of a build, as a scheduler's task; a finished step does nothing.
 
@@ -255,7 +262,8 @@ def step(
         spark_master=spark_master,
         stall_timeout=stall_timeout,
     )
-    bars = terminal.Bars()
+    terminal.be_quiet(quiet)
+    bars = terminal.Bars(quiet=quiet)
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
             recipe = recipe_of(source, revision=revision)
@@ -276,6 +284,7 @@ def step(
     if as_json:
         terminal.say_json(report.to_json())
     else:
+        terminal.be_quiet(False)
         terminal.say(report.line())
 
 
@@ -332,6 +341,7 @@ def plan(
     source: Source,
     limit: Limit = None,
     revision: Revision = None,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Show what a build would read and write. Writes nothing."""
     from . import terminal
@@ -340,6 +350,9 @@ def plan(
     recipe = recipe_of(source, revision=revision)
     with terminal.Bars() as bars:
         planned = forecast(recipe, progress=bars, limit=limit)
+    if as_json:
+        terminal.say_json(planned.to_json())
+        return
     skipped = ", ".join(f"{reason}: {number:,}" for reason, number in planned.num_skipped.items())
     terminal.say(
         f"reads {human_count(planned.num_files, 'files')}, "
@@ -381,13 +394,19 @@ def plan(
 
 
 @app.command()
-def inspect(snapshot: SnapshotPath) -> None:
+def inspect(
+    snapshot: SnapshotPath,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
+) -> None:
     """Show the contents of a snapshot."""
     from . import terminal
-    from .pipelines.snapshot import Snapshot
+    from .pipelines.snapshot import Snapshot, build_facts
 
     opened = Snapshot.open(snapshot)
     manifest = opened.manifest
+    if as_json:
+        terminal.say_json(opened.to_json())
+        return
     terminal.show_features(manifest.features, label=manifest.label)
     terminal.show_splits(manifest)
     _show_labels(opened)
@@ -399,6 +418,8 @@ def inspect(snapshot: SnapshotPath) -> None:
         f"{human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
+    for name, value in build_facts(opened.path).get("metadata", {}).items():
+        terminal.say(f"{name}: {value if isinstance(value, str) else ', '.join(value)}")
     _show_missing(opened)
     _show_rejects(opened)
     _show_leaks(opened.manifest.shared_contents)
@@ -432,9 +453,7 @@ def verify(
     lines: Annotated[
         int, typer.Option(min=0, help="Show at most N problems; 0 for all.", metavar="N")
     ] = 50,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object with all problems.")
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object with all problems.")] = False,
 ) -> None:
     """Check every file of a snapshot against its manifest, and name damaged records."""
     from . import terminal
@@ -468,7 +487,7 @@ def diff(
         bool,
         typer.Option("--only-ids", help="Read only indexes; does not find changed contents."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Show what changed between two snapshots: records, features, settings."""
     from . import terminal
@@ -503,7 +522,7 @@ def why(
     files: Annotated[
         int, typer.Option(min=0, help="List at most N input files of each kind.", metavar="N")
     ] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Explain why a snapshot is not reused: how the fingerprints of A and B differ.
 
@@ -582,7 +601,7 @@ def rejects(
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; with --list, one per line.")
+        bool, json_option("Print one JSON object; with --list, one per line.")
     ] = False,
 ) -> None:
     """Show rejected records: by reason, one by one, or exported as files.
@@ -628,7 +647,7 @@ def show(
             help="Write the first 64 images to one PNG.", metavar="FILE", show_default=False
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Show the first records of a snapshot, as its reader yields them."""
     from . import terminal
@@ -674,7 +693,7 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Measure how fast a snapshot reads on this machine."""
     from . import terminal
@@ -724,7 +743,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Run a tf.data service for the reader's service= until interrupted."""
     from . import terminal
@@ -806,6 +825,56 @@ def flex_template(
     terminal.say(json.dumps(container_spec(launcher=launcher, worker=worker), indent=2))
 
 
+@app.command("list")
+def list_(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            help="An output root, or the folder of all snapshots of a name.", metavar="DIR"
+        ),
+    ],
+    as_json: Annotated[
+        bool, json_option("Print one JSON object for each snapshot, as lines.")
+    ] = False,
+) -> None:
+    """List the snapshots of an output root, the newest of each name first."""
+    from . import terminal
+    from .pipelines.inspect.listing import list_snapshots
+
+    snapshots = list_snapshots(folder)
+    if as_json:
+        for snapshot in snapshots:
+            terminal.say_json(dataclasses.asdict(snapshot))
+        return
+    rows = [
+        (
+            snapshot.name,
+            snapshot.version,
+            snapshot.fingerprint,
+            snapshot.started,
+            *(
+                ("cannot be opened", "")
+                if snapshot.problem
+                else (sum(snapshot.num_examples.values()), terminal.human_bytes(snapshot.num_bytes))
+            ),
+            "latest"
+            if snapshot.is_latest
+            else ""
+            if snapshot.limit is None
+            else f"sample of {human_count(snapshot.limit, 'records')}",
+        )
+        for snapshot in snapshots
+    ]
+    if not rows:
+        terminal.say(f"no published snapshots in {folder}")
+        return
+    columns = ("name", "version", "fingerprint", "built", "examples", "size", "")
+    terminal.show_table("snapshots", columns, rows)
+    for snapshot in snapshots:
+        if snapshot.problem:
+            terminal.show_warning(snapshot.problem)
+
+
 @app.command()
 def gc(
     folder: Annotated[
@@ -814,18 +883,36 @@ def gc(
             help="An output root, or the folder of all snapshots of a name.", metavar="DIR"
         ),
     ],
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Also remove published snapshots: of each name all but the N newest, the N "
+            "newest samples, and the latest, which trainers follow.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            help="Also remove published snapshots built longer ago, such as 30d or 12h; with "
+            "--keep, only those that it would remove. The latest stays.",
+            metavar="AGE",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be removed.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object that lists each file.")
-    ] = False,
+    as_json: Annotated[bool, json_option("Print one JSON object that lists each file.")] = False,
 ) -> None:
-    """Remove work that no snapshot refers to, and unpublished folders."""
+    """Remove work that no snapshot refers to, unpublished folders, and old snapshots if asked."""
     from . import terminal
-    from .pipelines.operate.gc import collect_garbage
+    from .pipelines.operate.gc import Retention, collect_garbage
 
-    report = collect_garbage(folder, dry_run=dry_run)
+    retention = Retention(num=keep, seconds=age_of(older_than))
+    report = collect_garbage(folder, dry_run=dry_run, retention=retention)
     for path in report.links:
         terminal.show_warning(f"{path} is a symbolic link: its target was not touched.")
     for path in report.foreign:
@@ -842,6 +929,8 @@ def gc(
     if as_json:
         terminal.say_json(report.to_json())
         return
+    for path in report.expired:
+        terminal.say(f"{'would remove' if dry_run else 'removed'} the snapshot {path}")
     for path in report.unpublished:
         terminal.say(f"{'would remove' if dry_run else 'removed'} {path}, which is not published")
     for path in report.busy:
@@ -956,9 +1045,9 @@ def _show_leaks(shared_contents: Mapping[str, int]) -> None:
 
 def _show_near_duplicates(snapshot: Snapshot) -> None:
     from . import terminal
-    from .pipelines.inspect.why import build_facts
+    from .pipelines.snapshot import build_facts
 
-    facts = build_facts(snapshot).get("near_duplicates", {})
+    facts = build_facts(snapshot.path).get("near_duplicates", {})
     for splits, number in facts.get("counts", {}).items():
         earlier, _, later = splits.partition(", ")
         first = next(pair for pair in facts["pairs"] if pair["splits"] == [earlier, later])
@@ -1005,6 +1094,9 @@ def main(arguments: list[str] | None = None) -> None:
     from .startup_noise import hush_libraries
 
     terminal.prepare_streams()
+    terminal.be_quiet(False)
+    terminal.answer_in_json(False)
+    terminal.log_as_json(False)
     hush_libraries()
     if arguments is None:
         endings.treat_signals_as_interrupts()
@@ -1037,17 +1129,26 @@ def _explain(error: Exception) -> int:
         )
         return 1
     if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
-        terminal.show_error(
+        message = (
             "out of memory. Provide more, or build with fewer workers. Finished work is kept: run "
             "the same command to resume."
         )
-        return 1
+        return terminal.show_failure(message, kind="MemoryError", exit_code=1)
     terminal.show_traceback("".join(traceback.format_exception(error)))
-    terminal.show_error(
+    message = (
         "this is a defect in snapshard or in a library; running it again would not help. "
         "Report it with the traceback above."
     )
-    return _DEFECT
+    return terminal.show_failure(message, kind=type(error).__name__, exit_code=_DEFECT)
+
+
+def _fail(error: SnapshardError) -> int:
+    """Prints an error that snapshard raised on purpose; returns its exit code."""
+    from . import terminal
+
+    return terminal.show_failure(
+        str(error), kind=type(error).__name__, exit_code=error.exit_code, file=error.file
+    )
 
 
 def _plain(message: str) -> str:
@@ -1069,14 +1170,14 @@ def _run(arguments: list[str] | None) -> int:
         code = app(arguments, standalone_mode=False, prog_name="snapshard", obj=alone)
         terminal.flush()
     except SnapshardError as error:
-        terminal.show_error(str(error))
-        return error.exit_code
+        return _fail(error)
     except typer.TyperException as error:
         if message := error.format_message():  # empty if the help was shown instead
             command = getattr(getattr(error, "ctx", None), "command_path", "snapshard")
             message = _plain(message)
             stop = "" if message.endswith((".", "?")) else "."
-            terminal.show_error(f"{message}{stop} Try '{command} --help'.")
+            message = f"{message}{stop} Try '{command} --help'."
+            terminal.show_failure(message, kind="UsageError", exit_code=2)
         return 2
     except BrokenPipeError:
         raise
@@ -1087,7 +1188,6 @@ def _run(arguments: list[str] | None) -> int:
             with failing_as_storage_error("use", str(error.filename or "a file or the output")):
                 raise
         except SnapshardError as explained:
-            terminal.show_error(str(explained))
-            return explained.exit_code
+            return _fail(explained)
         return 1
     return code if isinstance(code, int) else 0

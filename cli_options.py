@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,17 @@ import typer
 if TYPE_CHECKING:
     from .schemas.recipe import Recipe
     from .schemas.runner import RunnerConfig
+
+
+def _log_in(form: str) -> str:
+    """Sets the form of what goes to standard error, that of errors in later options, too."""
+    from .pipelines.progress_bars import log_as_json
+
+    if form not in ("text", "json"):
+        raise typer.BadParameter(f"expected text or json, found {form!r}")
+    log_as_json(form == "json")
+    return form
+
 
 Source = Annotated[
     str,
@@ -59,6 +71,20 @@ Workspace = Annotated[
         "where earlier builds into --out kept it. Give --out itself to return to the default.",
         metavar="DIR",
         show_default=False,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Show only warnings, errors and the last line."),
+]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        help="Progress, warnings and errors on standard error: text, or json, one object per line, "
+        "with how much is done every 10 seconds.",
+        metavar="FORMAT",
+        is_eager=True,
+        callback=_log_in,
     ),
 ]
 FlinkMaster = Annotated[
@@ -211,6 +237,36 @@ def reader_options(given: Sequence[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             options[name] = value
     return options
+
+
+def json_option(text: str) -> Any:
+    """The option ``--json``, under which an error is an object on standard output, too."""
+
+    def answer(wanted: bool) -> bool:
+        from . import terminal
+
+        terminal.answer_in_json(wanted)
+        return wanted
+
+    # Eager: an error in the options after it is an object, too.
+    return typer.Option("--json", help=text, is_eager=True, callback=answer)
+
+
+def age_of(text: str | None) -> float | None:
+    """The seconds of an age such as "30d", "12h" or "90m"; None from None.
+
+    Raises:
+        typer.BadParameter: if it is no such age.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([dhm])", text.strip())
+    if match is None:
+        raise typer.BadParameter(
+            f"expected days, hours or minutes, such as 30d, 12h or 90m, found {text!r}",
+            param_hint="--older-than",
+        )
+    return float(match[1]) * {"d": 86_400, "h": 3_600, "m": 60}[match[2]]
 
 
 def rates_of(text: str | None) -> list[float]:

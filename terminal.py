@@ -1,35 +1,32 @@
-"""Output of the command line: progress bars, tables, and error messages.
+"""Output of the command line: tables and error messages; progress is in ``progress_bars``.
 
 Progress and notes go to standard error, results to standard output: a pipe gets only results.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
-import re
 import sys
-import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskID,
-    TextColumn,
-)
-from rich.text import Text
 
+from .pipelines.progress_bars import (
+    Bars,
+    human_seconds,
+    log,
+    log_as_json,
+    printable,
+    show_warning,
+)
 from .schemas.visible import human_count, visible
+
+__all__ = ["Bars", "human_seconds", "log_as_json", "show_warning"]
 
 if TYPE_CHECKING:
     from .pipelines.inspect.forecast import SplitForecast
@@ -39,9 +36,7 @@ if TYPE_CHECKING:
 
 # Neither markup nor emoji: the output contains names from the data.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-_RECENT_S = 60.0
-"""The rate of a step is that of these last seconds."""
-err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+_answers_in_json = False
 
 
 def prepare_streams() -> None:
@@ -64,26 +59,42 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def printable(text: str) -> str:
-    r"""Text with control and invisible characters, except line breaks and tabs, as escapes.
-
-    Secrets known to this process are hidden.
-
-    >>> printable("a \x1b[31mred\x1b[0m name")
-    'a \\x1b[31mred\\x1b[0m name'
-    >>> printable("gpj.\u202eexe")
-    'gpj.\\u202eexe'
-    """
-    from .transforms.storage.redaction import hide_known
-
-    return visible(hide_known(text), keep="\n\t")
-
-
 def say_json(value: object) -> None:
     """Prints one JSON object as a line on standard output."""
     from .transforms.storage.redaction import hide_known
 
     print(hide_known(json.dumps(value)))
+
+
+def be_quiet(wanted: bool) -> None:
+    """Sets whether results and notes are left out."""
+    out.quiet = wanted
+
+
+def answer_in_json(wanted: bool) -> None:
+    """Sets whether :func:`show_failure` prints a JSON object."""
+    global _answers_in_json
+    _answers_in_json = wanted
+
+
+def show_failure(message: str, *, kind: str, exit_code: int, file: str = "") -> int:
+    """Prints the error that ends a command; under ``--json`` also as an object on standard output.
+
+    Args:
+        message: For people: on standard error.
+        kind: The error's class.
+        exit_code: The command's.
+        file: The path or URL of the file that it is about, if it is about one.
+
+    Returns:
+        The exit code.
+    """
+    show_error(message)
+    if _answers_in_json:
+        error = {"class": kind, "message": message, "exit_code": exit_code}
+        with contextlib.suppress(OSError, ValueError):  # the stream may be what failed
+            say_json({"error": {**error, "file": file} if file else error})
+    return exit_code
 
 
 def say(text: str) -> None:
@@ -98,24 +109,20 @@ def show_error(message: str) -> None:
 
 def show_interruption(message: str) -> None:
     """Prints an error that holds no data; loads no module, since a load may be interrupted."""
-    err.print(Text.assemble(("error:", "bold red"), " ", message))
-
-
-def show_warning(message: str) -> None:
-    """Prints a warning on standard error."""
-    err.print(Text.assemble(("warning:", "yellow"), " ", printable(message)))
+    log("error", message)
 
 
 def show_traceback(text: str) -> None:
     """Prints the traceback of a defect on standard error, with credentials removed."""
     from .transforms.storage.redaction import redact
 
-    err.print(redact(printable(text)))
+    log("traceback", redact(printable(text)))
 
 
 def show_note(message: str) -> None:
     """Prints a note on standard error."""
-    err.print(printable(message), style="dim")
+    if not out.quiet:
+        log("note", printable(message))
 
 
 def human_bytes(size: float) -> str:
@@ -129,147 +136,6 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     raise AssertionError("unreachable")
-
-
-def human_seconds(seconds: float) -> str:
-    """A duration, for people.
-
-    >>> human_seconds(9.7), human_seconds(125), human_seconds(7260)
-    ('9 s', '2:05 min', '2:01 h')
-    """
-    total = int(seconds)
-    if total < 60:
-        return f"{total} s"
-    if total < 3600:
-        return f"{total // 60}:{total % 60:02} min"
-    return f"{total // 3600}:{total // 60 % 60:02} h"
-
-
-class Bars:
-    """Progress of each step: bars on a terminal, otherwise one line per step."""
-
-    def __init__(self) -> None:
-        """Prepares the bars; draws nothing yet."""
-        self._steps: dict[str, _Step] = {}
-        self._drawn: Progress | None = None
-        # A dumb terminal cannot redraw; files and pipes keep every line.
-        if err.is_interactive and err.file.isatty():
-            self._drawn = Progress(
-                SpinnerColumn(finished_text="[green]✓[/]"),
-                TextColumn("{task.description:<9}"),
-                BarColumn(bar_width=24),
-                _Facts(),
-                console=err,
-            )
-
-    def __enter__(self) -> Bars:
-        if self._drawn is not None:
-            self._drawn.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._drawn is not None:
-            self._drawn.stop()
-
-    def start(self, step: str, *, total: int | None, unit: str) -> None:
-        """A step begins."""
-        begun = self._steps[step] = _Step(total=total, unit=unit)
-        if self._drawn is not None:
-            begun.task = self._drawn.add_task(step, total=total, step=begun)
-
-    def advance(self, step: str, *, done: int) -> None:
-        """``done`` units of the step are done."""
-        begun = self._steps[step]
-        begun.advance(done)
-        if self._drawn is not None and begun.task is not None:
-            self._drawn.update(begun.task, completed=done)
-
-    def finish(self, step: str, *, reused: bool, note: str = "") -> None:
-        """The step ended."""
-        begun = self._steps[step]
-        begun.finish(reused=reused, note=note)
-        if self._drawn is None:
-            err.print(f"{step}: {begun.facts()}")
-        elif begun.task is not None:
-            total = begun.total if begun.total is not None else 1
-            self._drawn.update(begun.task, total=total, completed=total)
-
-    def warn(self, message: str) -> None:
-        """Prints a warning above the bars."""
-        show_warning(message)
-
-
-class _Step:
-    """Progress and speed of one step."""
-
-    def __init__(self, *, total: int | None, unit: str) -> None:
-        self.total = total
-        self.task: TaskID | None = None
-        self._unit = unit
-        self._begun = time.monotonic()
-        self._done: int | None = None
-        self._recent = deque[tuple[int, float]]()
-        self._seconds: float | None = None
-        self._note = ""
-
-    def advance(self, done: int) -> None:
-        """Notes how much is done.
-
-        Neither work done before nor the first units count towards the rate: those load libraries,
-        start workers and compile graphs.
-        """
-        if self._done is not None and done != self._done:
-            now = time.monotonic()
-            self._recent.append((done, now))
-            while len(self._recent) > 2 and self._recent[0][1] < now - _RECENT_S:
-                self._recent.popleft()
-        self._done = done
-
-    def finish(self, *, reused: bool, note: str) -> None:
-        self._seconds = time.monotonic() - self._begun
-        # Notes use the plural for all numbers: "1 shards".
-        note = re.sub(r"^(1 \w+)s$", r"\1", note)
-        self._note = ", ".join(filter(None, (note, "reused" if reused else "")))
-
-    def facts(self) -> str:
-        """Counts, rate and time left; after the end, the amount of work and its duration."""
-        if self._seconds is not None:
-            amount = "" if self.total is None else human_count(self.total, self._unit)
-            return ", ".join(filter(None, (amount, self._note, f"{self._seconds:.1f} s")))
-        elapsed = time.monotonic() - self._begun
-        if self.total is None:
-            return human_seconds(elapsed)
-        done = self._done or 0
-        parts = [f"{done:,}/{human_count(self.total, self._unit)}"]
-        if rate := self._rate():
-            parts.append(f"{rate:,.1f}/s" if rate >= 1 else f"{1 / rate:,.1f} s each")
-            left = (self.total - done) / rate - (time.monotonic() - self._recent[-1][1])
-            parts.append(f"{human_seconds(max(0.0, left))} left")
-        else:
-            parts.append(human_seconds(elapsed))
-        return ", ".join(parts)
-
-    def _rate(self) -> float | None:
-        """Units per second, recently; None before the second unit of this process."""
-        if len(self._recent) < 2:
-            return None
-        (before, since), (done, now) = self._recent[0], self._recent[-1]
-        return (done - before) / (now - since) if now - since > 0.1 else None
-
-
-class _Facts(ProgressColumn):
-    """The text next to a bar, computed each time it is drawn."""
-
-    max_refresh = 0.2
-
-    def render(self, task: Task) -> Text:
-        step: _Step = task.fields["step"]
-        return Text(step.facts(), style="dim" if task.finished else "")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -3,8 +3,9 @@
 Snapshots of four kinds, each plain and with GZIP: raw images of 64×64; the photographs themselves,
 JPEGs of 100×100; rows of 22 features; lines of text with a label. All contenders of a table give
 the same records, shuffled, but for stored order, no parsing, and decoding alone. Rounds are
-interleaved, so that the machine's moods fall on all alike; ratios are taken within a round. The
-files lie in the page cache: this measures the pipelines, not the disk.
+interleaved, and ratios are taken within a round. What counts is the processor time of an example,
+of all threads together: it depends little on what else the machine does. The files lie in the page
+cache: this measures the pipelines, not the disk.
 
 Each is read in a window of time, after a warm-up; so starting an epoch counts by its share, and
 starting the pipeline does not.
@@ -271,25 +272,25 @@ def mixings(
 def table(
     measured: dict[str, list[tuple[float, float]]], mixed: dict[str, tuple[float, float]]
 ) -> str:
-    """The rates of all contenders and their mixing in Markdown, the slowest first."""
+    """What an example costs each contender, and how it mixes, in Markdown, the cheapest first."""
     bases = {"one by one": BASE, "unparsed": UNPARSED}
     if DECODING in measured:
         bases["decoding alone"] = DECODING
-    head = ["", "examples/s, median (min to max)", *(f"× {base}" for base in bases)]
-    head += ["µs of processor", "shards in a batch", "together again, × chance"]
+    head = ["", "µs of processor, median (min to max)", *(f"× {base}" for base in bases)]
+    head += ["examples/s", "shards in a batch", "together again, × chance"]
     rows = [head, ["---"] * len(head)]
     middle = {
-        name: statistics.median(rate for rate, _ in rounds) for name, rounds in measured.items()
+        name: statistics.median(cost for _, cost in rounds) for name, rounds in measured.items()
     }
-    for name in sorted(measured, key=middle.__getitem__, reverse=True):
-        rates = [rate for rate, _ in measured[name]]
-        row = [name, f"{middle[name]:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"]
+    for name in sorted(measured, key=middle.__getitem__):
+        costs = [cost for _, cost in measured[name]]
+        row = [name, f"{middle[name]:.1f} ({min(costs):.1f} to {max(costs):.1f})"]
         for base in bases.values():
             pairs = zip(measured[name], measured[base], strict=True)
             row.append(
-                "1" if name == base else spread([own / other for (own, _), (other, _) in pairs])
+                "1" if name == base else spread([own / other for (_, own), (_, other) in pairs])
             )
-        row.append(f"{statistics.median(cost for _, cost in measured[name]):.1f}")
+        row.append(f"{statistics.median(rate for rate, _ in measured[name]):,.0f}")
         shards, together = mixed.get(name, (None, None))
         row.append("–" if shards is None else f"{shards:.1f}")
         row.append("–" if together is None else f"{together:.1f}")

@@ -27,11 +27,14 @@ class Records:
     @property
     def columns(self) -> dict[str, Any]:
         """The description that ``tf.io.parse_example`` takes."""
-        dtypes = {"float32": tf.float32, "int64": tf.int64}
-        return {
-            name: tf.io.FixedLenFeature([], dtypes.get(feature.get("dtype", ""), tf.string))
-            for name, feature in self.features.items()
-        }
+        dtypes = {"float32": tf.float32, "int64": tf.int64, "bool": tf.int64}
+        columns = {}
+        for name, feature in self.features.items():
+            packed = feature.get("packed", False)  # a float64, which stays its bytes here
+            dtype = tf.string if packed else dtypes.get(feature.get("dtype", ""), tf.string)
+            default = feature.get("default")
+            columns[name] = tf.io.FixedLenFeature([], dtype, "" if packed else default)
+        return columns
 
     @property
     def image(self) -> dict[str, Any] | None:
@@ -119,6 +122,13 @@ def cached(records: Records) -> Any:
 def batched(records: Records) -> Any:
     """Interleaved, batched, and then parsed with ``tf.io.parse_example``."""
     found = records.interleaved().shuffle(BUFFER).batch(records.batch_size).repeat()
+    return found.map(records.parse_many, num_parallel_calls=AUTO).prefetch(AUTO)
+
+
+def batched_once(records: Records, *, shuffles: bool) -> Any:
+    """One epoch as in ``batched``, or in stored order."""
+    found = records.interleaved().shuffle(BUFFER) if shuffles else records.open(records.shards)
+    found = found.batch(records.batch_size)
     return found.map(records.parse_many, num_parallel_calls=AUTO).prefetch(AUTO)
 
 

@@ -4,7 +4,8 @@ Build a snapshot first: `snapshard build examples/sign_digits.py --out out`. The
 `python examples/train_with_profile.py out/sign_digits/FINGERPRINT`, and view the result:
 `pip install tensorboard tensorboard-plugin-profile`, `tensorboard --logdir logs`. In the profile's
 "trace_viewer", a step that waits for input shows as a gap before `train_step`;
-`reader.diagnose` says which stage of the reader it waits for.
+`reader.diagnose` says which stage of the reader it waits for. Under "text", the logs say which
+snapshot the run was trained on.
 """
 
 import argparse
@@ -24,8 +25,11 @@ def train(
     functions and fill buffers.
     """
     import keras
+    import tensorflow as tf
 
     reader = load_reader(snapshot)
+    with tf.summary.create_file_writer(str(logs)).as_default():
+        tf.summary.text("snapshot", f"{reader.NAME} {reader.FINGERPRINT}", step=0)
     keras.utils.set_random_seed(0)
     model = make_model(len(reader.CLASS_NAMES))
     model.compile(

@@ -99,7 +99,7 @@ def build(
     repair: bool = False,
     write_by: WriteBy = "auto",
     workspace: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Snapshot:
     """Builds the snapshot of a recipe, or finds it published.
 
@@ -124,7 +124,8 @@ def build(
             URL that every worker can access. By default the one that earlier builds of this
             output used, and at first ``<out>/<recipe.name>/.work``, which ``out`` itself
             selects again.
-        progress: Receives how far each step is.
+        progress: True shows on standard error how far each step is: bars on a terminal, elsewhere
+            and in notebooks lines; an object receives it. By default nothing is shown.
 
     Returns:
         The published snapshot; ``cached`` if it had been published before.
@@ -138,16 +139,31 @@ def build(
             the build cannot end otherwise, this process ends.
     """
     _check_call("ss.build", recipe, out, limit=limit, runner=runner, workspace=workspace)
-    with _begun(
-        recipe,
-        out,
-        config=_config(runner, workers),
-        progress=progress or Silent(),
-        limit=limit,
-        write_by=checked_write_by(write_by),
-        workspace=workspace,
-    ) as started:
+    with (
+        _shown(progress) as shown,
+        _begun(
+            recipe,
+            out,
+            config=_config(runner, workers),
+            progress=shown,
+            limit=limit,
+            write_by=checked_write_by(write_by),
+            workspace=workspace,
+        ) as started,
+    ):
         return _all_steps(started, repair=repair)
+
+
+@contextlib.contextmanager
+def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
+    """What receives the progress of a build that was called with this argument."""
+    if progress is True:
+        from .progress_bars import Bars
+
+        with Bars() as bars:
+            yield bars
+    else:
+        yield progress or Silent()
 
 
 def run_step(

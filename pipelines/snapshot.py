@@ -25,10 +25,12 @@ import tempfile
 import types
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
-from ..schemas.manifest import Manifest
+from ..schemas.features import features_to_json
+from ..schemas.fingerprint import canonical_json
+from ..schemas.manifest import Manifest, json_checksum
 from ..schemas.naming import (
     BUILD,
     LATEST,
@@ -42,7 +44,12 @@ from ..schemas.naming import (
 )
 from ..transforms import storage
 
-_is_fingerprint = re.compile("[0-9a-f]{16}").fullmatch
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
+FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+"""Names of snapshots' folders."""
+_is_fingerprint = FINGERPRINT.fullmatch
 _OLD_FILE = "reader.py"
 _ALIAS = "snapshard_reader_"
 """Prefix of the names of imported readers."""
@@ -93,6 +100,51 @@ class Snapshot:
         where = storage.redact(join(folder, MANIFEST))
         return cls(folder, Manifest.from_bytes(manifest_bytes(folder), where=where))
 
+    def to_pandas(self, split: str | None = None, num: int = 1000) -> pd.DataFrame:
+        """The first records of a split as a table to look at; loads no TensorFlow.
+
+        Records are stored in random order, so the first are a random sample. The index is the id
+        of each record. Classes are a categorical of their names, times in UTC; a missing value is
+        missing. Lists, tensors, sounds and pixels are arrays, encoded images the bytes of a file.
+
+        Args:
+            split: A split or a part of one, such as "train[:10%]"; by default
+                :attr:`main_split`.
+            num: The maximum number of records.
+
+        Raises:
+            RecipeError: if there is no such split, the snapshot is not on this machine, or pandas
+                is not installed.
+        """
+        from .frame import to_pandas
+
+        features, asked = self.manifest.features, self.main_split if split is None else split
+        return to_pandas(self.path, self.reader(), features, split=asked, num=num)
+
+    def to_json(self) -> dict[str, Any]:
+        """What it holds and how it was made, as plain JSON: without the lists of its files."""
+        manifest = self.manifest.model_dump(mode="json", exclude={"files", "checksum"})
+        facts = build_facts(self.path)
+        known = ("metadata", "near_duplicates", "started", "runner", "seconds", "input")
+        splits = {
+            name: {
+                "num_examples": split.num_examples,
+                "num_bytes": split.num_bytes,
+                "num_shards": len(split.shards),
+                "label_counts": split.label_counts,
+            }
+            for name, split in self.manifest.splits.items()
+        }
+        return {
+            "path": self.path,
+            **manifest,
+            "features": features_to_json(self.manifest.features),
+            "splits": splits,
+            "num_files": len(self.manifest.files),
+            "num_bytes": sum(entry.bytes for entry in self.manifest.files.values()),
+            "build": {name: facts[name] for name in known if name in facts},
+        }
+
     @property
     def main_split(self) -> str:
         """The split that tools read by default: "train" if it has examples, else the largest."""
@@ -135,6 +187,18 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
     snapshot = Snapshot.open(path)
     logging.getLogger(__name__).info("loaded %r", snapshot)
     return snapshot
+
+
+def build_facts(folder: str) -> dict[str, Any]:
+    """The content of a snapshot's ``build.json``; empty if it is missing or damaged."""
+    try:
+        facts = json.loads(storage.read_bytes(join(folder, BUILD)))
+        canonical_json(facts)
+    except (StorageError, ValueError, TypeError, RecursionError):
+        return {}
+    known = isinstance(facts, dict) and isinstance(facts.get("fingerprint_parts"), dict)
+    # An edited file may have any form.
+    return facts if known and facts.get("checksum") == json_checksum(facts) else {}
 
 
 def fetch_reader(snapshot: Snapshot, folder: str) -> None:
@@ -261,6 +325,30 @@ def read_latest(url: str) -> str:
             f"{storage.redact(url)} names no fingerprint. Build again to replace it."
         )
     return fingerprint
+
+
+def name_folders(folder: str) -> list[str]:
+    """The folders of names at a place: itself, or those in it."""
+    if storage.is_local(folder) and not os.path.isdir(storage.local_path(folder)):
+        return []
+    if _is_name_folder(folder):
+        return [folder]
+    inside = [join(folder, name) for name in storage.list_names(folder) if name != WORKSPACE]
+    return [path for path in inside if not is_link(path) and _is_name_folder(path)]
+
+
+def _is_name_folder(folder: str) -> bool:
+    try:
+        names = storage.list_names(folder)
+    except StorageError:
+        # A file beside the folders of names.
+        return False
+    return WORKSPACE in names or LATEST in names
+
+
+def is_link(path: str) -> bool:
+    """Whether this is a symbolic link on this machine."""
+    return storage.is_local(path) and os.path.islink(storage.local_path(path))
 
 
 def locate(path: str | os.PathLike[str]) -> str:

@@ -17,6 +17,8 @@ class SnapshardError(Exception):
     """Base of all errors that snapshard raises on purpose. Exit code 1."""
 
     exit_code = 1
+    file = ""
+    """The path or URL of the file that it is about, without credentials, if it is about one."""
 
 
 class RecipeError(SnapshardError):
@@ -59,10 +61,12 @@ class SourceChangedError(StorageError):
     @classmethod
     def of(cls, place: str) -> SourceChangedError:
         """The error for a file, named by its path or URL as shown to people."""
-        return cls(
+        error = cls(
             f"{place} changed while the build read it. Wait until nothing writes to it, then run "
             "the same command again: it reads the new content, and finished work is kept."
         )
+        error.file = place
+        return error
 
 
 class PlaceError(StorageError):

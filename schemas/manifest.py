@@ -25,6 +25,9 @@ FORMAT_VERSION = 1
 MAX_LABELS = 1000
 """``label_counts`` has at most this many labels, the most frequent ones."""
 
+STARTED_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+"""How ``build.json`` writes when a build began, in UTC."""
+
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 _Count = Annotated[int, pydantic.Field(ge=0, lt=1 << 63)]

@@ -393,6 +393,13 @@ class Recipe:
             or a URL; everything else is a value (write a string value as ``("text",)``). Contents
             and values enter the fingerprint. If an object cannot be hashed, so do all files that
             the recipe's code opens while it is loaded.
+        description: What the data is, for people. This and the following are kept in ``build.json``
+            and shown by ``inspect`` and ``list``; the fingerprint does not depend on them, and
+            building again with others changes nothing else.
+        version: A version of the data, such as ``"2026.1"``.
+        license: The licence of the data, such as ``"CC-BY-4.0"``.
+        citation: How to cite it.
+        tags: Short texts to find it by.
     """
 
     name: str
@@ -414,6 +421,11 @@ class Recipe:
     analyze_on_runner: bool = False
     transform_from: str | None = None
     depends_on: Sequence[Any] = ()
+    description: str = ""
+    version: str = ""
+    license: str = ""
+    citation: str = ""
+    tags: Sequence[str] = ()
     folder: str = dataclasses.field(init=False, compare=False, repr=False, default="")
     """Folder of the file that created the recipe; relative sources are resolved against it."""
     structs: tuple[str, ...] = dataclasses.field(init=False, compare=False, repr=False, default=())
@@ -512,6 +524,7 @@ class Recipe:
             raise RecipeError(f"Recipe: seed={self.seed!r} is not an integer.")
         check_revision(self.revision)
         object.__setattr__(self, "max_rejects", check_budget(self.max_rejects))
+        self._check_metadata()
         object.__setattr__(self, "folder", _calling_folder())
 
     def _flatten_features(self, features: object) -> None:
@@ -537,6 +550,33 @@ class Recipe:
         wire_columns(flat)
         object.__setattr__(self, "features", flat)
         object.__setattr__(self, "structs", structs)
+
+    def _check_metadata(self) -> None:
+        for name in ("description", "version", "license", "citation"):
+            if not isinstance(getattr(self, name), str):
+                raise RecipeError(f"Recipe: {name}={getattr(self, name)!r} is not a text.")
+        are_texts = isinstance(self.tags, list | tuple) and all(
+            isinstance(tag, str) for tag in self.tags
+        )
+        if not are_texts:
+            raise RecipeError(
+                f"Recipe: tags={self.tags!r} is not a list of texts. Write for example "
+                'tags=["images", "medical"].'
+            )
+        object.__setattr__(self, "tags", tuple(self.tags))
+        check_texts("Recipe", self.metadata)
+
+    @property
+    def metadata(self) -> dict[str, str | list[str]]:
+        """What describes the data for people, by name; only what is given."""
+        texts = {
+            "description": self.description,
+            "version": self.version,
+            "license": self.license,
+            "citation": self.citation,
+        }
+        given: dict[str, str | list[str]] = {name: text for name, text in texts.items() if text}
+        return {**given, "tags": list(self.tags)} if self.tags else given
 
     @property
     def files(self) -> Source:

@@ -97,6 +97,7 @@ def test_planning_at_scale_runs(tmp_path: Path) -> None:
             ["--kinds", "jpeg gzip", "table", "text gzip"],
             ["**`reader.dataset`, shuffled**", "batched, then parsed", "no parsing"],
         ),
+        ("first_batch.py", [], ["first batch", "a later epoch", "train, validation and test"]),
         ("wide.py", [], ["as columns", "stacked"]),
         ("train.py", [], ["**the snapshot, `reader.dataset`**", "`image_dataset_from_directory("]),
     ],
@@ -104,7 +105,7 @@ def test_planning_at_scale_runs(tmp_path: Path) -> None:
 def test_a_benchmark_prints_its_tables(
     examples: Path, tmp_path: Path, script: str, given: list[str], rows: list[str]
 ) -> None:
-    if script in ("read.py", "train.py"):
+    if script in ("read.py", "first_batch.py", "train.py"):
         given = ["--images", str(examples / "data" / "sign_digits"), *given]
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / script), *given, "--smoke"],

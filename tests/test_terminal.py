@@ -15,6 +15,7 @@ import pytest
 
 import snapshard as ss
 from snapshard import terminal
+from snapshard.pipelines import progress_bars
 from snapshard.schemas.manifest import FileEntry, Manifest
 
 # The tests' own process asks TensorFlow to say more.
@@ -168,8 +169,8 @@ class _Clock:
 class TestProgress:
     def test_rate_and_time_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = _Clock()
-        monkeypatch.setattr(terminal, "time", clock)
-        step = terminal._Step(total=1000, unit="blocks")
+        monkeypatch.setattr(progress_bars, "time", clock)
+        step = progress_bars._Step(total=1000, unit="blocks")
         clock.now += 5
         assert step.facts() == "0/1,000 blocks, 5 s"
         # 400 were there before: no rate comes of them.
@@ -196,8 +197,8 @@ class TestProgress:
 
     def test_slow_steps_tell_the_time_of_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = _Clock()
-        monkeypatch.setattr(terminal, "time", clock)
-        step = terminal._Step(total=7, unit="blocks")
+        monkeypatch.setattr(progress_bars, "time", clock)
+        step = progress_bars._Step(total=7, unit="blocks")
         step.advance(0)
         step.advance(1)
         clock.now += 40
@@ -214,6 +215,30 @@ class TestProgress:
         assert capsys.readouterr().err == (
             "prepare: 1 block, 1 record, reused, 0.0 s\nplan: 12 shards, 0.0 s\n"
         )
+
+    def test_lines_every_ten_seconds(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        clock = _Clock()
+        monkeypatch.setattr(progress_bars, "time", clock)
+        with terminal.Bars() as bars:
+            bars.start("prepare", total=90, unit="blocks")
+            for done in range(25):
+                bars.advance("prepare", done=done)
+                clock.now += 1
+            bars.finish("prepare", reused=False)
+        assert capsys.readouterr().err.splitlines() == [
+            "prepare: 10/90 blocks, 1.0/s, 1:20 min left",
+            "prepare: 20/90 blocks, 1.0/s, 1:10 min left",
+            "prepare: 90 blocks, 25.0 s",
+        ]
+
+    def test_quiet(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with terminal.Bars(quiet=True) as bars:
+            bars.start("write", total=3, unit="shards")
+            bars.finish("write", reused=True)
+            bars.warn("it rains")
+        assert capsys.readouterr().err == "warning: it rains\n"
 
     def test_finish_without_an_advance(self, capsys: pytest.CaptureFixture[str]) -> None:
         with terminal.Bars() as bars:

@@ -1,6 +1,7 @@
 """Builds the snapshots that benchmarks/read.py reads: one of each kind, as named.
 
-All have 16 shards, so that the contenders draw on as many files in each kind.
+All have 16 shards, so that the contenders draw on as many files in each kind, except those of
+first_batch.py.
 """
 
 import json
@@ -47,8 +48,11 @@ def lines(num_rows: int) -> pa.Table:
 
 
 def recipe(kind: str, images: str, num_rows: int) -> ss.Recipe:
-    """The recipe of one kind: raw, jpeg, table or text, and "gzip" behind the last two."""
-    form, _, compressed = kind.partition(" ")
+    """The recipe of one kind: raw, jpeg, table or text, and behind it "gzip" or "split".
+
+    With "split", it has the default splits and shards, like a user's first recipe.
+    """
+    form, _, behind = kind.partition(" ")
     prepare: list[Any] = []
     source: Any = ss.ImageFolder(images)
     if form == "raw":
@@ -57,12 +61,15 @@ def recipe(kind: str, images: str, num_rows: int) -> ss.Recipe:
         source = ss.Table(table(num_rows), label="label")
     elif form == "text":
         source = ss.Table(lines(num_rows), label="label")
+    name = kind.replace(" ", "-")
+    if behind == "split":
+        return ss.Recipe(name=name, source=source, prepare=prepare)
     return ss.Recipe(
-        name=kind.replace(" ", "-"),
+        name=name,
         source=source,
         prepare=prepare,
         splits=ss.Splits(train=1.0),
-        shards=ss.Shards(num_shards=16, compression="gzip" if compressed else "none"),
+        shards=ss.Shards(num_shards=16, compression="gzip" if behind else "none"),
     )
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, ImageFacts, KeySpan
 from ...schemas.errors import RecipeError, Reject
-from ...schemas.features import Features, is_optional
+from ...schemas.features import Features, features_to_json, is_optional
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
 from ...schemas.recipe import NumbersRecords, Recipe
@@ -105,6 +105,15 @@ class Forecast:
     num_sampled: int
     free_memory_bytes: int
     warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """As plain JSON."""
+        return {
+            **dataclasses.asdict(dataclasses.replace(self, features={})),
+            "features": features_to_json(self.features),
+            "output_bytes": self.output_bytes,
+            "fits_memory": self.fits_memory,
+        }
 
     @property
     def output_bytes(self) -> int:

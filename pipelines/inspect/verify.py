@@ -37,10 +37,17 @@ from ...transforms import storage
 from ...transforms.examples.index import index_from_bytes, index_sizes
 from ...transforms.examples.tfrecord import FRAME_BYTES, frame_trouble
 from ..inventory.exclusions import IdList
-from ..snapshot import FoundFile, Snapshot, SnapshotFiles, locate, manifest_bytes, reader_file_of
+from ..snapshot import (
+    FoundFile,
+    Snapshot,
+    SnapshotFiles,
+    build_facts,
+    locate,
+    manifest_bytes,
+    reader_file_of,
+)
 from .verify_contents import FINGERPRINT, ContentChecker, find_present, length_text, read_id
 from .verify_report import Finding, Findings, Report, Sampled
-from .why import build_facts
 
 STEP = "verify"
 SMALL_BYTES = 1 << 20
@@ -179,7 +186,7 @@ def _is_seen(folder: str, ids: IdList) -> bool:
             absent=ids,
             findings=Findings(),
         )
-        left_out = build_facts(snapshot).get("excluded")
+        left_out = build_facts(snapshot.path).get("excluded")
         if absence.found or (absence.excluded and left_out and left_out["records"]):
             return True
     return False

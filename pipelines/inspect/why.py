@@ -16,17 +16,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
+from ...schemas.errors import DamagedSnapshotError, RecipeError
 from ...schemas.features import features_to_json
 from ...schemas.fingerprint import canonical_json
-from ...schemas.manifest import Manifest, json_checksum
+from ...schemas.manifest import Manifest
 from ...schemas.naming import BUILD, MANIFEST, OutputPaths, Workspace, join
 from ...schemas.progress import Progress
 from ...schemas.recipe import Recipe, reads_files
 from ...schemas.visible import visible
 from ...transforms import storage
 from ...transforms.storage.opened_source import path_bytes
-from ..snapshot import Snapshot, is_snapshot
+from ..snapshot import Snapshot, build_facts, is_snapshot
 from ..survey.fingerprint_details import (
     InputFile,
     fingerprint_details,
@@ -198,7 +198,7 @@ def why_not_found(
         latest = Snapshot.open(path)
     parts = json.loads(canonical_json(survey.parts.to_json()))
     after = FingerprintFacts(parts=parts, details=json.loads(canonical_json(details)))
-    facts = build_facts(latest)
+    facts = build_facts(latest.path)
     if facts:
         before = _recorded_facts(facts)
     else:
@@ -249,7 +249,7 @@ def _explain(
 
 def _inputs_of(snapshot: Snapshot) -> Iterator[InputFile] | None:
     """The input files of a snapshot, if its workspace still lists them."""
-    work = build_facts(snapshot).get("work")
+    work = build_facts(snapshot.path).get("work")
     lists = work.get("blocks") if isinstance(work, Mapping) else None
     if not isinstance(lists, list):
         return None
@@ -272,7 +272,7 @@ def fingerprint_facts(
 
     If one has no valid ``build.json``, they are limited to what both manifests contain.
     """
-    facts = [build_facts(snapshot) for snapshot in (old, new)]
+    facts = [build_facts(snapshot.path) for snapshot in (old, new)]
     if all(facts):
         first, second = map(_recorded_facts, facts)
         return first, second, True
@@ -285,18 +285,6 @@ def _recorded_facts(facts: Mapping[str, Any]) -> FingerprintFacts:
     return FingerprintFacts(
         parts=facts["fingerprint_parts"], details=facts.get("fingerprint_details") or {}
     )
-
-
-def build_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """The content of a snapshot's ``build.json``; empty if it is missing or damaged."""
-    try:
-        facts = json.loads(storage.read_bytes(join(snapshot.path, BUILD)))
-        canonical_json(facts)
-    except (StorageError, ValueError, TypeError, RecursionError):
-        return {}
-    known = isinstance(facts, dict) and isinstance(facts.get("fingerprint_parts"), dict)
-    # An edited file may have any form.
-    return facts if known and facts.get("checksum") == json_checksum(facts) else {}
 
 
 def _limit_to_manifest(facts: FingerprintFacts, manifest: Manifest) -> FingerprintFacts:

@@ -9,6 +9,7 @@ folder for them. A file counts as snapshard's by its place and name; all others 
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import dataclasses
 import json
@@ -17,9 +18,10 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-from ...schemas.errors import RecipeError, StorageError
+from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
+from ...schemas.manifest import STARTED_FORMAT
 from ...schemas.naming import (
     BUILD,
     LATEST,
@@ -35,14 +37,13 @@ from ...schemas.naming import (
 )
 from ...transforms import storage
 from ...transforms.storage.unchanged import modified_ns
+from ..snapshot import FINGERPRINT, Snapshot, build_facts, is_link, name_folders, read_latest
 from ..survey.artifact import Reference, references
 from ..workspace import MARKERS, SAFE_AGE_S, alone, find_workspace, foreign_workspace
 
 STEPS_AGE_S = 7 * 24 * 3600
 """How long after its inventory a step-by-step build may resume."""
 _COMMITS = {("runs", "json"), ("summaries", "arrow"), ("graphs", "json")}
-FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-"""Names of snapshots' folders."""
 WORK = {"runs": "runs", "summaries": "summary", "graphs": "graph", "blocks": "blocks"}
 """Folders of the workspace -> the keys in ``build.json`` that name what a snapshot was made of."""
 _REFERRED_TO = frozenset({*WORK, "inventories", "references"})
@@ -63,6 +64,7 @@ class GcReport:
     Attributes:
         paths: The files, each with its folder.
         num_bytes: Their total size.
+        expired: Folders of published snapshots that were cleared: those that are not to be kept.
         unpublished: Folders of snapshots that were never published, all cleared.
         busy: Folders that were left alone because a build is running there, or a step-by-step build
             began within the last 7 days and has not published yet.
@@ -75,6 +77,7 @@ class GcReport:
 
     paths: tuple[str, ...] = ()
     num_bytes: int = 0
+    expired: tuple[str, ...] = ()
     unpublished: tuple[str, ...] = ()
     busy: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
@@ -127,18 +130,51 @@ class References:
     unexplained: tuple[str, ...] = ()
 
 
-def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
-    """Clears what no published snapshot refers to.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Which published snapshots of each name are kept; by default all of them.
+
+    The one that ``latest.json`` names is always kept, and those whose ``build.json`` does not say
+    when they were built. Others are cleared if every limit that is given allows it.
+
+    Attributes:
+        num: The number of newest snapshots to keep, and of newest samples.
+        seconds: Snapshots whose build began within this time are kept.
+    """
+
+    num: int | None = None
+    seconds: float | None = None
+
+    def expired(self, started: Mapping[str, float], *, latest: str) -> frozenset[str]:
+        """The snapshots to clear.
+
+        Args:
+            started: When the builds began, in seconds since 1970, by fingerprint.
+            latest: The fingerprint that ``latest.json`` names; empty if there is none.
+        """
+        if self.num is None and self.seconds is None:
+            return frozenset()
+        newest_first = sorted(started, key=lambda name: (-started[name], name))
+        limit = time.time() - (self.seconds or 0)
+        old = {name for name in newest_first[self.num or 0 :] if started[name] <= limit}
+        return frozenset(old - {latest})
+
+
+def collect_garbage(
+    folder: str, *, dry_run: bool = False, retention: Retention | None = None
+) -> GcReport:
+    """Clears what no published snapshot refers to, and snapshots that are not to be kept.
 
     Args:
         folder: An output root, or the folder of one name in it; a local path or URL.
         dry_run: Only reports what would be removed; writes nothing.
+        retention: Which published snapshots to keep; None for all.
 
     Raises:
         RecipeError: if it is neither.
         StorageError: if something cannot be listed or removed.
     """
-    names = _name_folders(folder)
+    names = name_folders(folder)
     if not names:
         raise RecipeError(
             f"{storage.redact(folder)} is neither an output root nor a folder of snapshots. Name "
@@ -147,12 +183,13 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
     reports = []
     for name in names:
         foreign = foreign_workspace(name)
-        report = _collect(name, dry_run=dry_run)
+        report = _collect(name, retention or Retention(), dry_run=dry_run)
         reports.append(dataclasses.replace(report, foreign=(foreign,) if foreign else ()))
     reports.append(_collect_temporary(dry_run=dry_run))
     return GcReport(
         paths=tuple(path for report in reports for path in report.paths),
         num_bytes=sum(report.num_bytes for report in reports),
+        expired=tuple(path for report in reports for path in report.expired),
         unpublished=tuple(path for report in reports for path in report.unpublished),
         busy=tuple(path for report in reports for path in report.busy),
         links=tuple(path for report in reports for path in report.links),
@@ -161,7 +198,7 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
     )
 
 
-def _collect(folder: str, *, dry_run: bool) -> GcReport:
+def _collect(folder: str, retention: Retention, *, dry_run: bool) -> GcReport:
     workspace = find_workspace(folder)
     with _alone(folder, workspace, write=not dry_run) as held:
         if held is False or _under_way(folder, workspace):
@@ -170,13 +207,19 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
         # Listings may lag: a name that is in either of the two exists.
         names = {*storage.list_names(folder), *(file.path.split("/")[0] for file in files)}
         found = {name for name in names if FINGERPRINT.fullmatch(name)}
-        links = [name for name in sorted({*found, WORKSPACE}) if _is_link(join(folder, name))]
-        kept = _references(folder, found, references(workspace))
-        unpublished = found - kept.published - set(links)
-        garbage = choose_garbage(files, kept)
+        links = [name for name in sorted({*found, WORKSPACE}) if is_link(join(folder, name))]
+        young: set[StoredFile] = set()
         if not held:
             limit = time.time_ns() - SAFE_AGE_S * 10**9
             young = {file for file in files if file.modified_ns is None or file.modified_ns > limit}
+        expired = _expired(folder, found - set(links), retention)
+        expired -= {file.path.split("/")[0] for file in young}
+        kept = _references(folder, found - expired, references(workspace))
+        unpublished = found - kept.published - expired - set(links)
+        garbage = choose_garbage(files, kept)
+        manifests = {f"{name}/{MANIFEST}" for name in expired}
+        garbage += [file for file in files if file.path in manifests and not file.is_link]
+        if not held:
             spared = unpublished & {file.path.split("/")[0] for file in young}
             unpublished -= spared
             garbage = [
@@ -190,9 +233,11 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
         if not dry_run:
             places = {join(folder, WORKSPACE), workspace.root}
             remove_garbage(folder, garbage, unpublished, places=places, alone=bool(held))
+            _remove_empty_folders(join(folder, name) for name in sorted(expired))
         return GcReport(
             paths=tuple(_url(folder, file) for file in garbage),
             num_bytes=sum(file.num_bytes for file in garbage),
+            expired=tuple(join(folder, name) for name in sorted(expired)),
             unpublished=tuple(join(folder, name) for name in sorted(unpublished)),
             links=tuple(join(folder, name) for name in links),
             unexplained=tuple(join(folder, name) for name in kept.unexplained),
@@ -262,9 +307,10 @@ def remove_garbage(
     alone: bool,
 ) -> None:
     """Removes garbage, unless a build has published its snapshot in the meantime."""
-    # Commits go first: if this is killed, nothing half removed looks finished.
+    # Commits go first, manifests before others: if this is killed, nothing half removed looks
+    # finished.
     published: dict[str, bool] = {}
-    for file in sorted(garbage, key=lambda file: (not _is_commit(file.path), file.path)):
+    for file in sorted(garbage, key=lambda file: (_commit_rank(file.path), file.path)):
         top = file.path.split("/")[0]
         if not alone and top in unpublished:
             # A build that resumed may have published it meanwhile.
@@ -274,7 +320,11 @@ def remove_garbage(
                 continue
         storage.remove_tree(_url(folder, file))
     rooms = [join(place, room) for place in sorted(places) for room in sorted(ROOMS)]
-    for top in (*rooms, *(join(folder, name) for name in sorted(unpublished))):
+    _remove_empty_folders((*rooms, *(join(folder, name) for name in sorted(unpublished))))
+
+
+def _remove_empty_folders(tops: Iterable[str]) -> None:
+    for top in tops:
         if storage.is_local(top):
             _remove_empty(storage.local_path(top))
 
@@ -289,14 +339,31 @@ def _remove_empty(top: str) -> None:
             os.rmdir(parent)
 
 
-def _is_link(path: str) -> bool:
-    return storage.is_local(path) and os.path.islink(storage.local_path(path))
-
-
-def _is_commit(path: str) -> bool:
-    """Whether this file commits others next to it."""
+def _commit_rank(path: str) -> int:
+    """0 for a manifest, which commits its snapshot; 1 for files that commit work; 2 for others."""
     parts = path.split("/")
-    return parts[0] == WORKSPACE and (parts[1], path.rsplit(".")[-1]) in _COMMITS
+    if parts[1:] == [MANIFEST]:
+        return 0
+    is_commit = parts[0] == WORKSPACE and (parts[1], path.rsplit(".")[-1]) in _COMMITS
+    return 1 if is_commit else 2
+
+
+def _expired(folder: str, found: Set[str], retention: Retention) -> frozenset[str]:
+    """The published snapshots among these that are not to be kept."""
+    if retention == Retention():
+        return frozenset()
+    complete: dict[str, float] = {}
+    samples: dict[str, float] = {}
+    for name in found:
+        path = join(folder, name)
+        with contextlib.suppress(DamagedSnapshotError, RecipeError, ValueError):  # these are kept
+            manifest = Snapshot.open(path).manifest
+            when = time.strptime(str(build_facts(path).get("started")), STARTED_FORMAT)
+            of_kind = complete if manifest.limit is None else samples
+            of_kind[name] = float(calendar.timegm(when))
+    pointer = join(folder, LATEST)
+    latest = read_latest(pointer) if storage.exists(pointer) else ""
+    return frozenset().union(*(retention.expired(d, latest=latest) for d in (complete, samples)))
 
 
 def _references(folder: str, found: Set[str], known: Mapping[str, Reference]) -> References:
@@ -321,25 +388,6 @@ def _references(folder: str, found: Set[str], known: Mapping[str, Reference]) ->
     work["inventories"] = {one.inventory for one in current.values()}
     kept = {room: frozenset(ids) for room, ids in work.items()}
     return References(published=frozenset(published), work=kept)
-
-
-def _name_folders(folder: str) -> list[str]:
-    """The folders of names at a place: itself, or those in it."""
-    if storage.is_local(folder) and not os.path.isdir(storage.local_path(folder)):
-        return []
-    if _is_name_folder(folder):
-        return [folder]
-    inside = [join(folder, name) for name in storage.list_names(folder) if name != WORKSPACE]
-    return [path for path in inside if not _is_link(path) and _is_name_folder(path)]
-
-
-def _is_name_folder(folder: str) -> bool:
-    try:
-        names = storage.list_names(folder)
-    except StorageError:
-        # A file beside the folders of names.
-        return False
-    return WORKSPACE in names or LATEST in names
 
 
 def _stored_files(folder: str) -> Iterator[StoredFile]:

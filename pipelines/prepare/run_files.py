@@ -149,9 +149,8 @@ class RunFiles:
                 RunWriter(keys_path, keys_schema()) as keys,
             ):
                 noted = self._noting(batches, facts)
-                for batch in noted if in_order else _sorted(noted, self.schema, scratch):
-                    for records in writer.write(sort_records(batch)):
-                        keys.write(self._key_columns(records))
+                ordered = noted if in_order else _sorted(noted, self.schema, scratch)
+                histogram = KeyHistogram.merge(self._written(ordered, writer, keys))
             files = [(path, workspace.run(run_id))]
             rejects_sha256 = ""
             if dropped.num_rejects:
@@ -181,7 +180,17 @@ class RunFiles:
             files.append((keys_path, workspace.run_keys(run_id, self._suffix)))
             files.append((keys_info_path, self._keys_info(info)))
             storage.put_files(files)
-        return self._summary(RunEntry(info, tuple(keys.batches)))
+        return Summary(histogram, (RunEntry(info, tuple(keys.batches)),))
+
+    def _written(
+        self, batches: Iterable[pa.RecordBatch], writer: RunWriter, keys: RunWriter
+    ) -> Iterator[KeyHistogram]:
+        """Writes records and their keys, and yields the histograms of the keys."""
+        for batch in batches:
+            for records in writer.write(sort_records(batch)):
+                columns = self._key_columns(records)
+                keys.write(columns)
+                yield self._histogram(columns)
 
     def _noting(
         self, batches: Iterable[pa.RecordBatch], facts: dict[str, ImageFacts]
@@ -263,20 +272,19 @@ class RunFiles:
     def _summary(self, entry: RunEntry) -> Summary:
         """The facts of one run, from its key file."""
         url = self._workspace.run_keys(entry.run.run_id, self._suffix)
-        bins = self._bins
-        parts = (
-            KeyHistogram.from_arrays(
-                bins.partitions(
-                    batch.column(PARTITION).to_numpy(), keys := batch.column(KEY).to_numpy()
-                ),
-                keys,
-                num_bytes=batch.column(NUM_BYTES).to_numpy(),
-                strata=batch.column(STRATUM) if self._stratify_by else None,
-                bits=bins.bits,
-            )
-            for batch in RunReader(url, entry.keys, keys_schema()).scan()
-        )
+        parts = map(self._histogram, RunReader(url, entry.keys, keys_schema()).scan())
         return Summary(KeyHistogram.merge(parts), (entry,))
+
+    def _histogram(self, columns: pa.RecordBatch) -> KeyHistogram:
+        """The histogram of some records of a key file."""
+        keys = columns.column(KEY).to_numpy()
+        return KeyHistogram.from_arrays(
+            self._bins.partitions(columns.column(PARTITION).to_numpy(), keys),
+            keys,
+            num_bytes=columns.column(NUM_BYTES).to_numpy(),
+            strata=columns.column(STRATUM) if self._stratify_by else None,
+            bits=self._bins.bits,
+        )
 
 
 def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:

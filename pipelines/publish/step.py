@@ -23,6 +23,7 @@ from ...schemas.errors import DamagedSnapshotError, PlaceError, StorageError
 from ...schemas.features import ClassLabel
 from ...schemas.manifest import (
     FORMAT_VERSION,
+    STARTED_FORMAT,
     ExcludedEntry,
     FileEntry,
     Manifest,
@@ -59,7 +60,7 @@ from ..prepare.rejects import forget_refused, gather_rejects, num_excluded, sour
 from ..prepare.run_files import keys_suffix
 from ..prepare.step import Prepared
 from ..reader.emit import LATEST_READER_FILE, ReaderFacts, emit_reader
-from ..snapshot import Snapshot, read_latest
+from ..snapshot import Snapshot, build_facts, read_latest
 from ..survey.fingerprint_details import fingerprint_details, list_inputs
 from ..survey.stages import label_of, times_of
 from ..survey.survey import Survey
@@ -105,6 +106,8 @@ def is_published(out: OutputPaths, fingerprint: str) -> bool:
 def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
     """The snapshot of a survey if it is published; makes it the latest, unless it is a sample.
 
+    Its metadata become those of the recipe.
+
     Raises:
         RecipeError: if it has a split without records, which the recipe does not allow.
     """
@@ -116,6 +119,9 @@ def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
         counts = {name: split.num_examples for name, split in splits.items()}
         refuse_empty_splits(survey.recipe.splits, counts)
         point_latest(out, survey.fingerprint)
+    facts = build_facts(snapshot.path)
+    if facts and facts.get("metadata", {}) != survey.recipe.metadata:
+        _put_build_facts(snapshot.path, {**facts, "metadata": survey.recipe.metadata})
     forget_refused(Workspace(out.workspace))
     return dataclasses.replace(snapshot, cached=True)
 
@@ -250,8 +256,7 @@ def publish(
     survey.held.check()
     facts = _build_facts(survey, prepared, plan, settings, extras, history=history)
     manifest = _put_files(survey, prepared, plan.splits, settings, extras)
-    content = json.dumps(with_checksum(facts), indent=1, sort_keys=True)
-    storage.put_bytes(join(settings.snapshot, BUILD), content.encode())
+    _put_build_facts(settings.snapshot, facts)
     _check_files(settings.snapshot, manifest)
     storage.settle(settings.snapshot)
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
@@ -289,11 +294,12 @@ def _build_facts(
             "skipped": dict(survey.inventory.num_skipped),
             "source": source_shown(survey),
         },
+        "metadata": survey.recipe.metadata,
         "near_duplicates": extras.near_duplicates.to_json(),
         "runner": history.runner,
         "seconds": {name: round(value, 3) for name, value in history.seconds.items()},
         "shards": shards,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(history.started)),
+        "started": time.strftime(STARTED_FORMAT, time.gmtime(history.started)),
         "work": {
             "blocks": list_inputs(survey, settings.workspace),
             "graph": settings.graph,
@@ -305,6 +311,11 @@ def _build_facts(
         num_ids, num_records = len(survey.excluded.ids), num_excluded(survey, prepared)
         facts["excluded"] = {"ids": num_ids, "records": num_records}
     return facts
+
+
+def _put_build_facts(folder: str, facts: Mapping[str, object]) -> None:
+    content = json.dumps(with_checksum(facts), indent=1, sort_keys=True)
+    storage.put_bytes(join(folder, BUILD), content.encode())
 
 
 def _put_files(

@@ -1,8 +1,8 @@
 """A trainer's script: reads snapshots as it is told and writes down what came.
 
 ``python read_snapshots.py CASES.json OUT.npz``, with any TensorFlow and no snapshard. A case names
-the folder of a snapshot, and the options of ``reader.dataset``, the arguments of its tools or a
-file for ``reader.preprocess()``.
+the folder of a snapshot, and the options of ``reader.dataset`` (with the size of a batch) or a file
+for ``reader.preprocess()``.
 """
 
 import importlib
@@ -83,7 +83,7 @@ def read(case: dict[str, Any]) -> dict[str, Any]:
         raw = tf.io.read_file(case["file"])[None]
         batches: list[Any] = [reader.preprocess()(image=raw)]
     else:
-        dataset = reader.dataset("train", 8, **options)
+        dataset = reader.dataset("train", case.get("batch", 8), **options)
         batches = list(dataset.take(case.get("take", -1)))
         servers.clear()
     found: dict[str, Any] = {"num": np.array(len(batches))}

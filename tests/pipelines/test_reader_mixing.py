@@ -147,7 +147,7 @@ def test_records_are_dealt_alike_one_by_one_and_in_chunks(
     reader = write_snapshot(tmp_path, NUMBERED, {"train": [ids[:500], ids[500:]]}, label=None)
     part(reader, "order").SMALL = small
     part(reader, "order")._SHORT, part(reader, "order")._MAX_WINDOW = 0, 12
-    part(reader, "order")._PIECE = 7
+    part(reader, "order")._PIECE, part(reader, "order")._UNDEALT = 7, 0
 
     def rows(size: int, **options: Any) -> list[list[int]]:
         dataset = reader.dataset("train", size, **options)

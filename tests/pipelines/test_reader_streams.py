@@ -66,6 +66,7 @@ def short_pieces(folder: Path) -> types.ModuleType:
         ("_PIECE = 640", "_PIECE = 32"),
         ("_SHORT = 1_280", "_SHORT = 0"),
         ("_MAX_WINDOW = 256", "_MAX_WINDOW = 12"),
+        ("_UNDEALT = 65_536", "_UNDEALT = 0"),
     ):
         assert text.count(f"\n{old}\n") == 1
         text = text.replace(f"\n{old}\n", f"\n{new}\n")
@@ -130,6 +131,20 @@ class TestDealing:
         assert sum(nums) == total
         assert max(nums) - min(nums) <= 1
         assert nums[-1] == min(nums)
+
+    @pytest.mark.parametrize(("record_bytes", "limit"), [(100, 65_536), (2_000, 33_554)])
+    def test_without_a_seed_what_is_soon_read_is_not_dealt(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot, record_bytes: int, limit: int
+    ) -> None:
+        reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered([1])})
+        part(reader, "order").facts.RECORD_BYTES = record_bytes
+        for total, is_dealt in ((limit, False), (limit + 1, True)):
+            dealing = part(reader, "order").Dealing(
+                total, 256, 1, same_for_all=False, is_one_by_one=True, is_undealt=True
+            )
+            assert (dealing.length > 0) == is_dealt
+            assert dealing.is_small == (not is_dealt)
+            assert dealing.num_streams * dealing.length + dealing.tail == total
 
     def test_workers_read_neighbouring_streams(self, arithmetic: Any) -> None:
         for count in (2, 4, 8):
@@ -269,7 +284,6 @@ class TestReading:
         with pytest.raises(ValueError, match=rf"{shard.name} has .* bytes, expected .* verify"):
             reader.dataset("train", 64, seed=6, epochs=2)
 
-    @pytest.mark.slow  # several workers
     @pytest.mark.parametrize(
         ("options", "num"), [({}, 2), ({"shuffle": False}, 2), ({"seed": 1}, 3)]
     )
@@ -295,6 +309,7 @@ class TestReading:
             assert sorted(itertools.chain(*epoch)) == [*range(100)]
         assert options == {"shuffle": False} or read[:4] != read[4:]
 
+    @pytest.mark.slow  # several workers
     def test_a_cache(self, reader: types.ModuleType) -> None:
         options = {"seed": 1, "epochs": 2, "cache": "memory"}
         found = together(reader, 96, 2, **options)

@@ -68,6 +68,7 @@ def test_a_bad_disk_is_a_loss_and_a_lack_of_permission_is_none(
     def fail(*_: object) -> bytes:
         raise OSError(number, os.strerror(number))
 
+    (tmp_path / "file").touch()
     monkeypatch.setattr(storage, "read_local", fail)
     if number == errno.EIO:
         assert read_artifact(str(tmp_path / "file"), what="x") is None

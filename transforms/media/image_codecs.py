@@ -5,6 +5,7 @@ Batches of encoded images are divided into parts by decoded size.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
@@ -38,6 +39,9 @@ _GREY_CRC = int(
 """What changes the CRC of a header when its palette becomes grey: CRC-32 is linear."""
 
 _PNG_COLOURS = {1: b"\0", 3: b"\2", 4: b"\6"}
+
+JPEG_SCALES = (1, 2, 4, 8)
+"""What the height and width of a JPEG can be divided by when it is decoded."""
 
 _EXIF_HEAD_BYTES = 1 << 16
 _EXIF_ENTRY_BYTES = 12
@@ -129,15 +133,42 @@ def is_webp(data: Any) -> Any:
     return (substr(data, 0, 4) == b"RIFF") & (substr(data, 8, 4) == b"WEBP")
 
 
-def decode_pixels(data: Any, channels: int, dtype: str = "uint8") -> Any:
-    """Decodes a string scalar to ``dtype[height, width, channels]``, as stored in the file."""
+def jpeg_scale(data: Any, size: Any, at_least: tuple[int, int]) -> Any:
+    """The number in ``JPEG_SCALES`` of the smallest scale that is large enough: int32 scalar.
+
+    Args:
+        data: An encoded image, a string scalar; one that is no JPEG is not scaled.
+        size: Its upright height and width: int64[2].
+        at_least: The least height and width.
+    """
+    import tensorflow as tf
+
+    scales = tf.constant(JPEG_SCALES, tf.int64)[:, tf.newaxis]
+    is_large = tf.reduce_all((size + scales - 1) // scales >= at_least, axis=1)
+    return tf.where(is_jpeg(data), tf.reduce_sum(tf.cast(is_large[1:], tf.int32)), 0)
+
+
+def decode_pixels(data: Any, channels: int, dtype: str = "uint8", scale: Any = None) -> Any:
+    """Decodes a string scalar to ``dtype[height, width, channels]``, as stored in the file.
+
+    ``scale`` is that of a JPEG, from :func:`jpeg_scale`: the decoder reads all of the file, and
+    computes the pixels of a smaller image from the low frequencies of each block.
+    """
     import tensorflow as tf
 
     if dtype == "uint16":
         return _decode_deep(data, channels)
 
+    def scaled_jpeg(channels: int, scale: int) -> Any:
+        return tf.io.decode_jpeg(
+            data, channels=channels, ratio=scale, dct_method="INTEGER_ACCURATE"
+        )
+
     def jpeg(channels: int) -> Any:
-        return tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE")
+        if scale is None:
+            return scaled_jpeg(channels, 1)
+        ways = [functools.partial(scaled_jpeg, channels, number) for number in JPEG_SCALES]
+        return tf.switch_case(scale, ways)
 
     def other(channels: int) -> Any:
         return tf.io.decode_image(data, channels=channels, expand_animations=False)

@@ -41,6 +41,7 @@ from ..media.image_codecs import (
     encode_pixels,
     is_jpeg,
     is_stored_as,
+    jpeg_scale,
     luma,
     orientation_of,
     origin_name,
@@ -91,6 +92,10 @@ class Decode(BuiltIn):
             rejected).
         dtype: ``"uint16"`` keeps all bits of PNGs of 16 bits; other files are rejected. None is the
             dtype that ``features=`` or ``types=`` declares, ``"uint8"`` by default.
+        at_least: (height, width) that a later step needs. JPEGs are decoded at 1/2, 1/4 or 1/8 of
+            their size if that is still at least as high and as wide, which is much faster. Their
+            pixels are close to those of a full decoding that is resized (docs/steps.md). None
+            decodes all images at their full size, as other formats always are.
 
     Raises:
         RecipeError: if an argument is invalid.
@@ -100,53 +105,78 @@ class Decode(BuiltIn):
     channels: Literal[1, 3, 4] = 3
     _: dataclasses.KW_ONLY
     dtype: Literal["uint8", "uint16"] | None = None
+    at_least: tuple[Size, Size] | None = None
 
     kind = "images.decode"
     sees_features = True
 
     def settings(self) -> dict[str, object]:
         """Everything that affects the output, as plain JSON, for the fingerprint."""
-        settings = super().settings()
-        if self.dtype is None:
-            del settings["dtype"]
-        return settings
+        return {
+            name: value
+            for name, value in super().settings().items()
+            if value is not None or name not in ("dtype", "at_least")
+        }
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no encoded image of this name.
+            RecipeError: if there is no encoded image of this name, or it cannot be scaled.
         """
         image = image_feature(self, self.name, features)
         if image.storage != "encoded":
             raise RecipeError(
                 f"prepare: {self!r}: {self.name!r} is already decoded. Remove this step."
             )
+        dtype = self.dtype or image.dtype
+        if self.at_least is not None:
+            masks = ", ".join(map(repr, _masks_of(self.name, features)))
+            problem = (
+                f"the mask {masks} must have its image's size"
+                if masks
+                else f"{self.name!r} is a mask, whose indices cannot be scaled"
+                if isinstance(image, Mask)
+                else f"{self.name!r} has 16 bits, which no JPEG has"
+                if dtype == "uint16"
+                else ""
+            )
+            if problem:
+                raise RecipeError(f"prepare: {self!r}: {problem}. Remove at_least=.")
         if isinstance(image, Mask):
             return {**features, self.name: dataclasses.replace(image, storage="raw")}
-        decoded = Image(
-            height=image.height,
-            width=image.width,
-            channels=self.channels,
-            dtype=self.dtype or image.dtype,
-        )
+        height, width = image.height, image.width
+        if self.at_least is not None and not self._is_never_scaled(height, width):
+            height = width = None  # which depends on the format of the file
+        decoded = Image(height=height, width=width, channels=self.channels, dtype=dtype)
         return {**features, self.name: decoded}
+
+    def _is_never_scaled(self, height: int | None, width: int | None) -> bool:
+        """Whether images of this size are smaller than ``at_least`` even at 1/2 of it."""
+        assert self.at_least is not None
+        sides = zip((height, width), self.at_least, strict=True)
+        return any(side is not None and (side + 1) // 2 < least for side, least in sides)
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Replaces the encoded bytes by ``uint8[height, width, channels]``."""
         import tensorflow as tf
 
-        data, orientation = record[self.name], record[f"{self.name}/orientation"]
-        feature = features.get(self.name)
+        sides = side_columns(self.name, Image(storage="encoded"))
+        height, width, orientation = (record[side] for side in sides)
+        data, feature = record[self.name], features.get(self.name)
+        is_same = tf.equal(orientation, 1)
         if isinstance(feature, Mask):
             pixels = decode_indices(data)
         else:
             dtype = feature.dtype if isinstance(feature, Image) else "uint8"
-            pixels = decode_pixels(data, self.channels, self.dtype or dtype)
+            scale = None
+            if self.at_least is not None:
+                scale = jpeg_scale(data, tf.stack([height, width]), self.at_least)
+                is_same &= tf.equal(scale, 0)
+            pixels = decode_pixels(data, self.channels, self.dtype or dtype, scale)
         image = turn_upright(pixels, orientation)
-        sides = side_columns(self.name, Image(storage="encoded"))
         rest = {name: value for name, value in record.items() if name not in sides}
-        origin = Origin(data, image, tf.equal(orientation, 1))
+        origin = Origin(data, image, is_same)
         return {**rest, self.name: image, origin_name(self.name): origin}
 
 

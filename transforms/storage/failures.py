@@ -235,7 +235,9 @@ def _storage_error(error: Exception, *, action: str, url: str) -> StorageError:
         kind = PlaceError if _missing_bucket(action, url) else MissingFileError
     elif isinstance(error, OSError) and error.errno in _LASTING and store_answer(error) is None:
         kind = PlaceError
-    return kind(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
+    explained = kind(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
+    explained.file = redact(url)
+    return explained
 
 
 def _explain(error: Exception, action: str, url: str) -> tuple[str, str]:

@@ -282,9 +282,12 @@ def held_folder(parent: str | None = None) -> Iterator[str]:
     try:
         yield folder
     finally:
-        # Not a TemporaryDirectory, which recurses endlessly where permission was lost. What cannot
-        # be removed here is removed by the next build or garbage collection.
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            os.rmdir(folder)  # as its files are elsewhere by now
+        except OSError:
+            # Not a TemporaryDirectory, which recurses endlessly where permission was lost. What
+            # cannot be removed here is removed by the next build or garbage collection.
+            shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
 

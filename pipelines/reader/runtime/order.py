@@ -18,7 +18,7 @@ seed: in gap 2 it is the records 82 to 97, which come last, and the stream at po
 98. After 100 records, streams 0 to 3 have delivered 5 records each and the others 4, so that an
 epoch is resumed there without reading what came before.
 
-Without a seed, a small split is not dealt: all of it is the tail.
+Without a seed, one worker deals none of a small split's records: all of them are the tail.
 
 ``ByShard`` is the order where this is impossible: shards that cannot be read from the middle
 (GZIP), or pieces that the workers of a service share. Each shard is a stream.
@@ -75,6 +75,8 @@ _SHORT = 1_280
 completely …"""
 _SMALL_SPLIT_BYTES = 64 << 20
 """… if the split has at most this many bytes."""
+_UNDEALT = 65_536
+"""Records of the largest split that is not dealt: its first batch waits until all are read."""
 
 
 def random_order(num: Any, seed: Any, stream: Any) -> Any:
@@ -117,8 +119,8 @@ class Dealing:
                 that divides the number of streams. Chunks are then small if the global batch size
                 is not a multiple of 24.
             is_one_by_one: Whether a chunk is a single record.
-            is_undealt: Whether no record is dealt if the split is small: the tail, which is
-                shuffled completely, is then the whole split.
+            is_undealt: Whether no record is dealt if the split has at most 65,536 records and
+                64 MiB: the tail, which is shuffled completely, is then the whole split.
         """
         self.total, self.workers, self.is_one_by_one = total, workers, is_one_by_one
         radices: tuple[int, ...] = (
@@ -132,15 +134,18 @@ class Dealing:
         limit = 1 if is_one_by_one else max(1, min(CHUNK, batch // 8))
         self.chunk = max(size for size in range(1, limit + 1) if divided % size == 0)
         self.length = total // (self.num_streams * self.chunk) * self.chunk
-        if is_undealt and self.is_small:
+        if is_undealt and total <= _UNDEALT and self._has_few_bytes:
             self.length = 0
         self.tail = total - self.num_streams * self.length
 
     @property
     def is_small(self) -> bool:
         """Whether the split is shuffled completely, unless ``shuffle`` is a number."""
-        is_small = self.total * facts.RECORD_BYTES <= _SMALL_SPLIT_BYTES
-        return is_small and self.length <= _SHORT
+        return self._has_few_bytes and self.length <= _SHORT
+
+    @property
+    def _has_few_bytes(self) -> bool:
+        return self.total * facts.RECORD_BYTES <= _SMALL_SPLIT_BYTES
 
     def position(self, stream: int) -> int:
         """The position of a stream among all streams in stored order.

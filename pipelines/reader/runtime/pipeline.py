@@ -122,7 +122,7 @@ def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
 
 def read_in_order(plan: Plan) -> tf.data.Dataset:
     """Records in stored order, piece by piece."""
-    if plan.order.num_streams == 1 and plan.options.is_local:
+    if plan.order.num_streams == 1 and plan.options.is_local:  # needs no function that opens it
         return open_pieces(plan, tf.constant(0, tf.int64))
     return open_pieces(plan, tf.range(plan.order.num_streams, dtype=tf.int64), plan.ahead)
 

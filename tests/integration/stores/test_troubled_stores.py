@@ -10,8 +10,8 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.verify import verify
-from snapshard.pipelines.inspect.why import build_facts
 from snapshard.pipelines.operate.gc import collect_garbage
+from snapshard.pipelines.snapshot import build_facts
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
 
@@ -160,7 +160,7 @@ def test_listings_that_lag(
         ss.build(recipe(source), out)
     mend(proxy)
     first = ss.build(recipe(source), out)
-    assert build_facts(first)["blocks"]["prepared"] == 0
+    assert build_facts(first.path)["blocks"]["prepared"] == 0
     assert ss.build(recipe(source), out).cached
     assert not files.find(root)
     assert verify(first, progress=Silent()).num_examples == NUM_FILES * NUM_ROWS

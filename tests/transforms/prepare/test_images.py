@@ -10,13 +10,14 @@ from PIL import ImageOps
 
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import RecipeError
-from snapshard.schemas.features import ClassLabel, Image
+from snapshard.schemas.features import ClassLabel, Image, Mask
 from snapshard.schemas.recipe import PrepareStep
 from snapshard.transforms.prepare import images
 from snapshard.transforms.prepare.engine.program import StepRunner
 
 ENCODED = {"image": Image(storage="encoded"), "label": ClassLabel(names=("cat", "dog"))}
 RAW = {"image": Image(), "label": ENCODED["label"]}
+SCALED = images.decode("image", at_least=(9, 9))
 
 
 def rows_of(batch: RawBatch, channels: int = 3, name: str = "image") -> list[Any]:
@@ -108,6 +109,60 @@ def test_an_animation_gives_its_first_frame(pictures: Any, decoder: dict[int, St
     np.testing.assert_array_equal(found, np.asarray(frames[0].convert("RGB")))
 
 
+def smooth(height: int, width: int) -> Any:
+    """A picture without detail that a smaller one could not show."""
+    rows, columns = np.mgrid[0:height, 0:width] / 40
+    shades = [np.sin(rows + k) + np.cos(columns * (1 + k / 3)) for k in range(3)]
+    return (np.stack(shades, 2) * 60 + 128).astype(np.uint8)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("turn", [1, 6])
+@pytest.mark.parametrize(
+    ("size", "scale"),
+    [((101, 1), 1), ((1, 152), 1), ((100, 151), 2), ((51, 1), 2), ((50, 76), 4), ((25, 38), 8)],
+)
+def test_a_jpeg_is_decoded_at_the_least_size_that_is_large_enough(
+    pictures: Any, size: tuple[int, int], scale: int, channels: Any, turn: int
+) -> None:
+    upright = smooth(200, 301)
+    stored = upright if turn == 1 else np.rot90(upright)  # which 6 turns back
+    content = pictures.turned(np.ascontiguousarray(stored), turn)
+    runner = StepRunner([images.decode("image", channels, at_least=size)], ENCODED)
+    prepared = runner.prepare(pictures.raw_batch([content]))
+    assert prepared.rejects == ()
+    (found,) = rows_of(prepared, channels)
+    wanted = tuple(-(-side // scale) for side in upright.shape[:2])
+    assert found.shape == (*wanted, channels)
+    full = Pillow.fromarray(upright).resize(wanted[::-1], Pillow.Resampling.BOX)
+    expected = np.asarray(full.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels]))
+    difference = np.abs(found.astype(int) - expected.reshape(found.shape))
+    assert difference.mean() < 2
+
+
+def test_other_formats_and_small_images_are_decoded_in_full(pictures: Any) -> None:
+    contents = [
+        pictures.encode(pictures.pixels(48, 64), form) for form in ("PNG", "WEBP", "GIF", "BMP")
+    ]
+    contents.append(pictures.encode(pictures.pixels(14, 64), "JPEG"))
+    scaled, full = (
+        StepRunner([step], ENCODED).prepare(pictures.raw_batch(contents)).columns
+        for step in (images.decode("image", at_least=(8, 8)), images.decode("image"))
+    )
+    assert scaled.equals(full)
+
+
+def test_a_scaled_image_is_encoded_anew_and_a_whole_one_kept(pictures: Any) -> None:
+    contents = [pictures.encode(pictures.pixels(*size), "JPEG") for size in ((64, 64), (30, 64))]
+    steps = [images.decode("image", at_least=(16, 16)), images.encode("image")]
+    columns = StepRunner(steps, ENCODED).prepare(pictures.raw_batch(contents)).columns
+    stored = columns.column("image").to_pylist()
+    assert stored[1] == contents[1]
+    assert stored[0] != contents[0]
+    assert pictures.decode(stored[0]).shape == (16, 16, 3)
+    assert columns.column("image/height").to_pylist() == [16, 30]
+
+
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_every_orientation_is_applied(
     pictures: Any, decoder: dict[int, StepRunner], form: str
@@ -119,7 +174,11 @@ def test_every_orientation_is_applied(
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("steps", [[images.decode("image")], []], ids=["decode", "check"])
+@pytest.mark.parametrize(
+    "steps",
+    [[images.decode("image")], [images.decode("image", at_least=(2, 2))], []],
+    ids=["decode", "scaled", "check"],
+)
 def test_a_bad_image_becomes_a_reject_with_its_reason(pictures: Any, steps: list[Any]) -> None:
     odd = {
         kind: (content, reason)
@@ -223,6 +282,13 @@ def test_decode_and_resize_take_other_features_along() -> None:
         (images.decode("label"), ENCODED, "feature 'label' is a ClassLabel"),
         (images.decode("image"), RAW, "already decoded"),
         (images.resize("image", (2, 2)), ENCODED, r'still encoded.*ss.images.decode\("image"\)'),
+        (SCALED, {"image": Image(storage="encoded", dtype="uint16")}, "16 bits.*Remove at_least"),
+        (SCALED, {"image": Mask(image="photo", storage="encoded")}, "is a mask.*Remove at_least"),
+        (
+            SCALED,
+            {**ENCODED, "mask": Mask(image="image", storage="encoded")},
+            "the mask 'mask' must have its image's size. Remove at_least",
+        ),
     ],
 )
 def test_a_step_that_cannot_work_says_why(
@@ -236,6 +302,8 @@ def test_a_step_that_cannot_work_says_why(
     ("call", "message"),
     [
         (lambda: images.decode("image", channels=2), "channels"),
+        (lambda: images.decode("image", at_least=64), "at_least"),
+        (lambda: images.decode("image", at_least=(0, 64)), r"at_least.*greater than or equal to 1"),
         (lambda: images.resize("image", (0, 5)), "greater than or equal to 1"),
         (lambda: images.resize("image", 64), "size"),
     ],
@@ -250,6 +318,7 @@ def test_an_unfit_argument_is_refused(call: Any, message: str) -> None:
     [
         (images.decode("image"), 'ss.images.decode("image")'),
         (images.decode("image", 1), 'ss.images.decode("image", channels=1)'),
+        (images.decode("image", at_least=(9, 8)), 'ss.images.decode("image", at_least=(9, 8))'),
         (images.resize("image", (64, 32)), 'ss.images.resize("image", (64, 32))'),
         (
             images.resize('ima"ge', (64, 32), keep_ratio=True),
@@ -270,9 +339,23 @@ def test_settings_tell_all_that_shapes_the_output() -> None:
         "name": "image",
         "channels": 1,
     }
+    assert images.decode("image", at_least=(2, 3)).settings()["at_least"] == [2, 3]
     assert images.resize("image", (2, 3)).settings() == {
         "step": "images.resize",
         "name": "image",
         "size": [2, 3],
         "keep_ratio": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("size", "decoded"),
+    [((40, 30), (40, 30)), ((40, 31), (None, None)), ((None, 30), (None, 30)), ((40, None), None)],
+)
+def test_sizes_known_beforehand_are_kept_where_no_file_can_be_scaled(
+    size: Any, decoded: Any
+) -> None:
+    image = Image(height=size[0], width=size[1], storage="encoded")
+    found = images.decode("image", at_least=(20, 16)).features({"image": image})["image"]
+    assert isinstance(found, Image)
+    assert (found.height, found.width) == (decoded or (None, None))
