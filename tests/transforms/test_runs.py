@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -125,9 +126,10 @@ def test_several_ranges_are_read_at_once(
 
 
 def test_a_range_is_merged_in_parts_of_about_as_many_bytes_as_are_given(
-    write_run: Callable[[list[Row], int], RunReader],
+    write_run: Callable[[list[Row], int], RunReader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the batches of all runs begin at about the same keys."""
+    monkeypatch.setattr(runs, "_SLICE_BYTES", 0)
     step = 2**64 // 90
     readers = [
         write_run([(0, key * step + run, b"id") for key in range(90)], 3) for run in range(3)
@@ -143,6 +145,30 @@ def test_a_range_is_merged_in_parts_of_about_as_many_bytes_as_are_given(
         assert len(merged) == len(parts)
         assert max(batch.num_rows for batch in merged) <= 270 / num_parts + 3
     assert runs.split_range(readers, keys, max_bytes=size) == [keys]
+
+
+def test_data_in_many_runs_is_not_read_again_and_again(
+    write_run: Callable[[list[Row], int], RunReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = [
+        write_run([(0, (key * 600 + run) * 2**50, b"id") for key in range(24)], 8)
+        for run in range(60)
+    ]
+    size = sum(batch.num_bytes for reader in readers for batch in reader.batches)
+    fetched = 0
+    fetch = RunReader._fetch
+
+    def counting(self: RunReader, batches: Any) -> Any:
+        nonlocal fetched
+        fetched += sum(batch.num_bytes for batch in batches)
+        return fetch(self, batches)
+
+    monkeypatch.setattr(RunReader, "_fetch", counting)
+    monkeypatch.setattr(runs, "_SLICE_BYTES", size // 60 // 6)  # half a batch
+    merged = list(runs.merge_range(readers, KeyRange(0, 0, 2**64), max_bytes=size // 100))
+    assert sum(batch.num_rows for batch in merged) == 60 * 24
+    assert len(merged) <= 7
+    assert fetched < 4 * size
 
 
 def test_records_that_are_read_keep_nothing_else_in_memory(

@@ -40,7 +40,9 @@ CONTENT = RESERVED_PREFIX + "content"
 BATCH_BYTES = 1 << 20
 """Approximate size of a record batch: the unit of range reads."""
 MERGE_BYTES = 24 << 20
-"""Approximate number of bytes, from all runs together, that are merged at once."""
+"""Approximate number of bytes, from all runs together, that are merged at once …"""
+_SLICE_BYTES = 256 << 10
+"""… or of each run, if that is more."""
 
 _MAGIC_BYTES = 8
 _REDONE = "Start the build again to recreate it."
@@ -353,9 +355,12 @@ def merge_range(
 ) -> Iterator[pa.RecordBatch]:
     """Merges the records of a key range from all runs, in order of (key, id).
 
-    Yields record batches of about ``max_bytes``; needs about twice that in memory.
+    Yields record batches of about ``max_bytes``, or of 256 KiB from each run if that is more; needs
+    about twice that in memory.
     """
-    parts = split_range(readers, keys, max_bytes=max_bytes)
+    # For each part, a batch of 1 MiB is read from every run, or two: smaller parts would read all
+    # data again and again.
+    parts = split_range(readers, keys, max_bytes=max(max_bytes, _SLICE_BYTES * len(readers)))
     # Not a loop, which would keep each batch until the next one is merged.
     yield from filter(len, map(functools.partial(_merge, readers), parts))
 
