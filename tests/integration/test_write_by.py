@@ -12,6 +12,7 @@ from snapshard.schemas.blocks import ShardPlan
 from snapshard.schemas.errors import RecipeError
 from snapshard.transforms.examples import shards, shuffled
 from snapshard.transforms.examples.shards import ShardWriter
+from snapshard.transforms.runs import files
 
 from ..small_blocks import small_blocks
 
@@ -72,6 +73,31 @@ def test_equal_bytes(
     assert lab.build_facts(by_ranges)["shards"]["by"] == "ranges"
     assert lab.build_facts(by_shuffle)["shards"]["by"] == "shuffle"
     assert list((tmp_path / "shuffle/table/.work/scratch").iterdir()) == []
+
+
+def test_what_a_graph_computes_does_not_depend_on_how_records_come(
+    lab: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow computes several values of a batch at once, and the last ones differently."""
+
+    def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
+        import tensorflow as tf
+
+        value = inputs["number"]
+        return {"exp": tf.exp(value), "tanh": tf.tanh(value), "text": inputs["text"]}
+
+    made = recipe(table, preprocessing_fn=preprocessing_fn)
+    at_once = ss.build(made, tmp_path / "at once")
+    # As from more and larger runs, or another engine.
+    monkeypatch.setitem(files.merge_range.__kwdefaults__, "max_bytes", 9_000)
+    monkeypatch.setattr(files, "_SLICE_BYTES", 0)
+    in_parts = ss.build(made, tmp_path / "in parts")
+    assert lab.hashes(in_parts) == lab.hashes(at_once)
+    monkeypatch.setattr(shuffled, "MERGE_BYTES", 7_000)
+    by_shuffle = ss.build(made, tmp_path / "shuffle", write_by="shuffle")
+    assert lab.hashes(by_shuffle) == lab.hashes(at_once)
+    monkeypatch.setattr(shards, "_GRAPH_BYTES", 9_000)
+    assert lab.hashes(ss.build(made, tmp_path / "in batches")) != lab.hashes(at_once)
 
 
 def test_only_missing_shards_are_shuffled(

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...schemas.blocks import ShardInfo, ShardPlan, SplitPlan
 from ...schemas.errors import DamagedWorkError, StorageError
@@ -34,6 +35,7 @@ from ..runs.files import (
     ID,
     KEY,
     MERGE_BYTES,
+    NUM_BYTES,
     PARTITION,
     KeyRange,
     RunReader,
@@ -58,6 +60,8 @@ from .tfrecord import scan_tfrecord, stored_chunks, write_tfrecord
 
 _EXAMPLE = RESERVED_PREFIX + "example"
 """A column of the records of several shards: they are encoded together."""
+_GRAPH_BYTES = 24 << 20
+"""Bytes of records to which a graph is applied at once."""
 _MIN_GROUPS = 64
 """Shards are written in at least this many groups, if there are so many."""
 
@@ -305,6 +309,8 @@ class ShardWriter:
         settings = self._settings
         path = os.path.join(scratch, str(name))
         noted = _Noted()
+        if self._apply_graph is not None:
+            batches = _batches_for_graph(batches)
         written = write_tfrecord(
             path,
             map(functools.partial(self._examples, shard=shard, noted=noted), batches),
@@ -380,6 +386,30 @@ class ShardWriter:
         noted.measure(columns, settings.final, up_to=math.ceil(LENGTH_RECORDS / shard.num_shards))
         is_encoded = _EXAMPLE in records.schema.names
         return records.column(_EXAMPLE) if is_encoded else encode_examples(columns)
+
+
+def _batches_for_graph(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same records, batched by nothing but themselves, from the start of their shard on.
+
+    How records are batched may change last bits of what a graph computes, and range reads and the
+    engine's shuffle batch them differently.
+    """
+    held: list[pa.RecordBatch] = []
+    num_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        num_bytes += pc.sum(batch.column(NUM_BYTES)).as_py()
+        if num_bytes < _GRAPH_BYTES:
+            continue
+        records = pa.concat_batches(held)
+        ends = np.cumsum(records.column(NUM_BYTES).to_numpy(), dtype=np.int64)
+        start = before = 0
+        while (stop := 1 + int(np.searchsorted(ends, before + _GRAPH_BYTES))) <= len(ends):
+            yield records.slice(start, stop - start)
+            start, before = stop, int(ends[stop - 1])
+        held, num_bytes = [records.slice(start)], int(ends[-1]) - before
+    if any(batch.num_rows for batch in held):
+        yield pa.concat_batches(held)
 
 
 def _given(batches: Iterator[pa.RecordBatch], _: ShardPlan) -> Iterator[pa.RecordBatch]:
