@@ -163,19 +163,19 @@ class Decode(BuiltIn):
 
         sides = side_columns(self.name, Image(storage="encoded"))
         height, width, orientation = (record[side] for side in sides)
-        data, feature = record[self.name], features.get(self.name)
-        is_same = tf.equal(orientation, 1)
+        data, feature, scale = record[self.name], features.get(self.name), None
         if isinstance(feature, Mask):
             pixels = decode_indices(data)
         else:
             dtype = feature.dtype if isinstance(feature, Image) else "uint8"
-            scale = None
             if self.at_least is not None:
                 scale = jpeg_scale(data, tf.stack([height, width]), self.at_least)
-                is_same &= tf.equal(scale, 0)
             pixels = decode_pixels(data, self.channels, self.dtype or dtype, scale)
         image = turn_upright(pixels, orientation)
         rest = {name: value for name, value in record.items() if name not in sides}
+        is_same = tf.equal(orientation, 1)
+        if scale is not None:
+            is_same &= tf.equal(scale, 0)
         origin = Origin(data, image, is_same)
         return {**rest, self.name: image, origin_name(self.name): origin}
 
