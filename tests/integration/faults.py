@@ -146,7 +146,7 @@ def assert_told(ended: Ended, *, code: int = 1) -> None:
     """What went wrong is told: what, where, how to mend it; and as no defect."""
     assert ended.code == code, ended.stderr
     assert "Traceback" not in ended.stderr
-    assert ended.stdout == ""
+    assert not ended.stdout or json.loads(ended.stdout)["error"]["exit_code"] == code
     # What and where: why. How to mend it.
     assert re.search(r"\S+ \S.*: \S.*\. [A-Z].*\.", ended.error), ended.stderr
 

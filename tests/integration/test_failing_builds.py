@@ -1,5 +1,6 @@
 """Builds that fail: what they leave and say."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def test_step_that_fails(
     recipe.write_text(f"def step(record):\n    {body}\n\n\n{text}")
     ended = run_here(capsys, "build", recipe, "--out", tmp_path / "out", "--json")
     assert ended.code == 2, ended.stderr
-    assert ended.stdout == ""
+    assert json.loads(ended.stdout)["error"]["exit_code"] == 2
     assert "error:" in ended.stderr
     assert word in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -111,7 +112,7 @@ def test_what_a_user_can_cause(
     (tmp_path / "recipe.py").write_text(recipe_text)
     ended = run_here(capsys, "build", tmp_path / "recipe.py", "--out", tmp_path / "out", "--json")
     assert ended.code == code, ended.stderr
-    assert ended.stdout == ""
+    assert json.loads(ended.stdout)["error"]["exit_code"] == code
     assert ended.stderr.startswith("error:") or "\nerror:" in ended.stderr
     assert word in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -129,7 +130,7 @@ def test_preprocessing_fn_that_fails(
     recipe.write_text(text.replace('inputs["island"]', 'inputs["isle"]'))
     ended = run_here(capsys, "build", recipe, "--out", tmp_path / "out", "--json")
     assert ended.code == 2, ended.stderr
-    assert ended.stdout == ""
+    assert json.loads(ended.stdout)["error"]["exit_code"] == 2
     assert "isle" in ended.stderr
     assert "penguins.py line" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -165,7 +166,7 @@ def built(lab: Any, shared: Callable[[str], Path]) -> Built:
 
 def test_over_budget_is_refused(built: Built) -> None:
     assert built.refused.returncode == 3
-    assert built.refused.stdout == ""
+    assert json.loads(built.refused.stdout)["error"]["class"] == "RejectsError"
     assert "Traceback" not in built.refused.stderr
     assert "40 of 1,000 records were rejected (allowed: 10)" in built.refused.stderr
     for reason, number in REASONS.values():
