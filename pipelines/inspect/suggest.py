@@ -642,7 +642,7 @@ def _chosen(
         UnclearError: if there are several, and no number is given.
     """
     try:
-        readings: Sequence[Reading] = [recognize(View(url, listed, opened, label))]
+        readings: Sequence[Reading] = [recognize(View(url, tuple(listed), opened, label))]
     except UnclearError as error:
         readings = [_that_fill(reading) for reading in error.readings]
         if number is None:

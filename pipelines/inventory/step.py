@@ -58,7 +58,7 @@ EXCLUDED = "excluded by the recipe"
 """The reason why a file that is one excluded record is skipped."""
 
 _BATCH_BYTES = 16 * 2**20
-_BATCHES_AHEAD = 4
+_BATCHES_AHEAD = 32
 """Batches that wait for each thread that hashes."""
 _DESCRIPTORS = "blocks-2"
 

@@ -136,7 +136,7 @@ def test_a_range_is_merged_in_parts_of_about_as_many_bytes_as_are_given(
     ]
     keys = KeyRange(0, 0, 2**64)
     size = sum(batch.num_bytes for reader in readers for batch in reader.batches)
-    for num_parts in (10, 45, 89):
+    for num_parts in (10, 45):
         parts = runs.split_range(readers, keys, max_bytes=size // num_parts)
         assert num_parts <= len(parts) <= num_parts + 1
         assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
@@ -252,3 +252,21 @@ def test_batches_are_of_about_a_mebibyte_and_a_slice_is_one_request(
     assert sum(part.num_rows for part in found) == 70
     assert len(requests) == 1
     assert requests[0][1] - requests[0][0] < 2.2 * runs.BATCH_BYTES
+
+
+@pytest.mark.parametrize("distance", [0, 1, 100])
+def test_keys_that_lie_close_together_are_merged_in_parts(
+    write_run: Callable[[list[Row], int], RunReader], monkeypatch: pytest.MonkeyPatch, distance: int
+) -> None:
+    """As those of a series: a batch may have a single key, or fewer than float64 distinguishes."""
+    monkeypatch.setattr(runs, "_SLICE_BYTES", 0)
+    first = 2**63 + 12_345
+    rows: list[Row] = [(0, first + n // 24, b"%04d" % n) for n in range(960)]
+    if distance:
+        keys = [group * 2**50 + n // 12 * distance for group in range(4) for n in range(240)]
+        rows = [(0, first + key, b"%04d" % n) for n, key in enumerate(keys)]
+    reader = write_run(rows, 6)
+    size = sum(batch.num_bytes for batch in reader.batches)
+    merged = list(runs.merge_range([reader], KeyRange(0, 0, 2**64), max_bytes=size // 20))
+    assert sum(batch.num_rows for batch in merged) == len(rows)
+    assert max(batch.num_rows for batch in merged) <= 3 * len(rows) / 20

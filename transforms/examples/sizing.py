@@ -114,11 +114,12 @@ def lowest_records(
     for partition in partitions:
         whole = KeyRange(partition, 0, 1 << 64)
         for records in merge_range(readers, whole, max_bytes=SAMPLE_BYTES):
-            row_bytes = max(1, records.nbytes // records.num_rows)
-            room = min(SAMPLE_RECORDS - rows, max(1, (SAMPLE_BYTES - size) // row_bytes))
+            # Independent of how the records come: the number of shards follows from the sample.
+            ends = size + np.cumsum(records.column(NUM_BYTES).to_numpy(), dtype=np.int64)
+            room = min(SAMPLE_RECORDS - rows, 1 + int(np.searchsorted(ends, SAMPLE_BYTES)))
             held.append(records.slice(0, room))
             rows += held[-1].num_rows
-            size += held[-1].nbytes
+            size = int(ends[held[-1].num_rows - 1])
             if rows >= SAMPLE_RECORDS or size >= SAMPLE_BYTES:
                 return pa.concat_batches(held)
     return pa.concat_batches(held) if held else None

@@ -44,6 +44,8 @@ MERGE_BYTES = 24 << 20
 _SLICE_BYTES = 256 << 10
 """… or of each run, if that is more."""
 
+_STEPS = 16
+"""Places at which a part may end within each batch."""
 _MAGIC_BYTES = 8
 _REDONE = "Start the build again to recreate it."
 _META = (
@@ -222,7 +224,8 @@ class RunReader:
             begin = batch.key if batch.partition == keys.partition else keys.start
             end = key if partition == keys.partition else max(begin, keys.stop)
             inside = max(begin, keys.start), min(end, keys.stop)
-            yield *inside, batch.num_bytes * (inside[1] - inside[0]) / max(1, end - begin)
+            share = (inside[1] - inside[0]) / (end - begin) if begin < end else 1.0
+            yield *inside, batch.num_bytes * share
 
     def scan(self, keys: KeyRange | None = None) -> Iterator[pa.RecordBatch]:
         """All records, or those of a range, batch by batch, in order."""
@@ -335,17 +338,20 @@ def split_range(
     a part between two such keys would have 300 batches.
     """
     spans = [span for reader in readers for span in reader.spans(keys)]
-    starts, stops, sizes = np.array(spans, np.float64).reshape(-1, 3).T
+    sizes = np.array([size for _, _, size in spans])
     num_parts = math.ceil(sizes.sum() / max_bytes)
     if num_parts < 2:
         return [keys] if keys.start < keys.stop else []
-    rates = sizes / np.maximum(stops - starts, 1)
-    places = np.concatenate([starts, np.maximum(stops, starts + 1)])
+    # Integers: a float64 cannot distinguish the keys of a series, nor hold bytes per key of both
+    # a narrow and a wide batch.
+    starts = np.array([start for start, _, _ in spans], np.uint64)
+    steps = np.array([(stop - start) // _STEPS for start, stop, _ in spans], np.uint64)
+    places = (starts + np.arange(_STEPS, dtype=np.uint64)[:, None] * steps).ravel()
     order = np.argsort(places, kind="stable")
-    places, rates = places[order], np.cumsum(np.concatenate([rates, -rates])[order])
-    filled = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(places))])
-    ideal = np.interp(filled[-1] * np.arange(1, num_parts) / num_parts, filled, places)
-    inside = sorted({cut for cut in map(int, ideal.tolist()) if keys.start < cut < keys.stop})
+    filled = np.cumsum(np.tile(sizes / _STEPS, _STEPS)[order])
+    ideal = filled[-1] * np.arange(1, num_parts) / num_parts
+    cuts = places[order][np.searchsorted(filled, ideal)].tolist()
+    inside = sorted({cut for cut in cuts if keys.start < cut < keys.stop})
     ends = itertools.pairwise([keys.start, *inside, keys.stop])
     return [KeyRange(keys.partition, start, stop) for start, stop in ends]
 

@@ -67,8 +67,8 @@ def dataset(
         batch_size: Records per batch; None gives single examples.
         shuffle: Whether each epoch has a new order and newly composed batches; None: only for
             "train", its parts, and lists of folds. True buffers up to 16 MiB of records (at most
-            16,384), or all of a small split (64 MiB and 30,720 records, 65,536 without a seed); an
-            integer sets the number of records.
+            16,384), or all of a small split (64 MiB and 30,720 records; 65,536 without a seed, by
+            one worker, on a local disk); an integer sets the number of records.
         seed: Fixes the shuffled order: the same in every process, and for 2, 3, 4, 6, 8, 12 or 24
             workers together; a different one in every epoch and every pass (each epoch of ``fit``).
         epochs: How many times to read the split; None repeats forever.
