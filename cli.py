@@ -38,6 +38,7 @@ from .cli_options import (
     StallTimeout,
     Workspace,
     age_of,
+    asked_forms,
     check_options,
     engine_of,
     json_option,
@@ -1095,8 +1096,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     terminal.prepare_streams()
     terminal.be_quiet(False)
-    terminal.answer_in_json(False)
-    terminal.log_as_json(False)
+    answers, logs = asked_forms(sys.argv[1:] if arguments is None else arguments)
+    terminal.answer_in_json(answers)
+    terminal.log_as_json(logs)
     hush_libraries()
     if arguments is None:
         endings.treat_signals_as_interrupts()

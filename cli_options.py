@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,9 @@ if TYPE_CHECKING:
     from .schemas.runner import RunnerConfig
 
 
-def _log_in(form: str) -> str:
-    """Sets the form of what goes to standard error, that of errors in later options, too."""
-    from .pipelines.progress_bars import log_as_json
-
+def _check_form(form: str) -> str:
     if form not in ("text", "json"):
         raise typer.BadParameter(f"expected text or json, found {form!r}")
-    log_as_json(form == "json")
     return form
 
 
@@ -80,11 +77,10 @@ Quiet = Annotated[
 LogFormat = Annotated[
     str,
     typer.Option(
-        help="Progress, warnings and errors on standard error: text, or json, one object per line, "
-        "with how much is done every 10 seconds.",
+        help="Form of progress, warnings and errors of snapshard on standard error: text, or json, "
+        "one object per line.",
         metavar="FORMAT",
-        is_eager=True,
-        callback=_log_in,
+        callback=_check_form,
     ),
 ]
 FlinkMaster = Annotated[
@@ -241,15 +237,14 @@ def reader_options(given: Sequence[str]) -> dict[str, Any]:
 
 def json_option(text: str) -> Any:
     """The option ``--json``, under which an error is an object on standard output, too."""
+    return typer.Option("--json", help=text)
 
-    def answer(wanted: bool) -> bool:
-        from . import terminal
 
-        terminal.answer_in_json(wanted)
-        return wanted
-
-    # Eager: an error in the options after it is an object, too.
-    return typer.Option("--json", help=text, is_eager=True, callback=answer)
+def asked_forms(arguments: Sequence[str]) -> tuple[bool, bool]:
+    """Whether ``--json`` and ``--log-format json`` are among the arguments, valid or not."""
+    own = [*itertools.takewhile(lambda argument: argument != "--", arguments)]
+    pairs = [*itertools.pairwise(own), *(argument.split("=", 1) for argument in own)]
+    return "--json" in own, any([*pair] == ["--log-format", "json"] for pair in pairs)
 
 
 def age_of(text: str | None) -> float | None:

@@ -162,8 +162,15 @@ def _shown(progress: Progress | bool | None) -> Iterator[Progress]:
 
         with Bars() as bars:
             yield bars
+    elif progress is None or progress is False:
+        yield Silent()
+    elif all(hasattr(progress, name) for name in ("start", "advance", "finish", "warn")):
+        yield progress
     else:
-        yield progress or Silent()
+        raise RecipeError(
+            f"ss.build: progress={progress!r}, expected True, False, or an object with the methods "
+            "start, advance, finish and warn."
+        )
 
 
 def run_step(

@@ -13,12 +13,18 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from ..schemas.errors import RecipeError
-from ..schemas.features import Audio, ClassLabel, Feature, Features, Image, Timestamp
+from ..schemas.features import Audio, ClassLabel, Feature, Features, Image, Timestamp, is_optional
 from ..schemas.naming import MANIFEST, join
 from ..transforms import storage
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
+
+_NULLABLE = {"bool": "boolean"} | {
+    f"{sign.lower()}{bits}": f"{sign}{bits}" for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)
+}
+"""dtype -> the type with which pandas shows gaps."""
 
 
 def to_pandas(
@@ -37,6 +43,8 @@ def to_pandas(
         import pandas as pd
     except ImportError:
         raise RecipeError("to_pandas needs pandas: pip install pandas.") from None
+    if isinstance(num, bool) or not isinstance(num, int) or num < 0:
+        raise RecipeError(f"to_pandas: num={num!r}, expected a number of records such as 1000.")
     if not storage.is_local(folder):
         raise RecipeError(
             f"{storage.redact(folder)} is not on this machine, and to_pandas reads local "
@@ -102,7 +110,7 @@ def _column(values: list[Any], feature: Feature) -> Any:
         return cells
     if isinstance(known, bytes) and not isinstance(feature, Image | Audio):
         return [None if value is None else value.decode(errors="replace") for value in values]
-    if isinstance(known, np.integer | np.bool_ | bool | int) and None in values:
-        kind = np.asarray(known).dtype.name
-        return pd.array(values, "boolean" if kind == "bool" else f"{kind.capitalize()}")
+    kind = _NULLABLE.get(getattr(feature, "dtype", ""))
+    if isinstance(known, np.integer | np.bool_ | bool | int) and kind and is_optional(feature):
+        return pd.array(values, kind)
     return values

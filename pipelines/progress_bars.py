@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections import deque
 from types import TracebackType
 
 from rich.console import Console
+from rich.errors import LiveError
 from rich.progress import (
     BarColumn,
     Progress,
@@ -103,6 +105,7 @@ class Bars:
     def __init__(self, *, quiet: bool = False) -> None:
         """Prepares the bars; draws nothing yet. ``quiet`` shows only warnings."""
         self._quiet = quiet
+        self._ended = threading.Event()
         self._steps: dict[str, _Step] = {}
         self._drawn: Progress | None = None
         # A dumb terminal cannot redraw; files and pipes keep every line.
@@ -117,8 +120,23 @@ class Bars:
 
     def __enter__(self) -> Bars:
         if self._drawn is not None:
-            self._drawn.start()
+            try:
+                self._drawn.start()
+            except LiveError:  # another build of this process draws bars
+                self._drawn = None
+        if self._drawn is None and not self._quiet:
+            threading.Thread(target=self._print_lines, name="progress", daemon=True).start()
         return self
+
+    def _print_lines(self) -> None:
+        while not self._ended.wait(1):
+            self.print_due_lines()
+
+    def print_due_lines(self) -> None:
+        """Prints a line for each unfinished step that has had none for a while."""
+        for step, begun in [*self._steps.items()]:
+            if begun.is_line_due():
+                log("progress", f"{step}: {begun.facts()}", step=step, **begun.counts())
 
     def __exit__(
         self,
@@ -126,6 +144,7 @@ class Bars:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._ended.set()
         if self._drawn is not None:
             self._drawn.stop()
 
@@ -141,8 +160,6 @@ class Bars:
         begun.advance(done)
         if self._drawn is not None and begun.task is not None:
             self._drawn.update(begun.task, completed=done)
-        elif not self._quiet and begun.is_line_due():
-            log("progress", f"{step}: {begun.facts()}", step=step, **begun.counts())
 
     def finish(self, step: str, *, reused: bool, note: str = "") -> None:
         """The step ended."""
@@ -186,9 +203,9 @@ class _Step:
         self._done = done
 
     def is_line_due(self) -> bool:
-        """Whether no line has been due for a while; the next one is due after as long again."""
+        """Whether it goes on and had no line for a while; the next is due after as long again."""
         now = time.monotonic()
-        if now - self._line < _LINE_S:
+        if self._seconds is not None or now - self._line < _LINE_S:
             return False
         self._line = now
         return True

@@ -105,7 +105,8 @@ class Snapshot:
 
         Records are stored in random order, so the first are a random sample. The index is the id
         of each record. Classes are a categorical of their names, times in UTC; a missing value is
-        missing. Lists, tensors, sounds and pixels are arrays, encoded images the bytes of a file.
+        missing. Lists, tensors, sounds and pixels are arrays (strings in them are bytes), encoded
+        images the bytes of a file.
 
         Args:
             split: A split or a part of one, such as "train[:10%]"; by default

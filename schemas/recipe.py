@@ -554,13 +554,13 @@ class Recipe:
     def _check_metadata(self) -> None:
         for name in ("description", "version", "license", "citation"):
             if not isinstance(getattr(self, name), str):
-                raise RecipeError(f"Recipe: {name}={getattr(self, name)!r} is not a text.")
+                raise RecipeError(f"Recipe: {name}={getattr(self, name)!r} is not a string.")
         are_texts = isinstance(self.tags, list | tuple) and all(
             isinstance(tag, str) for tag in self.tags
         )
         if not are_texts:
             raise RecipeError(
-                f"Recipe: tags={self.tags!r} is not a list of texts. Write for example "
+                f"Recipe: tags={self.tags!r} is not a list of strings. Write for example "
                 'tags=["images", "medical"].'
             )
         object.__setattr__(self, "tags", tuple(self.tags))

@@ -225,6 +225,7 @@ class TestProgress:
             bars.start("prepare", total=90, unit="blocks")
             for done in range(25):
                 bars.advance("prepare", done=done)
+                bars.print_due_lines()
                 clock.now += 1
             bars.finish("prepare", reused=False)
         assert capsys.readouterr().err.splitlines() == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...schemas.errors import DamagedSnapshotError, RecipeError
+from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ...schemas.naming import LATEST, MANIFEST, join
 from ...transforms import storage
 from ..snapshot import (
@@ -54,9 +54,10 @@ def list_snapshots(folder: str) -> list[ListedSnapshot]:
         folder: A local path or URL.
 
     Raises:
-        RecipeError: if it is neither.
+        RecipeError: if the folder is neither.
         StorageError: if it cannot be read.
     """
+    folder = storage.absolute(folder)
     names = name_folders(folder)
     if not names:
         raise RecipeError(
@@ -88,7 +89,7 @@ def _listed(folder: str, fingerprint: str, path: str, *, is_latest: bool) -> Lis
     name = folder.rstrip("/").rsplit("/", 1)[-1]
     try:
         snapshot = Snapshot.open(path)
-    except DamagedSnapshotError as error:
+    except (DamagedSnapshotError, StorageError) as error:
         return ListedSnapshot(
             name=name,
             fingerprint=fingerprint,

@@ -54,6 +54,7 @@ _ID = re.compile(r"[0-9a-f]{16,64}")
 _BY_SNAPSHOT = ("plans", "shards")
 _TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
+_BYTECODE = re.compile(r"(?<=^reader/)__pycache__/([^/.]+)\.[^/]+\.pyc$")
 _FILES = re.compile(rf"{BUILD}|{SCHEMA}|{REJECTS}|statistics\.pb|report\.html")
 
 
@@ -232,7 +233,9 @@ def _collect(folder: str, retention: Retention, *, dry_run: bool) -> GcReport:
         unpublished -= {file.path.split("/")[0] for file in files if file not in going}
         if not dry_run:
             places = {join(folder, WORKSPACE), workspace.root}
-            remove_garbage(folder, garbage, unpublished, places=places, alone=bool(held))
+            remove_garbage(
+                folder, garbage, unpublished, expired=expired, places=places, alone=bool(held)
+            )
             _remove_empty_folders(join(folder, name) for name in sorted(expired))
         return GcReport(
             paths=tuple(_url(folder, file) for file in garbage),
@@ -303,6 +306,7 @@ def remove_garbage(
     garbage: Sequence[StoredFile],
     unpublished: Set[str],
     *,
+    expired: Set[str],
     places: Set[str],
     alone: bool,
 ) -> None:
@@ -310,6 +314,7 @@ def remove_garbage(
     # Commits go first, manifests before others: if this is killed, nothing half removed looks
     # finished.
     published: dict[str, bool] = {}
+    spared: set[str] = set()
     for file in sorted(garbage, key=lambda file: (_commit_rank(file.path), file.path)):
         top = file.path.split("/")[0]
         if not alone and top in unpublished:
@@ -318,6 +323,11 @@ def remove_garbage(
                 published[top] = storage.exists(join(folder, top, MANIFEST))
             if published[top]:
                 continue
+        if not alone and top in expired and file.path == f"{top}/{MANIFEST}":
+            # A build may have found it meanwhile, and made it the latest.
+            spared |= {top} & {_latest(folder)}
+        if top in spared:
+            continue
         storage.remove_tree(_url(folder, file))
     rooms = [join(place, room) for place in sorted(places) for room in sorted(ROOMS)]
     _remove_empty_folders((*rooms, *(join(folder, name) for name in sorted(unpublished))))
@@ -348,6 +358,12 @@ def _commit_rank(path: str) -> int:
     return 1 if is_commit else 2
 
 
+def _latest(folder: str) -> str:
+    """The fingerprint that ``latest.json`` names; empty if there is none."""
+    pointer = join(folder, LATEST)
+    return read_latest(pointer) if storage.exists(pointer) else ""
+
+
 def _expired(folder: str, found: Set[str], retention: Retention) -> frozenset[str]:
     """The published snapshots among these that are not to be kept."""
     if retention == Retention():
@@ -361,8 +377,7 @@ def _expired(folder: str, found: Set[str], retention: Retention) -> frozenset[st
             when = time.strptime(str(build_facts(path).get("started")), STARTED_FORMAT)
             of_kind = complete if manifest.limit is None else samples
             of_kind[name] = float(calendar.timegm(when))
-    pointer = join(folder, LATEST)
-    latest = read_latest(pointer) if storage.exists(pointer) else ""
+    latest = _latest(folder)
     return frozenset().union(*(retention.expired(d, latest=latest) for d in (complete, samples)))
 
 
@@ -438,7 +453,13 @@ def is_snapshot_file(path: str) -> bool:
     >>> paths = ("reader/facts.py", "reader.py", "index/a.idx", "reader/notes.txt", "notes.txt")
     >>> [is_snapshot_file(path) for path in paths]
     [True, True, True, False, False]
+
+    Likewise what Python made of its reader for trainers that imported it.
+
+    >>> is_snapshot_file("reader/__pycache__/facts.cpython-311.pyc")
+    True
     """
+    path = _BYTECODE.sub(r"\1.py", path)
     first, *rest = path.split("/")
     if rest:
         return first in _FOLDERS or is_reader_file(path)

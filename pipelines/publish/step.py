@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import logging
 import os
 import platform
 import threading
@@ -106,7 +107,7 @@ def is_published(out: OutputPaths, fingerprint: str) -> bool:
 def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
     """The snapshot of a survey if it is published; makes it the latest, unless it is a sample.
 
-    Its metadata become those of the recipe.
+    Updates its metadata to the recipe's.
 
     Raises:
         RecipeError: if it has a split without records, which the recipe does not allow.
@@ -121,7 +122,10 @@ def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
         point_latest(out, survey.fingerprint)
     facts = build_facts(snapshot.path)
     if facts and facts.get("metadata", {}) != survey.recipe.metadata:
-        _put_build_facts(snapshot.path, {**facts, "metadata": survey.recipe.metadata})
+        try:
+            _put_build_facts(snapshot.path, {**facts, "metadata": survey.recipe.metadata})
+        except StorageError as error:  # in a place that may only be read
+            logging.getLogger(__name__).warning("The description was not updated: %s", error)
     forget_refused(Workspace(out.workspace))
     return dataclasses.replace(snapshot, cached=True)
 

@@ -1,5 +1,6 @@
 """What snapshots say about their data, the list of an output root, and how old ones go."""
 
+import errno
 import json
 import os
 import re
@@ -13,10 +14,12 @@ import pytest
 import snapshard as ss
 from snapshard import cli
 from snapshard.pipelines.inspect.listing import list_snapshots
+from snapshard.pipelines.inspect.verify import verify
 from snapshard.pipelines.operate.gc import Retention, collect_garbage
 from snapshard.pipelines.snapshot import build_facts
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.manifest import with_checksum
+from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
 
 ABOUT: dict[str, Any] = {
@@ -82,11 +85,11 @@ def test_what_describes_the_data_is_kept_and_changes_nothing_else(
 @pytest.mark.parametrize(
     ("about", "message"),
     [
-        ({"description": 3}, "description=3 is not a text"),
-        ({"version": 2.1}, "version=2.1 is not a text"),
-        ({"license": None}, "license=None is not a text"),
-        ({"tags": "a,b"}, r"tags='a,b' is not a list of texts.*tags=\["),
-        ({"tags": [1]}, r"tags=\[1\] is not a list of texts"),
+        ({"description": 3}, "description=3 is not a string"),
+        ({"version": 2.1}, "version=2.1 is not a string"),
+        ({"license": None}, "license=None is not a string"),
+        ({"tags": "a,b"}, r"tags='a,b' is not a list of strings.*tags=\["),
+        ({"tags": [1]}, r"tags=\[1\] is not a list of strings"),
         ({"citation": "\ud800"}, "citation contains"),
     ],
     ids=str,
@@ -257,6 +260,7 @@ def test_samples_and_others_do_not_count_together(root: Path) -> None:
         (["plan", "--json", "{root}/nothing.csv"], "RecipeError", 2),
         (["plan", "{root}", "--json", "--limit", "x"], "UsageError", 2),
         (["list", "{root}/nothing", "--json"], "RecipeError", 2),
+        (["inspect", "--bogus", "{root}", "--json"], "UsageError", 2),
         (["gc", "--json", "{root}", "--older-than", "x"], "UsageError", 2),
         (["verify", "{root}/trees", "--json", "--seed", "3"], "UsageError", 2),
         (["diff", "{root}/trees", "{root}/nothing", "--json"], "RecipeError", 2),
@@ -332,6 +336,9 @@ def test_standard_error_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[st
         cli.main(["build", table, "--out", out, "--log-format", "xml"])
     error_text = " ".join(capsys.readouterr().err.split())
     assert error_text.startswith("error: Invalid value for '--log-format': expected text")
+    with pytest.raises(SystemExit):
+        cli.main(["build", table, "--out", out, "--bogus", "--log-format=json"])
+    assert json.loads(capsys.readouterr().err)["kind"] == "error"
 
 
 def test_a_quiet_build_prints_where_the_snapshot_is(
@@ -356,6 +363,53 @@ def test_a_build_in_python_shows_its_progress(
     shown = capsys.readouterr().err
     assert [line.split(":")[0] for line in shown.splitlines()][:2] == ["inventory", "prepare"]
     assert "write: 1 shard, 0." in shown
+
+
+@pytest.mark.parametrize("progress", [1, "bars", object()], ids=["1", "bars", "object"])
+def test_odd_progress_is_refused(tmp_path: Path, progress: Any) -> None:
+    with pytest.raises(RecipeError, match=r"progress=.*expected True, False, or an object"):
+        ss.build(trees(tmp_path), tmp_path / "out", progress=progress)
+
+
+def test_a_snapshot_that_a_trainer_imported_goes_as_a_whole(
+    three: tuple[Path, list[ss.Snapshot]],
+) -> None:
+    root, snapshots = three
+    cache = Path(snapshots[0].path, "reader", "__pycache__")
+    cache.mkdir()
+    (cache / "facts.cpython-311.pyc").write_bytes(b"x")
+    collect_garbage(str(root), retention=Retention(num=1))
+    assert not os.path.exists(snapshots[0].path)
+
+
+def test_a_snapshot_that_becomes_the_latest_meanwhile_stays(
+    three: tuple[Path, list[ss.Snapshot]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are no locks: a build finds it published, while garbage is collected."""
+    root, snapshots = three
+    latest = root / "trees" / "latest.json"
+    remove = storage.remove_tree
+    found: list[ss.Snapshot] = []
+
+    def removing(path: str) -> None:
+        if not found:  # that other than the one whose manifest goes now
+            found.extend(one for one in snapshots[:2] if not path.startswith(one.path))
+            latest.write_text(json.dumps({"fingerprint": found[0].manifest.fingerprint}))
+        remove(path)
+
+    monkeypatch.setattr(storage, "remove_tree", removing)
+    monkeypatch.setattr("snapshard.pipelines.operate.gc.SAFE_AGE_S", -3_600)
+    monkeypatch.setattr("fcntl.flock", _no_locks)
+    for path in root.rglob("*"):
+        os.utime(path, (1, 1))
+    collect_garbage(str(root), retention=Retention(num=1))
+    assert sum(published(snapshots)) == 2
+    assert ss.load(root / "trees").path == found[0].path
+    verify(found[0], progress=Silent())
+
+
+def _no_locks(*_: object) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
 def test_an_age_is_days_hours_or_minutes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -82,6 +83,37 @@ def test_parts_of_splits_and_numbers_of_records(snapshot: ss.Snapshot) -> None:
     assert snapshot.to_pandas(num=0).columns.tolist() == whole.columns.tolist()
     with pytest.raises(RecipeError, match="has no split 'nothing', only"):
         snapshot.to_pandas("nothing")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shown"),
+    [
+        *(
+            (f"{sign}{bits}", f"{sign}{bits}")
+            for sign in ("int", "uint")
+            for bits in (8, 16, 32, 64)
+        ),
+        *[("bool", "boolean"), ("float32", "float32"), ("float64", "float64")],
+    ],
+)
+def test_gaps_of_every_type(tmp_path: Path, dtype: Any, shown: str) -> None:
+    (tmp_path / "t.csv").write_text("x,y\n1,a\n,b\n0,c\n")
+    recipe = ss.Recipe(
+        name="gaps",
+        source=ss.Csv(str(tmp_path / "t.csv")),
+        features={"x": ss.Scalar(dtype, optional=True), "y": ss.Text()},
+        splits=ss.Splits(train=1.0),
+    )
+    column = ss.build(recipe, tmp_path / "out").to_pandas().sort_values("y")["x"]
+    assert column.isna().tolist() == [False, True, False]
+    assert column.dropna().tolist() == [1, 0]
+    assert column.dtype.name.lower() == shown
+
+
+@pytest.mark.parametrize("num", [-1, 2.5, True, "3"])
+def test_an_odd_number_of_records_is_refused(snapshot: ss.Snapshot, num: Any) -> None:
+    with pytest.raises(RecipeError, match=r"num=.*expected a number of records"):
+        snapshot.to_pandas(num=num)
 
 
 def test_no_tensorflow_is_loaded(snapshot: ss.Snapshot) -> None:
