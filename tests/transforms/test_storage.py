@@ -126,6 +126,32 @@ def test_put_file_copies_between_filesystems(
     assert os.listdir(tmp_path / "to") == ["a.bin"]
 
 
+def test_files_of_a_disk_and_of_a_store_are_put_in_order(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As shards that describe themselves in a workspace elsewhere."""
+    places = [f"{tmp_path}/to/a", f"{tmp_path}/to/b", "memory://put/c", "memory://put/d"]
+    for urls in (places, places[::-1]):
+        put: list[str] = []
+        files = []
+        for number, url in enumerate(urls):
+            (tmp_path / str(number)).write_bytes(url.encode())
+            files.append((str(tmp_path / str(number)), url))
+        remote = storage._put_remotely
+
+        def put_remotely(file: tuple[str, str], remote: Any = remote, put: Any = put) -> None:
+            put.append(file[1])
+            remote(file)
+
+        monkeypatch.setattr(storage, "_put_remotely", put_remotely)
+        storage.put_files(files)
+        monkeypatch.setattr(storage, "_put_remotely", remote)
+        assert [storage.read_bytes(url).decode() for url in places] == places
+        assert sorted(put) == places[2:]
+        storage.remove_tree(f"{tmp_path}/to")
+        storage.remove_tree("memory://put")
+
+
 def test_a_put_is_synced_before_it_is_named(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import os
 import re
 import shutil
@@ -418,20 +419,26 @@ def put_files(files: Sequence[tuple[str, str]]) -> None:
     about the time of one. Stores receive them at once.
 
     Args:
-        files: Pairs of a local file and its URL; all URLs are local, or none is.
+        files: Pairs of a local file and its URL. Local files are named in this order; those of a
+            store come in any order, but after local files before them, and before those after them.
 
     Raises:
         StorageError: if one cannot be written; existing files are then untouched.
     """
-    if files and is_local(files[0][1]):
-        # For a few files, the threads would cost more than they save.
-        _at_once(_sync, files, number=_SYNCED_AT_ONCE if len(files) > _SYNCED_AT_ONCE else 1)
-        with failing_as_storage_error("write", files[0][1]), naming_durably() as names:
-            for local, url in files:
-                with failing_as_storage_error("write", url):
-                    names.put(local, local_path(url))
-    else:
-        _at_once(_put_remotely, files, number=_STORE_REQUESTS)
+    for are_local, group in itertools.groupby(files, key=lambda file: is_local(file[1])):
+        if are_local:
+            _put_locally([*group])
+        else:
+            _at_once(_put_remotely, [*group], number=_STORE_REQUESTS)
+
+
+def _put_locally(files: Sequence[tuple[str, str]]) -> None:
+    # For a few files, the threads would cost more than they save.
+    _at_once(_sync, files, number=_SYNCED_AT_ONCE if len(files) > _SYNCED_AT_ONCE else 1)
+    with failing_as_storage_error("write", files[0][1]), naming_durably() as names:
+        for local, url in files:
+            with failing_as_storage_error("write", url):
+                names.put(local, local_path(url))
 
 
 def _at_once(
