@@ -35,7 +35,7 @@ PARTS = {
     "first": "first batch",
     "epoch": "first epoch",
     "later": "a later epoch",
-    "splits": "train, validation and test: first batches",
+    "splits": "train, validation and test: one batch of each",
 }
 CONTENDERS: dict[str, dict[str, Any]] = {
     "tutorial": {},

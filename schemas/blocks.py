@@ -11,7 +11,6 @@ import functools
 import hashlib
 import itertools
 import json
-import marshal
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ class Packed(Sequence[_T]):
         self._num = 0
         rows = map(operator.attrgetter(*names), items)
         while part := list(itertools.islice(rows, _PACKED_TOGETHER)):
-            self._parts.append(zlib.compress(marshal.dumps(part), 1))
+            self._parts.append(zlib.compress(json.dumps(part).encode(), 1))
             self._num += len(part)
 
     def _made(self, row: Sequence[Any]) -> _T:
@@ -84,7 +83,7 @@ def _setters(kind: Any) -> list[Callable[[object, Any], None]]:
 
 
 def _unpacked(part: bytes) -> list[Sequence[Any]]:
-    rows: list[Sequence[Any]] = marshal.loads(zlib.decompress(part))
+    rows: list[Sequence[Any]] = json.loads(zlib.decompress(part))
     return rows
 
 
