@@ -28,6 +28,7 @@ from .cli_options import (
     Limit,
     LogFormat,
     Memory,
+    OutputFolder,
     Quiet,
     Revision,
     Runner,
@@ -828,12 +829,7 @@ def flex_template(
 
 @app.command("list")
 def list_(
-    folder: Annotated[
-        str,
-        typer.Argument(
-            help="An output root, or the folder of all snapshots of a name.", metavar="DIR"
-        ),
-    ],
+    folder: OutputFolder,
     as_json: Annotated[
         bool, json_option("Print one JSON object for each snapshot, as lines.")
     ] = False,
@@ -878,12 +874,7 @@ def list_(
 
 @app.command()
 def gc(
-    folder: Annotated[
-        str,
-        typer.Argument(
-            help="An output root, or the folder of all snapshots of a name.", metavar="DIR"
-        ),
-    ],
+    folder: OutputFolder,
     keep: Annotated[
         int | None,
         typer.Option(

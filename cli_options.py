@@ -70,6 +70,10 @@ Workspace = Annotated[
         show_default=False,
     ),
 ]
+OutputFolder = Annotated[
+    str,
+    typer.Argument(help="An output root, or the folder of all snapshots of a name.", metavar="DIR"),
+]
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Show only warnings, errors and the last line."),

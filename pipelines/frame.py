@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import io
+import itertools
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from ..schemas.errors import RecipeError
 from ..schemas.features import Audio, ClassLabel, Feature, Features, Image, Timestamp, is_optional
 from ..schemas.naming import MANIFEST, join
 from ..transforms import storage
+from ..transforms.examples.stored_records import stored_ids
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
@@ -59,7 +59,7 @@ def to_pandas(
         sections = splits.select(split).sections(manifest)
     except ValueError as error:
         raise RecipeError(str(error)) from None
-    rows = [_flat(row) for row in records.__getitems__(range(min(num, len(records))))]
+    rows = [dict(flat(row)) for row in records.__getitems__(range(min(num, len(records))))]
     ids: list[str] = []
     for section in sections:
         if len(ids) < len(rows):
@@ -75,21 +75,21 @@ def to_pandas(
 
 def _ids(folder: str, section: Any) -> list[str]:
     """The ids of consecutive records of a shard."""
-    content = storage.read_bytes(join(folder, f"index/{section.entry['file']}.parquet"))
-    table = pq.read_table(io.BytesIO(content), columns=["id"])
-    ids: list[str] = table.column("id").slice(section.first, section.num).to_pylist()
-    return ids
+    ids = itertools.chain.from_iterable(
+        batch.to_pylist()
+        for batch in stored_ids(join(folder, f"index/{section.entry['file']}.parquet"))
+    )
+    own = itertools.islice(ids, section.first, section.first + section.num)
+    return [record_id.decode() for record_id in own]
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a record by dotted name."""
-    flat: dict[str, Any] = {}
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Features by dotted name, from possibly nested dicts."""
     for name, value in values.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+            yield f"{prefix}{name}", value
 
 
 def _column(values: list[Any], feature: Feature) -> Any:

@@ -329,13 +329,25 @@ def read_latest(url: str) -> str:
 
 
 def name_folders(folder: str) -> list[str]:
-    """The folders of names at a place: itself, or those in it."""
+    """The folders of names at a place: itself, or those in it.
+
+    Raises:
+        RecipeError: if it is neither an output root nor the folder of a name.
+        StorageError: if it cannot be listed.
+    """
     if storage.is_local(folder) and not os.path.isdir(storage.local_path(folder)):
-        return []
-    if _is_name_folder(folder):
-        return [folder]
-    inside = [join(folder, name) for name in storage.list_names(folder) if name != WORKSPACE]
-    return [path for path in inside if not is_link(path) and _is_name_folder(path)]
+        names = []
+    elif _is_name_folder(folder):
+        names = [folder]
+    else:
+        inside = [join(folder, name) for name in storage.list_names(folder) if name != WORKSPACE]
+        names = [path for path in inside if not is_link(path) and _is_name_folder(path)]
+    if not names:
+        raise RecipeError(
+            f"{storage.redact(folder)} is neither an output root nor a folder of snapshots. Name "
+            "the folder that was the --out of a build."
+        )
+    return names
 
 
 def _is_name_folder(folder: str) -> bool:

@@ -26,7 +26,7 @@ _PACKED_TOGETHER = 128
 
 
 class Packed(Sequence[_T]):
-    """Many files or ranges, compressed: some 80 bytes each, with path and hash, instead of 500.
+    """Many files or ranges, compressed: some 60 bytes each, with path and hash, instead of 500.
 
     An item is made whenever it is asked for, from the part that it is compressed with: iterating is
     faster than indexing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
+from ...schemas.errors import DamagedSnapshotError, StorageError
 from ...schemas.naming import LATEST, MANIFEST, join
 from ...transforms import storage
 from ..snapshot import (
@@ -58,13 +58,7 @@ def list_snapshots(folder: str) -> list[ListedSnapshot]:
         StorageError: if it cannot be read.
     """
     folder = storage.absolute(folder)
-    names = name_folders(folder)
-    if not names:
-        raise RecipeError(
-            f"{storage.redact(folder)} is neither an output root nor a folder of snapshots. Give "
-            "the folder that was the --out of a build."
-        )
-    listed = [snapshot for name in names for snapshot in _of_name(name)]
+    listed = [snapshot for name in name_folders(folder) for snapshot in _of_name(name)]
     # A stable sort: by date from the newest, then by name.
     return sorted(sorted(listed, key=lambda s: s.started, reverse=True), key=lambda s: s.name)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from ...schemas.errors import RecipeError
 from ...schemas.features import Audio, Feature, Image, Mask, frames_of
 from ...schemas.visible import visible
+from ..frame import flat
 from ..snapshot import Snapshot
 
 _SIDE = 96
@@ -93,16 +93,7 @@ def _first_batch(snapshot: Snapshot, split: str | None, num: int) -> dict[str, A
     batch = next(iter(dataset), None)
     if batch is None:
         raise RecipeError(f"Split {name!r} has no records: pass another one as --split.")
-    return dict(_flat(batch))
-
-
-def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Features by dotted name, from possibly nested dicts."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    return dict(flat(batch))
 
 
 def _text(value: Any, feature: Feature | None) -> str:

@@ -175,14 +175,8 @@ def collect_garbage(
         RecipeError: if it is neither.
         StorageError: if something cannot be listed or removed.
     """
-    names = name_folders(folder)
-    if not names:
-        raise RecipeError(
-            f"{storage.redact(folder)} is neither an output root nor a folder of snapshots. Name "
-            "the folder that was the --out of a build."
-        )
     reports = []
-    for name in names:
+    for name in name_folders(folder):
         foreign = foreign_workspace(name)
         report = _collect(name, retention or Retention(), dry_run=dry_run)
         reports.append(dataclasses.replace(report, foreign=(foreign,) if foreign else ()))

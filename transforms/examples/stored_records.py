@@ -93,7 +93,7 @@ def read_shard(
     offsets_file, table_file = name.index_files
     hashes = _content_hashes(folder, name, offsets_file) if contents else None
     num_read = 0
-    for ids in _ids(join(folder, table_file)):
+    for ids in stored_ids(join(folder, table_file)):
         num_read += len(ids)
         pairs = np.zeros((len(ids), 2), np.uint64)
         if hashes is not None:
@@ -111,7 +111,13 @@ def read_shard(
         raise _disagreeing(folder, name)
 
 
-def _ids(url: str) -> Iterator[pa.Array]:
+def stored_ids(url: str) -> Iterator[pa.Array]:
+    """The ids of a shard's records, in order, from its index: large_binary arrays.
+
+    Raises:
+        DamagedSnapshotError: if it is not an index.
+        StorageError: if it cannot be read.
+    """
     try:
         table = pq.ParquetFile(io.BytesIO(storage.read_bytes(url)))
         for batch in table.iter_batches(BATCH_ROWS, columns=["id"]):
