@@ -18,7 +18,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ...schemas.manifest import STARTED_FORMAT
@@ -230,7 +230,6 @@ def _collect(folder: str, retention: Retention, *, dry_run: bool) -> GcReport:
             remove_garbage(
                 folder, garbage, unpublished, expired=expired, places=places, alone=bool(held)
             )
-            _remove_empty_folders(join(folder, name) for name in sorted(expired))
         return GcReport(
             paths=tuple(_url(folder, file) for file in garbage),
             num_bytes=sum(file.num_bytes for file in garbage),
@@ -324,11 +323,7 @@ def remove_garbage(
             continue
         storage.remove_tree(_url(folder, file))
     rooms = [join(place, room) for place in sorted(places) for room in sorted(ROOMS)]
-    _remove_empty_folders((*rooms, *(join(folder, name) for name in sorted(unpublished))))
-
-
-def _remove_empty_folders(tops: Iterable[str]) -> None:
-    for top in tops:
+    for top in (*rooms, *(join(folder, name) for name in sorted({*unpublished, *expired}))):
         if storage.is_local(top):
             _remove_empty(storage.local_path(top))
 
