@@ -45,10 +45,24 @@ def to_pandas(
         raise RecipeError("to_pandas needs pandas: pip install pandas.") from None
     if isinstance(num, bool) or not isinstance(num, int) or num < 0:
         raise RecipeError(f"to_pandas: num={num!r}, expected a number of records such as 1000.")
+    rows, ids = first_records(folder, reader, split=split, num=num)
+    values = values_of(rows, reader, features)
+    columns = {name: _column(values[name], feature) for name, feature in features.items()}
+    return pd.DataFrame(columns, index=pd.Index(ids, name="record_id"))
+
+
+def first_records(
+    folder: str, reader: types.ModuleType, *, split: str, num: int
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The first records of a split, and their ids: values by dotted name, as ``arrays`` has them.
+
+    Raises:
+        RecipeError: if the snapshot is not on this machine, or there is no such split.
+    """
     if not storage.is_local(folder):
         raise RecipeError(
-            f"{storage.redact(folder)} is not on this machine, and to_pandas reads local "
-            f"snapshots. Copy the folder with its {MANIFEST}, or use reader().dataset()."
+            f"{storage.redact(folder)} is not on this machine, and its records are read from a "
+            f"local copy. Copy the folder with its {MANIFEST}, or use reader().dataset()."
         )
     arrays, splits = (
         importlib.import_module(f"{reader.__name__}.{name}") for name in ("arrays", "splits")
@@ -64,13 +78,20 @@ def to_pandas(
     for section in sections:
         if len(ids) < len(rows):
             ids += _ids(folder, section)
-    columns: dict[str, Any] = {}
-    for name, feature in features.items():
+    return rows, ids[: len(rows)]
+
+
+def values_of(
+    rows: list[dict[str, Any]], reader: types.ModuleType, features: Features
+) -> dict[str, list[Any]]:
+    """The values of each feature, None where one is missing."""
+    columns = {}
+    for name in features:
         present = reader.FEATURES[name].get("present")
-        has_value = [present is None or bool(row[present]) for row in rows]
-        values = [row[name] if has else None for row, has in zip(rows, has_value, strict=True)]
-        columns[name] = _column(values, feature)
-    return pd.DataFrame(columns, index=pd.Index(ids[: len(rows)], name="record_id"))
+        columns[name] = [
+            row[name] if present is None or bool(row[present]) else None for row in rows
+        ]
+    return columns
 
 
 def _ids(folder: str, section: Any) -> list[str]:

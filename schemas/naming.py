@@ -20,12 +20,13 @@ READER_FACTS = f"{READER}/facts.py"
 SCHEMA = "schema.pbtxt"
 REJECTS = "rejects.parquet"
 BUILD = "build.json"
+REPORT = "report.html"
 SERVING = "serving"
 LATEST = "latest.json"
 LATEST_READER = "reader.py"
 WORKSPACE = ".work"
 
-UNLISTED = frozenset({MANIFEST, BUILD})
+UNLISTED = frozenset({MANIFEST, BUILD, REPORT})
 """Files of a snapshot that the manifest does not list: itself, and what varies."""
 
 _SHARD = re.compile(
