@@ -189,7 +189,8 @@ def _drawn(evidence: Evidence, album: Album, feature: str, row: int) -> Picture 
         return None
     if isinstance(kind, Audio):
         return _sound(kind, value, sample.rates.get(feature, {}), row, album, caption)
-    image = thumbnail(value, kind, _SIDE)
+    annotated = any(getattr(other, "image", None) == feature for other in evidence.features.values())
+    image = thumbnail(value, kind, MAX_SIDE if annotated else _SIDE)
     if image is None:
         return None
     record = {name: values[row] for name, values in sample.values.items()}
