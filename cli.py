@@ -64,6 +64,7 @@ _NO_MEMORY = ("failed to map segment from shared object", "can't start new threa
 _MAX_FEATURES = 20
 """Maximum number of features that ``build`` prints."""
 _MOST = 2**31 - 1
+_SHEET_RECORDS = 64
 """The largest number of lines to show or skip."""
 _LINES = 1_000
 """Lines that are printed at once."""
@@ -643,6 +644,18 @@ def show(
     snapshot: SnapshotPath,
     split: Split = None,
     records: Annotated[int, typer.Option(min=0, help="Show the first N records.", metavar="N")] = 3,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            "--class", help="Only records of this class.", metavar="NAME", show_default=False
+        ),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id", help="Show the record with this id; may be repeated.", show_default=False
+        ),
+    ] = None,
     sheet: Annotated[
         str | None,
         typer.Option(
@@ -651,19 +664,23 @@ def show(
     ] = None,
     as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
-    """Show the first records of a snapshot, as its reader yields them."""
+    """Show records of a snapshot: the first ones are a random sample."""
     from . import terminal
-    from .pipelines.inspect.show import show_records, write_sheet
+    from .pipelines.inspect.show import describe, find_records, write_sheet
     from .pipelines.snapshot import Snapshot
 
     opened = Snapshot.open(snapshot)
-    shown = show_records(opened, split, records) if records else []
-    drawn = None if sheet is None else write_sheet(opened, split, 64, sheet)
+    wanted = ids or ()
+    num = len(wanted) or records
+    most = max(num, _SHEET_RECORDS if sheet and not wanted else 0)
+    found = find_records(opened, split, num=most, ids=wanted, label=label)
+    shown = [{"record_id": one.record_id, **describe(one, opened)} for one in found[:num]]
+    drawn = None if sheet is None else write_sheet(opened, found, sheet)
     if as_json:
         terminal.say_json({"records": shown, "sheet": sheet})
         return
-    for number, record in enumerate(shown):
-        terminal.say(f"record {number}")
+    for record in shown:
+        terminal.say(f"record {visible(record.pop('record_id'))}")
         for name, text in record.items():
             terminal.say(f"  {visible(name)}: {text}")
     if drawn is not None:
