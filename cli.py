@@ -63,6 +63,8 @@ _NO_MEMORY = ("failed to map segment from shared object", "can't start new threa
 """What errors other than MemoryError say where memory, or the address space, is exhausted."""
 _MAX_FEATURES = 20
 """Maximum number of features that ``build`` prints."""
+_MAX_REASONS = 5
+"""Maximum number of reasons of rejects that ``build`` and ``inspect`` print."""
 _MOST = 2**31 - 1
 _SHEET_RECORDS = 64
 """The largest number of lines to show or skip."""
@@ -991,7 +993,12 @@ def _show_next(snapshot: Snapshot, *, seconds: float) -> None:
     path = shlex.quote(snapshot.path)
     terminal.say(f"to look at records: snapshard show {path}")
     if storage.is_local(snapshot.path):
-        terminal.say(f"to see how to read it: python {path}/reader")
+        supervised = "" if snapshot.manifest.label is None else ", as_supervised=True"
+        terminal.say("to train from it:")
+        terminal.say(f"  import sys; sys.path.insert(0, {snapshot.path!r})")
+        terminal.say("  import reader")
+        terminal.say(f"  train = reader.dataset({snapshot.main_split!r}, 128{supervised})")
+        terminal.say(f"to see all options of the reader: python {path}/reader")
 
 
 def _show_missing(snapshot: Snapshot) -> None:
@@ -1006,6 +1013,7 @@ def _show_missing(snapshot: Snapshot) -> None:
 
 def _show_rejects(snapshot: Snapshot) -> None:
     from . import terminal
+    from .pipelines.inspect.rejects import RejectFilter, RejectsFile
 
     excluded = snapshot.manifest.excluded
     if excluded is not None:
@@ -1016,7 +1024,12 @@ def _show_rejects(snapshot: Snapshot) -> None:
         terminal.say(f"filtered: {number} dropped by steps")
     if snapshot.manifest.num_rejects:
         number = human_count(snapshot.manifest.num_rejects, "rejects")
-        terminal.say(f"{number}, with their reasons: snapshard rejects {snapshot.path}")
+        reasons = RejectsFile.find(snapshot.path).count_by("reason", RejectFilter())
+        most = [f"{count:,} {reason}" for reason, count in reasons.items()][:_MAX_REASONS]
+        rest = ", …" if len(reasons) > len(most) else ""
+        terminal.say(
+            f"{number} ({visible(', '.join(most))}{rest}): snapshard rejects {snapshot.path}"
+        )
 
 
 def _show_labels(snapshot: Snapshot) -> None:
