@@ -418,6 +418,7 @@ def merge_statistics(
     )
     split.sampled = dict(zip(measures.sampled, table, strict=True))
     split.texts = {name: [] for name in measures.texts}
+    split.hashes = {n: np.empty(0, np.uint64) for n in (*measures.sampled, *measures.texts)}
     split.media = {name: [] for name in measures.media}
     for shard in shards:
         for (name, aspect), numbers in split.numbers.items():
@@ -425,8 +426,7 @@ def merge_statistics(
         for name, facts in shard["features"].items():
             if "hashes" in facts:
                 hashes = _decoded(facts["hashes"], np.uint64)
-                known = split.hashes.get(name)
-                split.hashes[name] = hashes if known is None else smallest(known, hashes)
+                split.hashes[name] = smallest(split.hashes[name], hashes)
         for name, texts in split.texts.items():
             texts += shard["texts"][name]
         for name, media in split.media.items():
