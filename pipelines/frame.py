@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import itertools
-import json
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..schemas.errors import RecipeError
 from ..schemas.features import Audio, ClassLabel, Feature, Features, Image, Timestamp, is_optional
-from ..schemas.naming import MANIFEST, join
-from ..transforms import storage
-from ..transforms.examples.stored_records import stored_ids
+from .records import Record, value_of
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
@@ -27,81 +21,45 @@ _NULLABLE = {"bool": "boolean"} | {
 """dtype -> the type with which pandas shows gaps."""
 
 
-def to_pandas(
-    folder: str, reader: types.ModuleType, features: Features, *, split: str, num: int
-) -> pd.DataFrame:
-    """The first records of a split: see :meth:`Snapshot.to_pandas`.
+class Statistics(dict[str, Any]):
+    """The content of ``statistics.json``, which docs/statistics.md describes."""
 
-    Args:
-        folder: The snapshot's folder.
-        reader: The snapshot's reader.
-        features: Its features.
-        split: A split, or a part of one.
-        num: The maximum number of records.
-    """
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each split and feature, a column for each figure that is a number."""
+        pd = _pandas()
+        rows = {
+            (split, name): dict(_numbers(facts))
+            for split, found in self["splits"].items()
+            for name, facts in found["features"].items()
+        }
+        index = pd.MultiIndex.from_tuples(list(rows), names=["split", "feature"])
+        return pd.DataFrame(list(rows.values()), index=index)
+
+
+def _numbers(facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in flat(facts):
+        if not isinstance(value, list):
+            yield key, value
+
+
+def _pandas() -> Any:
     try:
         import pandas as pd
     except ImportError:
         raise RecipeError("to_pandas needs pandas: pip install pandas.") from None
-    if isinstance(num, bool) or not isinstance(num, int) or num < 0:
-        raise RecipeError(f"to_pandas: num={num!r}, expected a number of records such as 1000.")
-    rows, ids = first_records(folder, reader, split=split, num=num)
-    values = values_of(rows, reader, features)
-    columns = {name: _column(values[name], feature) for name, feature in features.items()}
+    return pd
+
+
+def to_pandas(records: Iterable[Record], features: Features) -> pd.DataFrame:
+    """Records as a table: see :meth:`Snapshot.to_pandas`."""
+    pd = _pandas()
+    records = [*records]
+    columns: dict[str, Any] = {}
+    for name, feature in features.items():
+        values = [value_of(record, name, feature) for record in records]
+        columns[name] = _column(values, feature)
+    ids = [record.record_id for record in records]
     return pd.DataFrame(columns, index=pd.Index(ids, name="record_id"))
-
-
-def first_records(
-    folder: str, reader: types.ModuleType, *, split: str, num: int
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The first records of a split, and their ids: values by dotted name, as ``arrays`` has them.
-
-    Raises:
-        RecipeError: if the snapshot is not on this machine, or there is no such split.
-    """
-    if not storage.is_local(folder):
-        raise RecipeError(
-            f"{storage.redact(folder)} is not on this machine, and its records are read from a "
-            f"local copy. Copy the folder with its {MANIFEST}, or use reader().dataset()."
-        )
-    arrays, splits = (
-        importlib.import_module(f"{reader.__name__}.{name}") for name in ("arrays", "splits")
-    )
-    manifest = json.loads(storage.read_bytes(join(folder, MANIFEST)))
-    try:
-        records = arrays.Records(split, masks=True, root=storage.local_path(folder))
-        sections = splits.select(split).sections(manifest)
-    except ValueError as error:
-        raise RecipeError(str(error)) from None
-    rows = [dict(flat(row)) for row in records.__getitems__(range(min(num, len(records))))]
-    ids: list[str] = []
-    for section in sections:
-        if len(ids) < len(rows):
-            ids += _ids(folder, section)
-    return rows, ids[: len(rows)]
-
-
-def values_of(
-    rows: list[dict[str, Any]], reader: types.ModuleType, features: Features
-) -> dict[str, list[Any]]:
-    """The values of each feature, None where one is missing."""
-    columns = {}
-    for name in features:
-        present = reader.FEATURES[name].get("present")
-        columns[name] = [
-            row[name] if present is None or bool(row[present]) else None for row in rows
-        ]
-    return columns
-
-
-def _ids(folder: str, section: Any) -> list[str]:
-    """The ids of consecutive records of a shard."""
-    ids = itertools.chain.from_iterable(
-        batch.to_pylist()
-        for batch in stored_ids(join(folder, f"index/{section.entry['file']}.parquet"))
-    )
-    own = itertools.islice(ids, section.first, section.first + section.num)
-    return [record_id.decode() for record_id in own]
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import types
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
@@ -37,6 +37,7 @@ from ..schemas.naming import (
     MANIFEST,
     READER,
     READER_FACTS,
+    STATISTICS,
     WORKSPACE,
     ShardName,
     is_reader_file,
@@ -46,6 +47,9 @@ from ..transforms import storage
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
+    from .frame import Statistics
+    from .records import Record
 
 FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 """Names of snapshots' folders."""
@@ -114,13 +118,55 @@ class Snapshot:
             num: The maximum number of records.
 
         Raises:
-            RecipeError: if there is no such split, the snapshot is not on this machine, or pandas
-                is not installed.
+            RecipeError: if there is no such split, or pandas is not installed.
         """
         from .frame import to_pandas
 
-        features, asked = self.manifest.features, self.main_split if split is None else split
-        return to_pandas(self.path, self.reader(), features, split=asked, num=num)
+        if isinstance(num, bool) or not isinstance(num, int) or num < 0:
+            raise RecipeError(f"to_pandas: num={num!r}, expected a number of records such as 1000.")
+        return to_pandas(self.records(split, num=num), self.manifest.features)
+
+    def records(
+        self,
+        split: str | None = None,
+        *,
+        num: int | None = None,
+        ids: Collection[str] = (),
+        label: str | None = None,
+    ) -> Iterator[Record]:
+        """Reads records in stored order, one by one, without TensorFlow: to look at them.
+
+        Args:
+            split: A split or a part of one, such as "train[-10:]"; by default
+                :attr:`main_split`.
+            num: The maximum number; None for all. The first ones are a random sample.
+            ids: Only these, if any are given.
+            label: Only those of this class.
+
+        Raises:
+            RecipeError: if there is no such split or class, or one of the ids is not in the split.
+            DamagedSnapshotError: if a shard or its index is damaged.
+            StorageError: if a file cannot be read.
+        """
+        from .records import read_records
+
+        asked = self.main_split if split is None else split
+        return read_records(
+            self.path, self.manifest, self.reader(), asked, num=num, ids=ids, label=label
+        )
+
+    @functools.cached_property
+    def statistics(self) -> Statistics | None:
+        """Figures of each feature by split; None if the snapshot is of an older version.
+
+        Raises:
+            StorageError: if they cannot be read.
+        """
+        if STATISTICS not in self.manifest.files:
+            return None
+        from .frame import Statistics
+
+        return Statistics(json.loads(storage.read_bytes(join(self.path, STATISTICS))))
 
     def to_json(self) -> dict[str, Any]:
         """What it holds and how it was made, as plain JSON: without the lists of its files."""
@@ -209,7 +255,7 @@ def fetch_reader(snapshot: Snapshot, folder: str) -> None:
         StorageError: if one cannot be read.
     """
     for name in snapshot.manifest.files:
-        if is_reader_file(name):
+        if is_reader_file(name) or name == STATISTICS:
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:

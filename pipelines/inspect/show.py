@@ -1,48 +1,52 @@
-"""Show: the first records of a snapshot as text, and images on one sheet."""
+"""Show: records of a snapshot as text, and images on one sheet; without TensorFlow."""
 
 from __future__ import annotations
 
+import io
 import math
 import pathlib
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import Audio, Feature, Image, Mask, frames_of
 from ...schemas.visible import visible
-from ..frame import flat
+from ..records import Record, value_of
 from ..snapshot import Snapshot
 
 _SIDE = 96
-"""Height and width to which images of varying sizes are resized."""
+"""Height and width of the images on a sheet."""
 _MAX_TEXT = 200
 """Characters that are shown of one value."""
 
 
-def show_records(snapshot: Snapshot, split: str | None, num: int) -> list[dict[str, str]]:
-    """The first records of a split: each feature's value as one line of text.
+def find_records(
+    snapshot: Snapshot, split: str | None, *, num: int, ids: Collection[str], label: str | None
+) -> list[Record]:
+    """Reads records as :meth:`Snapshot.records` does; an error if there are none."""
+    found = [*snapshot.records(split, num=num, ids=ids, label=label)]
+    if not found and num:
+        of_class = "" if label is None else f" of class {label!r}"
+        raise RecipeError(
+            f"Split {split or snapshot.main_split!r} has no records{of_class}: pass another one as "
+            "--split."
+        )
+    return found
 
-    Args:
-        snapshot: The snapshot.
-        split: A split or a part of one, such as "train[-10:]"; by default the snapshot's
-            :attr:`~Snapshot.main_split`.
-        num: Number of records.
 
-    Raises:
-        RecipeError: if there is no such split, or it has no records.
-    """
-    batch = _first_batch(snapshot, split, num)
+def describe(record: Record, snapshot: Snapshot) -> dict[str, str]:
+    """Each feature's value as one line of text."""
     features = snapshot.manifest.features
-    count = len(next(iter(batch.values())))
-    return [
-        {name: _text(column[row], features.get(name)) for name, column in batch.items()}
-        for row in range(count)
-    ]
+    return {
+        name: _text(value_of(record, name, feature), feature) for name, feature in features.items()
+    }
 
 
-def write_sheet(snapshot: Snapshot, split: str | None, num: int, path: str) -> tuple[str, int]:
-    """Writes the first images of a split into one PNG, in a square grid.
+def write_sheet(snapshot: Snapshot, records: Sequence[Record], path: str) -> tuple[str, int]:
+    """Writes the first image of each record into one PNG, in a square grid.
 
     Returns:
         The name of the feature, and the number of images.
@@ -50,59 +54,76 @@ def write_sheet(snapshot: Snapshot, split: str | None, num: int, path: str) -> t
     Raises:
         RecipeError: if the snapshot has no images, or the file cannot be written.
     """
-    import tensorflow as tf  # takes seconds
+    from PIL import Image as Pillow
 
-    names = [
-        name
-        for name, feature in snapshot.manifest.features.items()
-        if isinstance(feature, Image) and not isinstance(feature, Mask)
-    ]
-    if not names:
+    name = first_image(snapshot)
+    if name is None:
         raise RecipeError(f"{snapshot.path} has no images: leave out --sheet.")
-    images = np.asarray(_first_batch(snapshot, split, num)[names[0]])
-    if images.dtype == np.uint16:  # as bright as in the file
-        images = (images >> 8).astype(np.uint8)
-    count, height, width, channels = images.shape
-    columns = math.ceil(math.sqrt(count))
-    rows = math.ceil(count / columns)
-    sheet = np.zeros((rows * (height + 2), columns * (width + 2), channels), np.uint8)
-    for number, image in enumerate(images):
-        top, left = (height + 2) * (number // columns), (width + 2) * (number % columns)
-        sheet[top : top + height, left : left + width] = image
+    if not records:
+        raise RecipeError("There are no records for --sheet.")
+    feature = snapshot.manifest.features[name]
+    columns = math.ceil(math.sqrt(len(records)))
+    rows = math.ceil(len(records) / columns)
+    sheet = Pillow.new("RGB", (columns * (_SIDE + 2), rows * (_SIDE + 2)))
+    for number, record in enumerate(records):
+        row, column = divmod(number, columns)
+        image = Pillow.fromarray(as_pixels(record.values[name], feature)).convert("RGB")
+        small = image.resize((_SIDE, _SIDE), Pillow.Resampling.BILINEAR)
+        sheet.paste(small, (column * (_SIDE + 2), row * (_SIDE + 2)))
+    content = io.BytesIO()
+    sheet.save(content, "PNG")
     try:
-        pathlib.Path(path).write_bytes(tf.io.encode_png(sheet).numpy())
+        pathlib.Path(path).write_bytes(content.getvalue())
     except OSError as error:
         raise RecipeError(f"--sheet {path} cannot be written: {error}.") from None
-    return names[0], count
+    return name, len(records)
 
 
-def _first_batch(snapshot: Snapshot, split: str | None, num: int) -> dict[str, Any]:
-    """The first records of a split, by dotted feature name; images of varying sizes resized."""
-    manifest = snapshot.manifest
-    name = split or snapshot.main_split
-    pixels = [
-        image
-        for feature in manifest.features.values()
-        if (image := feature if isinstance(feature, Image) else frames_of(feature)) is not None
-    ]
-    resized = {} if all(image.fixed_size for image in pixels) else {"image_size": (_SIDE, _SIDE)}
-    try:
-        dataset = snapshot.reader().dataset(name, num, shuffle=False, **resized)
-    except ValueError as error:
-        raise RecipeError(str(error)) from None
-    batch = next(iter(dataset), None)
-    if batch is None:
-        raise RecipeError(f"Split {name!r} has no records: pass another one as --split.")
-    return dict(flat(batch))
+def first_image(snapshot: Snapshot) -> str | None:
+    """The name of the first feature of images; None if there is none."""
+    for name, feature in snapshot.manifest.features.items():
+        if isinstance(feature, Image) and not isinstance(feature, Mask):
+            return name
+    return None
 
 
-def _text(value: Any, feature: Feature | None) -> str:
+def as_pixels(value: Any, feature: Feature) -> npt.NDArray[np.uint8]:
+    """An image as uint8[height, width] or [height, width, channels], turned upright.
+
+    Args:
+        value: Pixels, or the content of a file.
+        feature: Its feature.
+    """
+    if isinstance(value, bytes):
+        from PIL import Image as Pillow
+        from PIL import ImageOps
+
+        with Pillow.open(io.BytesIO(value)) as file:
+            image = ImageOps.exif_transpose(file)
+            if image.mode.startswith("I"):  # 16 bits
+                value = np.asarray(image).astype(np.uint16)
+            else:
+                channels = feature.channels if isinstance(feature, Image) else 3
+                value = np.asarray(image.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels]))
+    pixels: npt.NDArray[Any] = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
+    # As bright as in the file.
+    return (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
+
+
+def _text(value: Any, feature: Feature) -> str:
     """One value as a line of text."""
-    plain = value.to_list() if hasattr(value, "to_list") else value.numpy()
-    if isinstance(feature, Image | Audio) or (feature is not None and frames_of(feature)):
-        array = np.asarray(plain)
+    if value is None:
+        return "missing"
+    if isinstance(feature, Image) and isinstance(value, bytes):
+        pixels = as_pixels(value, feature)
+        shape = [*pixels.shape, 1][:3]
+        return f"{len(value):,} bytes, {pixels.dtype.name}{shape}, mean {pixels.mean():.3g}"
+    if frames_of(feature) is not None:
+        return f"{len(value):,} images"
+    if isinstance(feature, Image | Audio):
+        array = np.asarray(value)
         return f"{array.dtype.name}{list(array.shape)}, mean {array.mean():.3g}"
-    plain = plain.tolist() if hasattr(plain, "tolist") else plain
+    plain = value.tolist() if hasattr(value, "tolist") else value
     names = getattr(feature, "names", None)
     if names and isinstance(plain, int) and 0 <= plain < len(names):
         name = visible(names[plain])

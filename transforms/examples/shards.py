@@ -28,9 +28,10 @@ from ...schemas.blocks import ShardInfo, ShardPlan, SplitPlan
 from ...schemas.errors import DamagedWorkError, StorageError
 from ...schemas.features import RESERVED_PREFIX, ClassLabel, Features, is_optional
 from ...schemas.naming import ShardName, Workspace, join
+from ...schemas.progress import Counted
 from ...schemas.shards import Compression
 from .. import storage
-from ..activity import advance, working_on
+from ..activity import count, working_on
 from ..runs.files import (
     ID,
     KEY,
@@ -56,6 +57,7 @@ from ..storage.artifacts import is_lost, read_artifact, write_artifact
 from .encode import encode_examples
 from .index import class_codes, index_bytes, labels_bytes, write_index_table
 from .sizing import LENGTH_RECORDS, ApplyGraph, list_lengths, varying_lists
+from .statistics import ExampleMeasures, ShardStatistics
 from .tfrecord import scan_tfrecord, stored_chunks, write_tfrecord
 
 _EXAMPLE = RESERVED_PREFIX + "example"
@@ -174,6 +176,7 @@ def rows_of_shard(
 class _Noted:
     """Facts collected about a shard's records while they are written, in their order."""
 
+    statistics: ShardStatistics
     labels: Counter[str] = dataclasses.field(default_factory=Counter)
     ids: list[pa.Array] = dataclasses.field(default_factory=list)
     classes: list[npt.NDArray[np.int32]] = dataclasses.field(default_factory=list)
@@ -220,6 +223,7 @@ class ShardWriter:
         self._readers = run_readers(entries, settings.workspace, settings.prepared)
         self._apply_graph = apply_graph
         self._columns = wire_schema(settings.prepared).names
+        self._measures = ExampleMeasures(settings.final)
 
     def write(
         self,
@@ -308,7 +312,7 @@ class ShardWriter:
         """
         settings = self._settings
         path = os.path.join(scratch, str(name))
-        noted = _Noted()
+        noted = _Noted(ShardStatistics(self._measures, num_shards=shard.num_shards))
         if self._apply_graph is not None:
             batches = _batches_for_graph(batches)
         written = write_tfrecord(
@@ -347,6 +351,7 @@ class ShardWriter:
             ),
             lengths=noted.lengths,
             num_missing=dict(sorted(noted.num_missing.items())),
+            statistics=noted.statistics.to_json(),
             start_key=shard.start_key,
             stop_key=shard.stop_key,
             index_files={
@@ -373,7 +378,7 @@ class ShardWriter:
         """Serializes records of a shard; collects what the index needs on the way."""
         settings = self._settings
         label = settings.final.get(settings.label) if settings.label else None
-        advance()
+        count(Counted(records.num_rows, num_bytes=pc.sum(records.column(NUM_BYTES)).as_py() or 0))
         noted.ids.append(bytes_texts(records.column(ID)))
         columns = records.select(self._columns)
         if self._apply_graph is not None:
@@ -382,6 +387,7 @@ class ShardWriter:
             noted.labels.update(count_labels(columns.column(settings.label), label))
         if settings.has_classes:
             noted.classes.append(class_codes(columns.column(settings.label)))
+        noted.statistics.add(columns)
         noted.count_missing(columns, settings.final)
         noted.measure(columns, settings.final, up_to=math.ceil(LENGTH_RECORDS / shard.num_shards))
         is_encoded = _EXAMPLE in records.schema.names
@@ -483,7 +489,7 @@ def _info_url(settings: ShardSettings, name: ShardName) -> str:
 
 
 def _what(settings: ShardSettings, name: ShardName) -> str:
-    return f"shard-4 {settings.fingerprint} {settings.contents} {name}"
+    return f"shard-5 {settings.fingerprint} {settings.contents} {name}"
 
 
 def _stored_sha256(url: str) -> str | None:

@@ -6,18 +6,15 @@ Records are stored in random order, so the first of each split are a random samp
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....schemas.errors import SnapshardError, StorageError
 from ....schemas.features import Audio, ClassLabel, Feature, Image
-from ....schemas.naming import join
 from ....transforms import storage
-from ...frame import first_records, values_of
+from ...records import Record, value_of
 from ...snapshot import Snapshot, build_facts
 
-STATISTICS = "statistics.json"
 _FIRST = ("train", "validation", "val", "test")
 _MAX_RECORDS = 4_000
 _MAX_VALUES = 80_000
@@ -114,54 +111,54 @@ class Evidence:
 
 def gather(snapshot: Snapshot) -> Evidence:
     """Reads what the page is made from. What is missing or damaged is left out."""
+    try:
+        statistics = snapshot.statistics
+    except (StorageError, ValueError, RecursionError):
+        statistics = None
     return Evidence(
         snapshot=snapshot,
         build=build_facts(snapshot.path),
-        statistics=read_statistics(snapshot),
+        statistics=statistics,
         sample=_sample(snapshot),
     )
 
 
-def read_statistics(snapshot: Snapshot) -> Mapping[str, Any] | None:
-    """The content of the snapshot's statistics; None if it has none."""
-    if STATISTICS not in snapshot.manifest.files:
-        return None
-    try:
-        found = json.loads(storage.read_bytes(join(snapshot.path, STATISTICS)))
-    except (StorageError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("splits"), dict) else None
-
-
 def _sample(snapshot: Snapshot) -> Sample:
-    features, splits = snapshot.manifest.features, snapshot.manifest.splits
-    total = sum(split.num_examples for split in splits.values())
-    if not total:
-        return Sample(trouble="The snapshot has no records.")
-    record_bytes = max(1, sum(split.num_bytes for split in splits.values()) // total)
-    most = min(_MAX_RECORDS, _MAX_VALUES // max(1, len(features)), _MAX_BYTES // record_bytes)
-    ids: list[str] = []
+    features = snapshot.manifest.features
+    records: list[Record] = []
     names: list[str] = []
-    values: dict[str, list[Any]] = {name: [] for name in features}
-    rates: dict[str, list[int]] = {}
     try:
-        reader = snapshot.reader()
-        for name, split in splits.items():
-            num = max(_MIN_RECORDS, most * split.num_examples // total)
-            if not split.num_examples:
-                continue
-            rows, own = first_records(snapshot.path, reader, split=name, num=num)
-            ids += own
-            names += [name] * len(own)
-            for feature, column in values_of(rows, reader, features).items():
-                values[feature] += column
-            for feature, kind in features.items():
-                if isinstance(kind, Audio) and f"{feature}/rate" in rows[0]:
-                    rates.setdefault(feature, []).extend(int(r[f"{feature}/rate"]) for r in rows)
-    except (SnapshardError, ImportError, ValueError, OSError, KeyError) as error:
-        reason = storage.redact(str(error))
-        return Sample(trouble=f"Its records could not be read: {reason}")
-    return Sample(ids=ids, splits=names, values=values, rates=rates)
+        for name, num in sample_sizes(snapshot).items():
+            records += snapshot.records(name, num=num)
+            names += [name] * (len(records) - len(names))
+    except (SnapshardError, ValueError, OSError) as error:
+        return Sample(trouble=f"Its records could not be read: {storage.redact(str(error))}")
+    return Sample(
+        ids=[record.record_id for record in records],
+        splits=names,
+        values={
+            name: [value_of(record, name, feature) for record in records]
+            for name, feature in features.items()
+        },
+        rates={
+            name: [int(record.values[f"{name}/rate"]) for record in records]
+            for name, feature in features.items()
+            if isinstance(feature, Audio) and records and f"{name}/rate" in records[0].values
+        },
+    )
+
+
+def sample_sizes(snapshot: Snapshot) -> dict[str, int]:
+    """How many records of each split are read."""
+    splits = snapshot.manifest.splits
+    total = sum(split.num_examples for split in splits.values()) or 1
+    record_bytes = max(1, sum(split.num_bytes for split in splits.values()) // total)
+    num_features = max(1, len(snapshot.manifest.features))
+    most = min(_MAX_RECORDS, _MAX_VALUES // num_features, _MAX_BYTES // record_bytes)
+    return {
+        name: min(split.num_examples, max(_MIN_RECORDS, most * split.num_examples // total))
+        for name, split in splits.items()
+    }
 
 
 def is_picture(feature: Feature) -> bool:

@@ -515,7 +515,9 @@ def _nearly_unique(evidence: Evidence) -> Iterator[tuple[str, str]]:
         length = stats.get("lengths", {}).get("mean") or 0
         if name == evidence.label or not is_code or count < _SMALL_SPLIT or length > 40:
             continue
-        if distinct >= _NEARLY_UNIQUE * count:
+        # Large numbers of values are estimates; the sampled records tell.
+        values = evidence.sample.values.get(name, ())
+        if distinct >= 0.9 * count and len({*values}) >= _NEARLY_UNIQUE * len(values):
             yield name, f"nearly unique: about {distinct:,} values in {count:,} records"
 
 
