@@ -342,13 +342,13 @@ class TestPictures:
 
 
 class TestCharts:
-    def test_a_histogram_has_the_areas_of_its_counts(self) -> None:
-        stats = {"histogram": {"edges": [0, 1, 2, 4], "counts": [10, 0, 20]}}
+    def test_bars_of_a_histogram_are_its_shares(self) -> None:
+        stats = {"histogram": {"edges": [0, 1, 2, 3, 900], "counts": [10, 0, 20, 5]}}
         chart = charts.histogram([("train", stats), ("none", {})])
         assert chart is not None
         assert [row.title for row in chart.rows] == ["train"]
-        # Twice the count over twice the width: the same height.
-        assert chart.rows[0].outline == "M0 28v-26h99V28zM200 28v-26h199V28z"
+        assert chart.rows[0].outline == "M0 28v-13h99V28zM200 28v-26h99V28zM300 28v-6.5h99V28z"
+        assert [text for *_, text in chart.axis] == ["0", "2", "3 to 900"]
 
     def test_bars_are_in_proportion(self) -> None:
         chart = charts.bars([("a", {"x": 30, "y": 10}, 40), ("b", {"x": 20}, 20)], most=1)
