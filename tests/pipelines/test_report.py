@@ -3,6 +3,9 @@
 import html.parser
 import http.client
 import random
+import re
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -482,3 +485,63 @@ def test_open_serves_the_page_on_loopback_only_under_its_own_name(table: Snapsho
     assert address.startswith("127.0.0.1:")
     with pytest.raises(RecipeError, match="--port"):
         page.serve_page(table, port=70_000, started=started, browser=False)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Callable[..., str]:
+    """Runs Chromium on a page and returns what it prints."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+
+    def run(file: Path, *options: str) -> str:
+        always = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+        command = [path, *always, *options, file.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.slow
+class TestInABrowser:
+    @pytest.mark.parametrize("width", [1400, 400])
+    def test_nothing_is_wider_than_the_screen(
+        self, chromium: Callable[..., str], table: Snapshot, tmp_path: Path, width: int
+    ) -> None:
+        content = page.render([gather(table)]).decode()
+        # The page allows no scripts: this copy does, and reports its width.
+        content, num = re.subn("<meta http-equiv=.*?>", "", content)
+        script = "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script>"
+        (tmp_path / "report.html").write_text(content.replace("</body>", f"{script}</body>"))
+        (tmp_path / "frame.html").write_text(
+            "<script>onmessage = event => document.title = event.data</script>"
+            f'<iframe src="report.html" style="border: 0; width: {width}px; height: 900px">'
+        )
+        shown = chromium(tmp_path / "frame.html", "--dump-dom", "--virtual-time-budget=5000")
+        assert num == 1
+        assert f"<title>{width}</title>" in shown
+
+    @pytest.mark.parametrize(("scheme", "shade"), [("light", 255), ("dark", 30)])
+    def test_light_and_dark(
+        self,
+        chromium: Callable[..., str],
+        table: Snapshot,
+        tmp_path: Path,
+        scheme: str,
+        shade: int,
+    ) -> None:
+        (tmp_path / "report.html").write_bytes(page.render([gather(table)]))
+        picture = tmp_path / "shot.png"
+        dark = ["--blink-settings=preferredColorScheme=0"] * (scheme == "dark")
+        options = (f"--screenshot={picture}", "--window-size=1400,900", *dark)
+        chromium(tmp_path / "report.html", *options)
+        pixels = np.asarray(PillowImage.open(picture).convert("L")).astype(int)
+        assert pixels.shape == (900, 1400)
+        assert abs(int(pixels[3, 3]) - shade) <= 15
+        assert pixels.std() > 5
+
+    def test_print(self, chromium: Callable[..., str], table: Snapshot, tmp_path: Path) -> None:
+        (tmp_path / "report.html").write_bytes(page.render([gather(table)]))
+        chromium(tmp_path / "report.html", f"--print-to-pdf={tmp_path / 'page.pdf'}")
+        assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
