@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,13 +19,21 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.pipelines.inspect.report import charts, findings, odd_images, page, pictures
+from snapshard.pipelines.inspect.report import (
+    charts,
+    evidence,
+    findings,
+    odd_images,
+    page,
+    pictures,
+)
 from snapshard.pipelines.inspect.report.evidence import Evidence, Sample, gather
 from snapshard.pipelines.inspect.report.facts import Limits, facts_of
 from snapshard.pipelines.snapshot import Snapshot
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
 from snapshard.schemas.manifest import Manifest, ShardEntry, SplitEntry
+from snapshard.schemas.progress import Silent
 
 Call = Callable[..., tuple[int, str, str]]
 NUMS = {"train": 800, "validation": 100, "test": 100}
@@ -392,6 +401,25 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return ss.build(recipe, folder / "out")
 
 
+class Recorder(Silent):
+    """Keeps the warnings of a build."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def numbers_file(folder: Path) -> Path:
+    (folder / "numbers.csv").write_text("x,y\n" + "".join(f"{k},{k * k}\n" for k in range(200)))
+    return folder / "numbers.csv"
+
+
+def numbers_recipe(folder: Path) -> ss.Recipe:
+    return ss.Recipe(name="numbers", source=ss.Csv(str(numbers_file(folder))))
+
+
 class TestPage:
     def test_what_a_stranger_looks_for(self, call: Call, table: Snapshot) -> None:
         code, printed, _ = call("report", table.path)
@@ -485,6 +513,45 @@ def test_open_serves_the_page_on_loopback_only_under_its_own_name(table: Snapsho
     assert address.startswith("127.0.0.1:")
     with pytest.raises(RecipeError, match="--port"):
         page.serve_page(table, port=70_000, started=started, browser=False)
+
+
+class TestInABuild:
+    def test_a_small_build_makes_it(self, table: Snapshot) -> None:
+        assert "14 × wrong type" in check_page((Path(table.path) / "report.html").read_bytes())
+        assert "report.html" not in table.manifest.files
+
+    def test_one_that_would_take_long_does_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(evidence, "expected_seconds", lambda _: 0.31)
+        monkeypatch.setattr(page, "write_report", None)
+        snapshot = ss.build(numbers_recipe(tmp_path), tmp_path / "out")
+        assert not (Path(snapshot.path) / "report.html").exists()
+
+    def test_a_report_that_fails_fails_no_build(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: Any) -> None:
+            raise ZeroDivisionError("odd data")
+
+        monkeypatch.setattr(page, "write_report", fail)
+        recorded = Recorder()
+        snapshot = ss.build(numbers_recipe(tmp_path), tmp_path / "out", progress=recorded)
+        assert recorded.warnings[-1] == "The report was not written: odd data"
+        assert Snapshot.open(snapshot.path).manifest.num_rejects == 0
+
+    def test_a_build_that_makes_none_loads_nothing_for_it(self, tmp_path: Path) -> None:
+        names = ("jinja2", "snapshard.pipelines.inspect.report.page")
+        code = (
+            "import sys, snapshard as ss\n"
+            "from snapshard.pipelines import build\n"
+            "build._REPORT_S = build._REPORT_SHARE = 0\n"
+            f"source = ss.Csv({str(numbers_file(tmp_path))!r})\n"
+            f"ss.build(ss.Recipe(name='n', source=source), {str(tmp_path / 'out')!r})\n"
+            f"print([name for name in {names} if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout.strip() == "[]", done.stderr
 
 
 @pytest.fixture(scope="module")
