@@ -451,6 +451,47 @@ class TestPage:
         assert "built by an older version" in text
         assert "1 % missing (10 of 1,000)" in text
 
+    @pytest.mark.parametrize(
+        "label", ["vector", "words", "moment", "flag", "price", "kind", "image"]
+    )
+    def test_every_kind_of_feature(self, label: str) -> None:
+        num = 60
+        rng = np.random.default_rng(0)
+        features: Features = {
+            "vector": ss.Tensor("float32", (3,)),
+            "words": ss.Sequence(ss.Scalar("string"), optional=True),
+            "moment": ss.Timestamp("s", optional=True),
+            "flag": ss.Scalar("bool", optional=True),
+            "price": ss.Scalar("float64", optional=True),
+            "kind": ss.ClassLabel(("a", "b"), optional=True),
+            "image": ss.Image(),
+            "sound": ss.Audio(),
+            "clip": ss.Sequence(ss.Image(storage="encoded")),
+            "deep": ss.Image(8, 8, channels=1, dtype="uint16"),
+        }
+        sizes = [(int(a), int(b), 3) for a, b in rng.integers(1, 30, (num, 2))]
+        values: dict[str, list[Any]] = {
+            "vector": [*np.ones((num, 3), np.float32)],
+            "words": [np.array([b"\xff\xfe", b"x"], object)] * num,
+            "moment": [np.int64(2**62)] * num,
+            "flag": [np.bool_(k % 2) for k in range(num)],
+            "price": [np.float64("nan")] * num,
+            "kind": [np.int64(k % 2) for k in range(num)],
+            "image": [np.zeros(size, np.uint8) for size in sizes],
+            "sound": [np.zeros(k % 3, np.float32) for k in range(num)],
+            "clip": [np.array([b"no image"] * (k % 2), object) for k in range(num)],
+            "deep": [np.full((8, 8, 1), 65_535, np.uint16)] * num,
+        }
+        for column in list(features)[1:6]:
+            values[column][0] = None
+        nothing = {"count": 0, "min": None, "max": None, "mean": None, "deviation": None}
+        stats = dict.fromkeys(NUMS, {name: {"num_missing": 1, **nothing} for name in features})
+        counts = {"train": {"a": 400, "b": 400}} if label == "kind" else None
+        evidence = made(features, values=values, stats=stats, label=label, counts=counts)
+        text = check_page(page.render([evidence]))
+        assert "[1, 1, 1]" in text
+        assert "missing" in text
+
     def test_records_that_cannot_be_read(self, table: Snapshot) -> None:
         gone = Snapshot("/nowhere/at/all", table.manifest)
         evidence = gather(gone)

@@ -42,6 +42,7 @@ _SHIFT = 0.05
 _MAX_LISTED = 40
 
 Rows = Sequence[tuple[str, ...]]
+_SINGLE = Scalar | ClassLabel | Text | Timestamp
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,15 +130,15 @@ def near_duplicates(evidence: Evidence) -> Iterator[Finding]:
 
 def leaks(evidence: Evidence) -> Iterator[Finding]:
     """Columns that alone predict the label."""
-    label = evidence.label
-    if label is None or len(evidence.sample) < _MIN_RECORDS:
+    label, values = evidence.label or "", evidence.sample.values
+    kind = evidence.features.get(label)
+    if not isinstance(kind, _SINGLE) or len(evidence.sample) < _MIN_RECORDS:
         return
-    kind, values = evidence.features[label], evidence.sample.values
     truth = _codes(values[label], kind, bins=False)
     columns = {
         name: feature
         for name, feature in evidence.features.items()
-        if name != label and isinstance(feature, Scalar | ClassLabel | Text | Timestamp)
+        if name != label and isinstance(feature, _SINGLE)
     }
     rows: list[tuple[float, str]] = []
     if truth is not None and len(np.unique(truth)) <= len(truth) // 4:
@@ -527,7 +528,7 @@ def _equal(evidence: Evidence) -> Iterator[tuple[str, str]]:
         return
     first: dict[tuple[Any, ...], str] = {}
     for name, feature in evidence.features.items():
-        if not isinstance(feature, Scalar | Text | Timestamp | ClassLabel):
+        if not isinstance(feature, _SINGLE):
             continue
         values = tuple(map(_plain, evidence.sample.values[name]))
         if len({*values}) < 2:
