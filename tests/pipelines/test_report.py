@@ -485,7 +485,8 @@ class TestPage:
         for column in list(features)[1:6]:
             values[column][0] = None
         nothing = {"count": 0, "min": None, "max": None, "mean": None, "deviation": None}
-        stats = dict.fromkeys(NUMS, {name: {"num_missing": 1, **nothing} for name in features})
+        one = {name: {"num_missing": 1, **nothing} for name in features}
+        stats = {split: one for split in NUMS}
         counts = {"train": {"a": 400, "b": 400}} if label == "kind" else None
         evidence = made(features, values=values, stats=stats, label=label, counts=counts)
         text = check_page(page.render([evidence]))
