@@ -98,13 +98,12 @@ def serve_page(
         server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except (OSError, OverflowError) as error:
         raise RecipeError(f"--port {port} cannot be used ({error}): give another, or 0.") from None
-    with server:
+    with contextlib.suppress(KeyboardInterrupt), server:  # how it is meant to end
         url = f"http://127.0.0.1:{server.server_port}/"
         started(url)
         if browser:
             webbrowser.open(url)
-        with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
-            server.serve_forever()
+        server.serve_forever()
 
 
 def _both(sides: list[Any]) -> list[tuple[str, list[Any]]]:
