@@ -668,7 +668,8 @@ def show(
 ) -> None:
     """Show records of a snapshot: the first ones are a random sample."""
     from . import terminal
-    from .pipelines.inspect.show import describe, find_records, write_sheet
+    from .pipelines.display import describe
+    from .pipelines.inspect.show import find_records, write_sheet
     from .pipelines.snapshot import Snapshot
 
     opened = Snapshot.open(snapshot)
@@ -676,7 +677,8 @@ def show(
     num = len(wanted) or records
     most = max(num, _SHEET_RECORDS if sheet and not wanted else 0)
     found = find_records(opened, split, num=most, ids=wanted, label=label)
-    shown = [{"record_id": one.record_id, **describe(one, opened)} for one in found[:num]]
+    features = opened.manifest.features
+    shown = [{"record_id": one.record_id, **describe(one, features)} for one in found[:num]]
     drawn = None if sheet is None else write_sheet(opened, found, sheet)
     if as_json:
         terminal.say_json({"records": shown, "sheet": sheet})

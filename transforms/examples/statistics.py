@@ -154,10 +154,11 @@ def smallest(known: npt.NDArray[np.uint64], more: npt.NDArray[np.uint64]) -> npt
         more = more[more < known[-1]]
         if not len(more):
             return known
-    merged = np.sort(np.concatenate([known, more]))
     # Faster than np.unique, which hashes them again.
-    merged = merged[np.diff(merged, prepend=merged[:1] ^ np.uint64(1)) != 0]
-    return merged[:NUM_HASHES].copy()
+    merged = np.sort(np.concatenate([known, more]))
+    is_new = np.append(True, merged[1:] != merged[:-1])[: len(merged)]
+    distinct: npt.NDArray[np.uint64] = merged[is_new]
+    return distinct[:NUM_HASHES]
 
 
 def estimate_distinct(hashes: npt.NDArray[np.uint64]) -> tuple[int, bool]:
