@@ -420,13 +420,16 @@ def inspect(
         f"{human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
-    for name, value in build_facts(opened.path).get("metadata", {}).items():
+    facts = build_facts(opened.path)
+    for name, value in facts.get("metadata", {}).items():
         terminal.say(f"{name}: {value if isinstance(value, str) else ', '.join(value)}")
     _show_missing(opened)
     _show_rejects(opened)
     _show_leaks(opened.manifest.shared_contents)
     _show_near_duplicates(opened)
     _show_serving(opened)
+    if why := facts.get("not_tfds"):
+        terminal.say(f"not a folder of TensorFlow Datasets: {why}")
     terminal.say(opened.path)
 
 

@@ -29,6 +29,8 @@ from ...schemas.naming import (
     REJECTS,
     SCHEMA,
     SERVING,
+    TFDS_FEATURES,
+    TFDS_INFO,
     WORKSPACE,
     ShardName,
     Workspace,
@@ -55,7 +57,10 @@ _BY_SNAPSHOT = ("plans", "shards")
 _TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
 _BYTECODE = re.compile(r"(?<=^reader/)__pycache__/([^/.]+)\.[^/]+\.pyc$")
-_FILES = re.compile(rf"{BUILD}|{SCHEMA}|{REJECTS}|statistics\.pb|report\.html")
+_FILES = re.compile(
+    rf"{BUILD}|{SCHEMA}|{REJECTS}|{TFDS_INFO}|{TFDS_FEATURES}|.+\.labels\.txt"
+    r"|statistics\.pb|report\.html"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
