@@ -49,7 +49,8 @@ PEERS := .venv-peers
 peers: $(VENV)/.dev ## Reads snapshots with PyTorch, Grain, TensorFlow Datasets …, in a separate environment (8 GB)
 	$(PY) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet \
-		google-crc32c grain numpy pillow tensorflow tensorflow-datasets torch torchdata
+		datasets google-crc32c grain mlcroissant numpy pillow tensorflow tensorflow-datasets torch \
+		torchdata webdataset
 	SNAPSHARD_PEERS=$(PEERS)/bin/python $(PYTEST) -m peers --durations=10
 
 .PHONY: torture

@@ -7,8 +7,9 @@ when all are complete: there is never half an export.
 Parquet, ``data/<split>-00000-of-00004.parquet``, as ``datasets.load_dataset`` reads them: a column
 for each feature, and ``record_id``. Structs are structs, classes a dictionary of their names, times
 timestamps in UTC; images and sounds are files in a struct of ``bytes`` and ``path``; a missing
-value is null. WebDataset, ``<split>-000000.tar``: each record's images and sounds are members, the
-label ``.cls``, tensors ``.npy``, and the rest ``.json``. Pixels become PNG, samples WAV: lossless.
+value is null. WebDataset, ``<split>-000000.tar``: images and sounds of a record are members, the
+label ``.cls``, lists of numbers ``.npy``, and the rest ``.json``. Pixels become PNG, samples WAV:
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from ...schemas.features import (
     Feature,
     Features,
     Image,
+    Scalar,
     Sequence,
     Tensor,
     Text,
@@ -411,7 +413,7 @@ class _WebDatasetWriter:
     @contextlib.contextmanager
     def open(self, folder: str, name: ShardName) -> Iterator[_Put]:
         path = os.path.join(folder, f"{name.split}-{name.index:06d}.tar")
-        with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
+        with open(path, "wb") as archive:
             last = ""
 
             def put(ids: list[str], records: list[Record]) -> None:
@@ -422,9 +424,12 @@ class _WebDatasetWriter:
                     for part, content in parts.items():
                         member = tarfile.TarInfo(f"{last}.{part}")
                         member.size = len(content)
-                        archive.addfile(member, io.BytesIO(content))
+                        archive.write(member.tobuf(tarfile.GNU_FORMAT))
+                        archive.write(content)
+                        archive.write(bytes(-len(content) % tarfile.BLOCKSIZE))
 
             yield put
+            archive.write(bytes(2 * tarfile.BLOCKSIZE))  # the end
 
     def _parts(self, record: Record) -> dict[str, bytes]:
         """The members of a record by suffix."""
@@ -448,7 +453,7 @@ class _WebDatasetWriter:
                 found = {"cls": str(value).encode()}
                 if isinstance(feature, ClassLabel):
                     rest[name] = feature.names[int(value)]
-            elif isinstance(feature, Tensor) and feature.dtype != "string":
+            elif _is_array(feature):
                 found = {_part(name, "array", "npy"): _npy(value)}
             elif name in self._binary and isinstance(value, bytes):
                 found = {f"{_quoted(name)}.bin": value}
@@ -497,6 +502,14 @@ def _part(name: str, kind: str, suffix: str) -> str:
 def _suffix(content: bytes) -> str:
     found = (suffix for magic, suffix in _SUFFIXES.items() if content.startswith(magic))
     return next(found, "img")
+
+
+def _is_array(feature: Feature) -> bool:
+    """Whether a feature is a list of plain numbers."""
+    item = feature.of if isinstance(feature, Sequence) else feature
+    form = tensor_form(feature)
+    is_number = isinstance(item, Scalar | Tensor) and item.dtype != "string"
+    return is_number and form is not None and bool(form.shape)
 
 
 def _plain(name: str, feature: Feature, value: Any) -> Any:

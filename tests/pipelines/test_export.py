@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -22,16 +23,17 @@ from snapshard.cli import main
 from snapshard.pipelines.operate import export as module
 from snapshard.pipelines.operate.export import export
 from snapshard.schemas.errors import DamagedSnapshotError, DataError, PlaceError, RecipeError
-from snapshard.schemas.features import Feature, flatten
+from snapshard.schemas.features import Feature, tensor_form
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.prepare.engine.rows import encode_example
 
 from .stored_snapshots import put_records
 from .test_reader_every_type import EVERY, any_record
 
-FEATURES, STRUCTS = flatten(EVERY | {"at.all": ss.Scalar("int32"), "at.in.it": ss.Text()})
+PEERS = os.environ.get("SNAPSHARD_PEERS", sys.executable)
+IN_STRUCTS = {"at.all": ss.Scalar("int32"), "at.in.it": ss.Text()}
+FEATURES = {name: feature for name, feature in EVERY.items() if name != "at"} | IN_STRUCTS
 STRUCTS = ("at", "at.in")
-FEATURES.pop("at")
 NUM = 40
 
 
@@ -131,6 +133,13 @@ def test_types_of_columns(snapshot: ss.Snapshot, tmp_path: Path) -> None:
     assert pd.read_parquet(file)["class"].dtype == "category"
 
 
+def is_array(feature: Feature) -> bool:
+    item = getattr(feature, "of", feature)
+    form = tensor_form(feature)
+    numbers = isinstance(item, ss.Scalar | ss.Tensor) and item.dtype != "string"
+    return numbers and form is not None and form.shape != ()
+
+
 def parts_of(folder: Path) -> dict[str, dict[str, bytes]]:
     samples: dict[str, dict[str, bytes]] = {}
     for path in sorted(folder.iterdir()):
@@ -166,7 +175,7 @@ def test_each_value_of_each_type_is_in_a_tar(
                 content = parts["png" if name == "image" else f"{name}.png"]
                 kind = tf.as_dtype(feature.dtype)
                 assert (tf.io.decode_png(content, dtype=kind).numpy() == value).all()
-            elif isinstance(feature, ss.Tensor) and feature.dtype != "string" and value is not None:
+            elif is_array(feature) and value is not None:
                 found = np.load(io.BytesIO(parts[f"{name}.npy"]))
                 np.testing.assert_equal(found, np.asarray(value).astype(found.dtype))
             elif name == "text":
@@ -225,6 +234,26 @@ def test_parquet_reads_the_same_records_again(tmp_path: Path) -> None:
     for split in given.manifest.splits:
         for name, row in given.to_pandas(split).iterrows():
             assert tuple(read.loc[name][["image", "label"]]) == (row["image"], row["label"])
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("package", ["datasets", "webdataset"])
+def test_other_libraries_read_the_same_records(tmp_path: Path, package: str) -> None:
+    has = f"from importlib.util import find_spec; print(bool(find_spec({package!r})))"
+    done = subprocess.run([PEERS, "-c", has], capture_output=True, text=True, check=True)
+    if done.stdout.strip() != "True":
+        pytest.skip(f"needs {package}: make peers, or a Python that has it in SNAPSHARD_PEERS")
+    given, out = image_folder(tmp_path), tmp_path / "exported"
+    run(given, "parquet" if package == "datasets" else package, out)
+    script = str(Path(__file__).with_name("exports_reader.py"))
+    done = subprocess.run([PEERS, script, package, str(out)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for split in given.manifest.splits:
+        frame = given.to_pandas(split)
+        sizes = [PillowImage.open(io.BytesIO(image)).size for image in frame["image"]]
+        wanted = [[*size[::-1], name] for size, name in zip(sizes, frame["label"], strict=True)]
+        assert found[split] == wanted
 
 
 @pytest.mark.parametrize("to", ["parquet", "webdataset"])
