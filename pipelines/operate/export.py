@@ -24,8 +24,8 @@ import os
 import struct
 import tarfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,8 @@ _COLOURS = {1: 0, 3: 2, 4: 6}
 
 Record = dict[str, Any]
 """Values by feature, as the reader gives them; None where one is missing."""
+Put = Callable[[list[str], list[Record]], None]
+"""Writes a batch: ids, and their records."""
 
 
 class _NotTextError(Exception):
@@ -173,12 +175,17 @@ def _new_folder(output: str) -> Iterator[str]:
 
 
 def _write(
-    snapshot: Snapshot, shards: list[ShardEntry], writer: _Writer, folder: str, progress: Progress
+    snapshot: Snapshot,
+    shards: list[ShardEntry],
+    writer: _ParquetWriter | _WebDatasetWriter,
+    folder: str,
+    progress: Progress,
 ) -> None:
     num_done = 0
     for shard in shards:
         name = ShardName.parse(shard.file)
-        assert name is not None  # the manifest says so
+        if name is None:
+            raise DamagedSnapshotError(f"{shard.file!r} is not a valid name of a shard.")
         with writer.open(folder, name) as put:
             for ids, records in _batches(snapshot, shard, name, writer.parser):
                 put(ids, records)
@@ -218,48 +225,24 @@ def _batches(
         batch.to_pylist() for batch in stored_ids(join(snapshot.path, name.index_files[1]))
     )
     pairs = itertools.zip_longest(ids, stored_examples(url, name.compression))
-    number = 0
     while True:
-        batch: tuple[list[str], list[Record]] = ([], [])
+        found: tuple[list[str], list[Record]] = ([], [])
         num_bytes = 0
         for record_id, example in itertools.islice(pairs, _BATCH_RECORDS):
             if record_id is None or example is None:
                 raise DamagedSnapshotError(f"{storage.redact(url)} and its index differ. {advice}")
-            try:
-                record = parser(example)
-            except (ValueError, IndexError) as error:
-                raise DamagedSnapshotError(
-                    f"{storage.redact(url)}, record {number + len(batch[0]):,}: {error}. {advice}"
-                ) from None
+            record = parser(example)
             for missing, presence in optional.items():
                 if not record.pop(presence):
                     record[missing] = None
-            batch[0].append(record_id.decode())
-            batch[1].append(record)
+            found[0].append(record_id.decode())
+            found[1].append(record)
             num_bytes += len(example)
             if num_bytes >= _BATCH_BYTES:
                 break
-        if not batch[0]:
+        if not found[0]:
             return
-        number += len(batch[0])
-        yield batch
-
-
-class _Put(Protocol):
-    def __call__(self, ids: list[str], records: list[Record], /) -> None:
-        """Writes a batch."""
-
-
-class _Writer(Protocol):
-    """Writes shards in a format."""
-
-    parser: Parser
-
-    def __init__(self, manifest: Manifest, binary: frozenset[str]) -> None:
-        """For the features of a manifest, of which some have strings that are not text."""
-
-    def open(self, folder: str, name: ShardName) -> contextlib.AbstractContextManager[_Put]:
-        """Begins the file of a shard."""
+        yield found
 
 
 class _ParquetWriter:
@@ -276,7 +259,7 @@ class _ParquetWriter:
         self._metadata = {b"huggingface": json.dumps({"info": {"features": known}}).encode()}
 
     @contextlib.contextmanager
-    def open(self, folder: str, name: ShardName) -> Iterator[_Put]:
+    def open(self, folder: str, name: ShardName) -> Iterator[Put]:
         path = os.path.join(folder, "data", f"{str(name).partition('.')[0]}.parquet")
         make_folders(os.path.dirname(path))
         schema = self._table([], []).schema
@@ -411,7 +394,7 @@ class _WebDatasetWriter:
         self.parser = _parser(self._features)
 
     @contextlib.contextmanager
-    def open(self, folder: str, name: ShardName) -> Iterator[_Put]:
+    def open(self, folder: str, name: ShardName) -> Iterator[Put]:
         path = os.path.join(folder, f"{name.split}-{name.index:06d}.tar")
         with open(path, "wb") as archive:
             last = ""
@@ -438,8 +421,8 @@ class _WebDatasetWriter:
         for name, feature in self._features.items():
             value = record[name]
             if frames_of(feature) is not None:
-                frames = {f"{n:06d}.{_suffix(frame)}": frame for n, frame in enumerate(value)}
-                found = {f"{_quoted(name)}.{suffix}": frame for suffix, frame in frames.items()}
+                frames = enumerate(value)
+                found = {_part(name, "", f"{n:06d}.{_suffix(frame)}"): frame for n, frame in frames}
             elif isinstance(feature, Image):
                 content = _file(feature, value, None)
                 found = {_part(name, "image", _suffix(content)): content}
@@ -456,7 +439,7 @@ class _WebDatasetWriter:
             elif _is_array(feature):
                 found = {_part(name, "array", "npy"): _npy(value)}
             elif name in self._binary and isinstance(value, bytes):
-                found = {f"{_quoted(name)}.bin": value}
+                found = {_part(name, "", "bin"): value}
             elif name == "text" and isinstance(feature, Text):
                 found = {"txt": value}
             else:
@@ -495,7 +478,8 @@ def _quoted(name: str) -> str:
 
 def _part(name: str, kind: str, suffix: str) -> str:
     """The suffix of a member: "jpg" for the feature "image", "left.jpg" for "left.image"."""
-    prefix = name.removesuffix(kind) if name == kind or name.endswith(f".{kind}") else f"{name}."
+    is_kind = kind and (name == kind or name.endswith(f".{kind}"))
+    prefix = name.removesuffix(kind) if is_kind else f"{name}."
     return _quoted(prefix).replace("/", "%2F") + suffix
 
 
@@ -546,14 +530,10 @@ def _png(pixels: npt.NDArray[Any]) -> bytes:
     filtered[:, 1:] = rows
     filtered[1:, 1:] -= rows[:-1]
     head = struct.pack(">IIBBBBB", width, height, 8 * pixels.itemsize, _COLOURS[channels], 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(filtered.tobytes())), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(content))
-        + kind
-        + content
-        + struct.pack(">I", zlib.crc32(kind + content))
-        for kind, content in chunks
-    )
+    content = b"\x89PNG\r\n\x1a\n"
+    for chunk in (b"IHDR" + head, b"IDAT" + zlib.compress(filtered.tobytes()), b"IEND"):
+        content += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return content
 
 
 def _wav(samples: npt.NDArray[np.float32], *, rate: int, is_pcm: bool) -> bytes:
@@ -576,7 +556,7 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
-_WRITERS: Mapping[str, type[_Writer]] = {
+_WRITERS: Mapping[str, Callable[[Manifest, frozenset[str]], _ParquetWriter | _WebDatasetWriter]] = {
     "parquet": _ParquetWriter,
     "webdataset": _WebDatasetWriter,
 }
