@@ -423,13 +423,16 @@ def inspect(
         f"{human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
-    for name, value in build_facts(opened.path).get("metadata", {}).items():
+    facts = build_facts(opened.path)
+    for name, value in facts.get("metadata", {}).items():
         terminal.say(f"{name}: {value if isinstance(value, str) else ', '.join(value)}")
     _show_missing(opened)
     _show_rejects(opened)
     _show_leaks(opened.manifest.shared_contents)
     _show_near_duplicates(opened)
     _show_serving(opened)
+    if why := facts.get("not_tfds"):
+        terminal.say(f"not a folder of TensorFlow Datasets: {why}")
     terminal.say(opened.path)
 
 
@@ -846,6 +849,43 @@ def flex_template(
     from .pipelines.operate.flex_template import container_spec
 
     terminal.say(json.dumps(container_spec(launcher=launcher, worker=worker), indent=2))
+
+
+@app.command()
+def export(
+    snapshot: SnapshotPath,
+    to: Annotated[str, typer.Option("--to", help="parquet or webdataset.", metavar="FORMAT")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Destination: a local folder that does not exist.",
+            metavar="DIR",
+        ),
+    ],
+    split: Annotated[
+        str | None,
+        typer.Option(help="Only this split; by default all.", metavar="SPLIT", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
+) -> None:
+    """Write the records of a snapshot in another format: Parquet or WebDataset."""
+    from . import terminal
+    from .pipelines.operate.export import export as run_export
+    from .pipelines.snapshot import Snapshot
+
+    opened = Snapshot.open(snapshot)
+    with terminal.Bars() as bars:
+        exported = run_export(opened, to, output, split=split, progress=bars)
+    if as_json:
+        terminal.say_json(dataclasses.asdict(exported))
+        return
+    terminal.say(
+        f"exported {human_count(exported.num_examples, 'examples')} to "
+        f"{human_count(exported.num_files, 'files')}, "
+        f"{terminal.human_bytes(exported.num_bytes)}: {exported.folder}"
+    )
 
 
 @app.command("list")

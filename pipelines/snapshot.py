@@ -202,7 +202,7 @@ class Snapshot:
         """What it holds and how it was made, as plain JSON: without the lists of its files."""
         manifest = self.manifest.model_dump(mode="json", exclude={"files", "checksum"})
         facts = build_facts(self.path)
-        known = ("metadata", "near_duplicates", "started", "runner", "seconds", "input")
+        known = ("metadata", "near_duplicates", "started", "runner", "seconds", "input", "not_tfds")
         splits = {
             name: {
                 "num_examples": split.num_examples,
