@@ -696,6 +696,57 @@ def show(
 
 
 @app.command()
+def report(
+    snapshot: SnapshotPath,
+    other: Annotated[
+        str | None,
+        typer.Argument(help="Another snapshot, to show both side by side.", metavar="OTHER"),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to write the page; by default report.html in the snapshot's folder.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write a page that shows a snapshot: warnings, distributions, records, rejects.
+
+    It is one HTML file without scripts, to open or to send.
+    """
+    from . import terminal
+    from .pipelines.inspect.report.page import write_report
+    from .pipelines.snapshot import Snapshot
+
+    snapshots = [Snapshot.open(path) for path in (snapshot, other) if path is not None]
+    place, num_bytes = write_report(snapshots, output)
+    terminal.say(f"wrote {place}, {terminal.human_bytes(num_bytes)}")
+
+
+@app.command("open")
+def open_(
+    snapshot: SnapshotPath,
+    port: Annotated[int, typer.Option(min=0, help="The port; 0: any free one.", metavar="N")] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address.")
+    ] = False,
+) -> None:
+    """Show a snapshot's report in the browser: serves it on this machine until interrupted."""
+    from . import terminal
+    from .pipelines.inspect.report.page import serve_page
+    from .pipelines.snapshot import Snapshot
+
+    def started(url: str) -> None:
+        terminal.say(f"{url}; press Ctrl-C to stop")
+        terminal.flush()
+
+    serve_page(Snapshot.open(snapshot), port=port, started=started, browser=not no_browser)
+
+
+@app.command()
 def bench(
     snapshot: SnapshotPath,
     split: Split = None,

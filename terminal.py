@@ -24,14 +24,14 @@ from .pipelines.progress_bars import (
     printable,
     show_warning,
 )
-from .schemas.visible import human_count, visible
+from .schemas.visible import human_bytes, human_count, shorten, visible
 
-__all__ = ["Bars", "human_seconds", "log_as_json", "show_warning"]
+__all__ = ["Bars", "human_bytes", "human_seconds", "log_as_json", "shorten", "show_warning"]
 
 if TYPE_CHECKING:
     from .pipelines.inspect.forecast import SplitForecast
     from .pipelines.inspect.verify_report import Report
-    from .schemas.features import Feature, Features
+    from .schemas.features import Features
     from .schemas.manifest import Manifest, SplitEntry
 
 # Neither markup nor emoji: the output contains names from the data.
@@ -125,19 +125,6 @@ def show_note(message: str) -> None:
         log("note", printable(message))
 
 
-def human_bytes(size: float) -> str:
-    """A size in decimal units, for people.
-
-    >>> human_bytes(150_000_000)
-    '150 MB'
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError("unreachable")
-
-
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table on standard output; numbers are right-aligned."""
     kept = [list(row) for row in rows]
@@ -175,13 +162,16 @@ def show_features(
         lines: Print at most this many; all by default.
         all_with: The command that prints all of them.
     """
-    from .schemas.features import is_optional  # pydantic's classes: longer than all of --help
+    from .schemas.features import (  # pydantic's classes: longer than all of --help
+        describe,
+        is_optional,
+    )
 
     shown = list(features.items())[:lines]
     rows = []
     for name, feature in shown:
         marks = ["label"] * (name == label) + ["optional"] * is_optional(feature)
-        rows.append((name, describe_feature(feature), ", ".join(marks)))
+        rows.append((name, describe(feature), ", ".join(marks)))
     show_table(title, ("name", "type", ""), rows)
     if len(shown) < len(features):
         say(f"  … and {len(features) - len(shown):,} more: {all_with}")
@@ -253,52 +243,6 @@ def show_labels(counts: Mapping[str, Mapping[str, int]], *, name: str | None) ->
     for split, labels in counts.items():
         if labels:
             show_counts(f"{split} by {name}", labels)
-
-
-def describe_feature(feature: Feature) -> str:
-    """A feature's type and shape, in one line.
-
-    >>> from snapshard.schemas.features import ClassLabel, Image, Scalar, Sequence
-    >>> describe_feature(Image(height=64, width=64))
-    'image, uint8[64, 64, 3]'
-    >>> describe_feature(Scalar("float32", optional=True))
-    'float32'
-    >>> describe_feature(ClassLabel(names=("no", "yes")))
-    'class, one of 2: no, yes'
-    >>> describe_feature(Sequence(ClassLabel(names=("no", "yes"))))
-    'class[any], one of 2: no, yes'
-    """
-    from .schemas import features as kinds
-
-    if isinstance(feature, kinds.ClassLabel):
-        names = shorten(", ".join(map(_cell, feature.names)), 40)
-        return f"class, one of {len(feature.names):,}: {names}"
-    if isinstance(feature, kinds.Sequence) and isinstance(feature.of, kinds.ClassLabel):
-        return describe_feature(feature.of).replace("class", "class[any]", 1)
-    frame = kinds.frames_of(feature)
-    if frame is not None:
-        return f"clip: {describe_feature(frame)}"
-    if isinstance(feature, kinds.Image):
-        shape = (feature.height, feature.width, feature.channels)
-        kind = "mask" if isinstance(feature, kinds.Mask) else "image"
-        sides = ", ".join("any" if n is None else str(n) for n in shape)
-        text = f"{kind}, {feature.dtype}[{sides}]"
-        return text + (", its file's bytes" if feature.storage == "encoded" else "")
-    form = kinds.tensor_form(feature)
-    if form is None:
-        return "sound, its file's bytes"
-    words = {kinds.Audio: "sound, ", kinds.Timestamp: "time, ", kinds.BoundingBoxes: "boxes, "}
-    shape_text = ", ".join("any" if n is None else str(n) for n in form.shape)
-    text = words.get(type(feature), "") + form.dtype + (f"[{shape_text}]" if form.shape else "")
-    if isinstance(feature, kinds.Timestamp):
-        text += f" {feature.unit}"
-    default = getattr(feature, "default", None)
-    return text if default is None else f"{text}, default {default!r}"
-
-
-def shorten(text: str, limit: int) -> str:
-    """A text, truncated if it is longer than the limit."""
-    return text if len(text) <= limit else f"{text[:limit]} …"
 
 
 def by_size(manifest: Manifest) -> list[tuple[str, SplitEntry]]:

@@ -29,6 +29,7 @@ from .values import (
     Text,
     Timestamp,
 )
+from .visible import shorten, visible
 from .wire import Dtype, ListKind, WireColumn, list_kind
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "WireColumn",
     "call",
     "check_masks",
+    "describe",
     "domain_of",
     "features_from_json",
     "features_to_json",
@@ -279,6 +281,45 @@ def time_advice(name: str, feature: Feature) -> str:
         f"Parse it: ss.tables.parse_time({written(name)}), or declare it in types= of the source: "
         f"{{{written(name)}: ss.Timestamp(…)}}."
     )
+
+
+def describe(feature: Feature) -> str:
+    """A feature's type and shape, for people, in one line.
+
+    >>> from snapshard.schemas.features import ClassLabel, Image, Scalar, Sequence
+    >>> describe(Image(height=64, width=64))
+    'image, uint8[64, 64, 3]'
+    >>> describe(Scalar("float32", optional=True))
+    'float32'
+    >>> describe(ClassLabel(names=("no", "yes")))
+    'class, one of 2: no, yes'
+    >>> describe(Sequence(ClassLabel(names=("no", "yes"))))
+    'class[any], one of 2: no, yes'
+    """
+    if isinstance(feature, ClassLabel):
+        names = shorten(", ".join(map(visible, feature.names)), 40)
+        return f"class, one of {len(feature.names):,}: {names}"
+    if isinstance(feature, Sequence) and isinstance(feature.of, ClassLabel):
+        return describe(feature.of).replace("class", "class[any]", 1)
+    frame = frames_of(feature)
+    if frame is not None:
+        return f"clip: {describe(frame)}"
+    if isinstance(feature, Image):
+        shape = (feature.height, feature.width, feature.channels)
+        kind = "mask" if isinstance(feature, Mask) else "image"
+        sides = ", ".join("any" if n is None else str(n) for n in shape)
+        text = f"{kind}, {feature.dtype}[{sides}]"
+        return text + (", its file's bytes" if feature.storage == "encoded" else "")
+    form = tensor_form(feature)
+    if form is None:
+        return "sound, its file's bytes"
+    words = {Audio: "sound, ", Timestamp: "time, ", BoundingBoxes: "boxes, "}
+    shape_text = ", ".join("any" if n is None else str(n) for n in form.shape)
+    text = words.get(type(feature), "") + form.dtype + (f"[{shape_text}]" if form.shape else "")
+    if isinstance(feature, Timestamp):
+        text += f" {feature.unit}"
+    default = getattr(feature, "default", None)
+    return text if default is None else f"{text}, default {default!r}"
 
 
 def written(value: object) -> str:

@@ -25,12 +25,13 @@ BUILD = "build.json"
 TFDS_INFO = "dataset_info.json"
 """With ``features.json``: makes the snapshot a folder of TensorFlow Datasets."""
 TFDS_FEATURES = "features.json"
+REPORT = "report.html"
 SERVING = "serving"
 LATEST = "latest.json"
 LATEST_READER = "reader.py"
 WORKSPACE = ".work"
 
-UNLISTED = frozenset({MANIFEST, BUILD})
+UNLISTED = frozenset({MANIFEST, BUILD, REPORT})
 """Files of a snapshot that the manifest does not list: itself, and what varies."""
 
 _SHARD = re.compile(

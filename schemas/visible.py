@@ -51,6 +51,24 @@ def human_count(number: int, unit: str) -> str:
     return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
+def human_bytes(size: float) -> str:
+    """A size in decimal units, for people.
+
+    >>> human_bytes(150_000_000)
+    '150 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError("unreachable")
+
+
+def shorten(text: str, limit: int) -> str:
+    """A text, truncated if it is longer than the limit."""
+    return text if len(text) <= limit else f"{text[:limit]} …"
+
+
 def _is_seen(text: str) -> bool:
     return text.isprintable() and not _UNSEEN.search(text)
 

@@ -274,7 +274,11 @@ def test_wheel_holds_only_the_package(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"snapshard", info}
     expected = {f"snapshard/{path.relative_to(ROOT)}" for path in _module_files()}
     shipped = {name for name in names if name.startswith("snapshard/")}
-    assert shipped == {*expected, "snapshard/py.typed"}
+    templates = {
+        f"snapshard/{path.relative_to(ROOT)}" for path in ROOT.glob("pipelines/**/templates/*")
+    }
+    assert len(templates) > 1
+    assert shipped == {*expected, *templates, "snapshard/py.typed"}
 
     target = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:

@@ -1,0 +1,166 @@
+"""What is known of a snapshot: its manifest, statistics and build, and the first records of splits.
+
+Records are stored in random order, so the first of each split are a random sample of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....schemas.errors import SnapshardError, StorageError
+from ....schemas.features import Audio, ClassLabel, Feature, Image
+from ....transforms import storage
+from ...records import Record, value_of
+from ...snapshot import Snapshot, build_facts
+
+_FIRST = ("train", "validation", "val", "test")
+_MAX_RECORDS = 4_000
+_MAX_VALUES = 80_000
+_MAX_BYTES = 96 << 20
+_MIN_RECORDS = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The first records of every split.
+
+    Attributes:
+        ids: Their ids.
+        splits: The split of each.
+        values: The values of each feature; None where one is missing.
+        rates: The rates (Hz) of sounds whose rates differ, by feature.
+        trouble: Why there are no records, if so.
+    """
+
+    ids: Sequence[str] = ()
+    splits: Sequence[str] = ()
+    values: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    rates: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+    trouble: str = ""
+
+    def __len__(self) -> int:
+        """The number of records."""
+        return len(self.ids)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the page is made from.
+
+    Attributes:
+        snapshot: The snapshot.
+        build: Content of its ``build.json``; empty without one.
+        statistics: Features by split; None if it was built without statistics.
+        sample: Its first records.
+    """
+
+    snapshot: Snapshot
+    build: Mapping[str, Any]
+    statistics: Mapping[str, Any] | None
+    sample: Sample
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """The snapshot's features."""
+        return self.snapshot.manifest.features
+
+    @property
+    def label(self) -> str | None:
+        """The feature to predict."""
+        return self.snapshot.manifest.label
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of its splits: train, validation, test, then all others."""
+        names = list(self.snapshot.manifest.splits)
+        return sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+
+    def num_examples(self, split: str) -> int:
+        """Number of examples of a split."""
+        return self.snapshot.manifest.splits[split].num_examples
+
+    @property
+    def total(self) -> int:
+        """Number of examples of all splits."""
+        return sum(map(self.num_examples, self.splits))
+
+    def stats(self, split: str, feature: str) -> Mapping[str, Any]:
+        """Statistics of a feature in a split; empty if unknown."""
+        splits: Mapping[str, Any] = (self.statistics or {}).get("splits", {})
+        found: Mapping[str, Any] = splits.get(split, {}).get("features", {}).get(feature, {})
+        return found
+
+    def num_missing(self, feature: str) -> int:
+        """Number of examples without a value, in all splits."""
+        return self.snapshot.manifest.num_missing.get(feature, 0)
+
+    def label_counts(self) -> dict[str, dict[str, int]]:
+        """Examples of each class by split, classes without examples included; empty without any."""
+        by_split = {name: self.snapshot.manifest.splits[name].label_counts for name in self.splits}
+        if not any(by_split.values()):
+            return {}
+        label = self.features.get(self.label or "")
+        names = label.names if isinstance(label, ClassLabel) else ()
+        known = dict.fromkeys([*names, *(name for one in by_split.values() for name in one)])
+        return {
+            split: {name: one.get(name, 0) for name in known} for split, one in by_split.items()
+        }
+
+
+def gather(snapshot: Snapshot) -> Evidence:
+    """Reads what the page is made from. What is missing or damaged is left out."""
+    try:
+        statistics = snapshot.statistics
+    except (StorageError, ValueError, RecursionError):
+        statistics = None
+    return Evidence(
+        snapshot=snapshot,
+        build=build_facts(snapshot.path),
+        statistics=statistics,
+        sample=_sample(snapshot),
+    )
+
+
+def _sample(snapshot: Snapshot) -> Sample:
+    features = snapshot.manifest.features
+    records: list[Record] = []
+    names: list[str] = []
+    try:
+        for name, num in sample_sizes(snapshot).items():
+            records += snapshot.records(name, num=num)
+            names += [name] * (len(records) - len(names))
+    except (SnapshardError, ValueError, OSError) as error:
+        return Sample(trouble=f"Its records could not be read: {storage.redact(str(error))}")
+    return Sample(
+        ids=[record.record_id for record in records],
+        splits=names,
+        values={
+            name: [value_of(record, name, feature) for record in records]
+            for name, feature in features.items()
+        },
+        rates={
+            name: [int(record.values[f"{name}/rate"]) for record in records]
+            for name, feature in features.items()
+            if isinstance(feature, Audio) and records and f"{name}/rate" in records[0].values
+        },
+    )
+
+
+def sample_sizes(snapshot: Snapshot) -> dict[str, int]:
+    """How many records of each split are read."""
+    splits = snapshot.manifest.splits
+    total = sum(split.num_examples for split in splits.values()) or 1
+    record_bytes = max(1, sum(split.num_bytes for split in splits.values()) // total)
+    num_features = max(1, len(snapshot.manifest.features))
+    most = min(_MAX_RECORDS, _MAX_VALUES // num_features, _MAX_BYTES // record_bytes)
+    return {
+        name: min(split.num_examples, max(_MIN_RECORDS, most * split.num_examples // total))
+        for name, split in splits.items()
+    }
+
+
+def is_picture(feature: Feature) -> bool:
+    """Whether a feature is an image that can be shown: not a mask."""
+    return isinstance(feature, Image) and feature.kind == "image"

@@ -1,0 +1,581 @@
+"""What may be wrong with the data, each with its remedy. Every function looks for one thing.
+
+Counts are those of the manifest; distributions come from the statistics; what concerns several
+columns of a record (leaks, equal columns, images that stand out) from the sampled records.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....schemas.features import ClassLabel, Feature, Scalar, Text, Timestamp
+from ....schemas.visible import human_count
+from .charts import percentage
+from .evidence import Evidence
+from .odd_images import MAX_IMAGES, OddImage, edge_vectors, find_odd
+from .pictures import class_of, main_image
+
+_SMALL_SPLIT = 100
+_FEW_OF_CLASS = 5
+_RARE = 0.1
+"""A class is rare if it has less than this part of an equal share."""
+_NEARLY_UNIQUE = 0.98
+_LEAK = 0.97
+"""A column leaks the label if it alone predicts so many records …"""
+_LEAK_GAIN = 0.8
+"""… and avoids so much of the error of always predicting the most frequent class."""
+_MIN_RECORDS = 40
+"""Fewer sampled records are no evidence of a leak or of equal columns."""
+_BINS = 20
+_EXTREME = 10
+"""A value is extreme beyond so many times the distance from the first to the ninth decile."""
+_SHIFT = 0.05
+"""Distributions that differ by less than this share of records are not reported."""
+_MAX_LISTED = 40
+
+Rows = Sequence[tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that may be wrong.
+
+    Attributes:
+        title: What it is, in a few words.
+        text: What was found.
+        remedy: What to do about it.
+        columns: Titles of the table.
+        rows: Details, the worst first.
+        num_more: Rows that were left out.
+        images: Images to look at.
+        is_note: Whether it is worth knowing rather than a likely fault.
+    """
+
+    title: str
+    text: str
+    remedy: str
+    columns: tuple[str, ...] = ()
+    rows: Rows = ()
+    num_more: int = 0
+    images: Sequence[OddImage] = ()
+    is_note: bool = False
+
+
+def find_all(evidence: Evidence) -> list[Finding]:
+    """All findings, likely faults first."""
+    found = [finding for look in LOOKS for finding in look(evidence)]
+    return sorted(found, key=lambda finding: finding.is_note)
+
+
+def _listed(rows: Rows) -> dict[str, Any]:
+    return {"rows": rows[:_MAX_LISTED], "num_more": max(0, len(rows) - _MAX_LISTED)}
+
+
+def shared_contents(evidence: Evidence) -> Iterator[Finding]:
+    """Equal contents in several splits."""
+    shared = evidence.snapshot.manifest.shared_contents
+    if not shared:
+        return
+    rows = [(splits, f"{num:,}") for splits, num in sorted(shared.items(), key=lambda i: -i[1])]
+    yield Finding(
+        title="Equal contents in several splits",
+        text=f"{sum(shared.values()):,} contents are in more than one split: a model would be "
+        "tested on data that it was trained on.",
+        remedy="Drop them: prepare=[…, ss.records.drop_duplicates()]. Or keep what belongs "
+        "together in one split: ss.Splits(…, group_by=…).",
+        columns=("splits", "equal contents"),
+        **_listed(rows),
+    )
+
+
+def near_duplicates(evidence: Evidence) -> Iterator[Finding]:
+    """Similar contents in several splits."""
+    facts = evidence.build.get("near_duplicates", {})
+    counts = facts.get("counts", {})
+    if not counts:
+        return
+    rows = [
+        (
+            " and ".join(pair["splits"]),
+            pair["feature"],
+            f"{pair['likeness']:.3f}",
+            pair["ids"][0],
+            pair["ids"][1],
+        )
+        for pair in facts.get("pairs", [])
+    ]
+    listed = "; ".join(
+        f"{human_count(num, 'records')} of {later} like some of {earlier}"
+        for splits, num in counts.items()
+        for earlier, _, later in [splits.partition(", ")]
+    )
+    yield Finding(
+        title="Similar contents in several splits",
+        text=f"{listed}: copies with small changes?",
+        remedy="Keep copies in one split: ss.Splits(…, group_by=…) with what they have in common. "
+        "Leave single ones out: ss.Recipe(exclude=…).",
+        columns=("splits", "feature", "likeness", "record", "resembles"),
+        **_listed(rows),
+    )
+
+
+def leaks(evidence: Evidence) -> Iterator[Finding]:
+    """Columns that alone predict the label."""
+    label = evidence.label
+    if label is None or len(evidence.sample) < _MIN_RECORDS:
+        return
+    kind, values = evidence.features[label], evidence.sample.values
+    truth = _codes(values[label], kind, bins=False)
+    columns = {
+        name: feature
+        for name, feature in evidence.features.items()
+        if name != label and isinstance(feature, Scalar | ClassLabel | Text | Timestamp)
+    }
+    rows: list[tuple[float, str]] = []
+    if truth is not None and len(np.unique(truth)) <= len(truth) // 4:
+        base = float(np.bincount(truth).max() / len(truth))
+        for name, feature in columns.items():
+            right = max(
+                (
+                    one_rule(codes, truth)
+                    for bins in (False, True)
+                    if (codes := _codes(values[name], feature, bins=bins)) is not None
+                ),
+                default=0.0,
+            )
+            if right >= _LEAK and 1 - right <= (1 - _LEAK_GAIN) * (1 - base):
+                rows.append((right, name))
+        basis = f"always predicting the most frequent class: {percentage(base)}"
+    elif isinstance(kind, Scalar) and kind.dtype not in ("string", "bool"):
+        target = _numbers(values[label])
+        for name, feature in columns.items():
+            if isinstance(feature, Scalar | Timestamp):
+                likeness = _rank_correlation(_numbers(values[name]), target)
+                if likeness >= 0.999:
+                    rows.append((likeness, name))
+        basis = "rank correlation with the label"
+    if not rows:
+        return
+    shown = [(name, percentage(share)) for share, name in sorted(rows, reverse=True)]
+    yield Finding(
+        title="A column alone predicts the label",
+        text=f"Each of these columns alone predicts {label!r} almost without error, in records "
+        f"that the rule was not made from ({basis}; {len(evidence.sample):,} sampled records). "
+        "It may be known only after the label, or be the label in other words.",
+        remedy="If it is not known when the model predicts, leave it out: prepare=[…, "
+        f"ss.records.drop([{shown[0][0]!r}])], or name the columns to read: columns=[…].",
+        columns=("column", "predicts the label"),
+        **_listed(shown),
+    )
+
+
+def one_rule(codes: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]) -> float:
+    """How many labels one column predicts: of each value the most frequent class with it.
+
+    The rule is made from one half of the records and tested on the other, and the reverse, so that
+    a column of unique values predicts nothing: values without a rule count as the most frequent
+    class.
+    """
+    num_codes, num_classes = int(codes.max()) + 1, int(truth.max()) + 1
+    halves = np.arange(len(codes)) % 2
+    right = 0
+    for half in (0, 1):
+        seen = halves == half
+        pairs = codes[seen] * num_classes + truth[seen]
+        table = np.bincount(pairs, minlength=num_codes * num_classes)
+        table = table.reshape(num_codes, num_classes)
+        rule = table.argmax(axis=1)
+        rule[table.sum(axis=1) == 0] = table.sum(axis=0).argmax()
+        right += int((rule[codes[~seen]] == truth[~seen]).sum())
+    return right / len(codes)
+
+
+def _codes(values: Sequence[Any], feature: Feature, *, bins: bool) -> npt.NDArray[np.int64] | None:
+    """The values as small integers, 0 where one is missing; None if they are no categories.
+
+    Args:
+        values: Values of one column.
+        feature: Its type.
+        bins: Numbers are divided into bins of equally many records.
+    """
+    if bins:
+        if not isinstance(feature, Scalar | Timestamp) or feature.form.dtype in ("string", "bool"):
+            return None
+        numbers = _numbers(values)
+        known = np.isfinite(numbers)
+        if not known.any():
+            return None
+        edges = np.unique(np.quantile(numbers[known], np.linspace(0, 1, _BINS + 1)[1:-1]))
+        codes = np.searchsorted(edges, np.where(known, numbers, 0), side="right") + 1
+        return np.where(known, codes, 0).astype(np.int64)
+    numbering: dict[Any, int] = {None: 0}
+    codes = np.array(
+        [numbering.setdefault(_plain(value), len(numbering)) for value in values], np.int64
+    )
+    return codes if len(numbering) <= max(2, len(values) // 2) else None
+
+
+def _plain(value: Any) -> Any:
+    """A value that equals itself: NaN is no value."""
+    return None if value is None or value != value else value
+
+
+def _numbers(values: Sequence[Any]) -> npt.NDArray[np.float64]:
+    return np.array([np.nan if value is None else float(value) for value in values], np.float64)
+
+
+def _rank_correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:
+    known = np.isfinite(one) & np.isfinite(other)
+    if known.sum() < _MIN_RECORDS:
+        return 0.0
+    ranks = [
+        np.unique(values[known], return_inverse=True)[1].astype(np.float64)
+        for values in (one, other)
+    ]
+    if any(rank.max() == 0 for rank in ranks):
+        return 0.0
+    return abs(float(np.corrcoef(ranks[0], ranks[1])[0, 1]))
+
+
+def odd_images(evidence: Evidence) -> Iterator[Finding]:
+    """Images that look like another class: likely labelled wrong."""
+    name, sample = main_image(evidence), evidence.sample
+    if name is None or not evidence.label_counts():
+        return
+    classes = [class_of(evidence, row) for row in range(len(sample))]
+    vectors = edge_vectors(sample.values[name], evidence.features[name])
+    odd, accuracy = find_odd(vectors, classes)
+    if not odd:
+        return
+    num = min(len(sample), MAX_IMAGES)
+    scope = "all" if num == evidence.total else f"a sample of {num:,} of"
+    yield Finding(
+        title="Images that may have the wrong label",
+        text=f"A simple model, which recognizes {percentage(accuracy)} of the images without "
+        f"having seen them, gives these {len(odd)} another class, with certainty. It looked at "
+        f"{scope} {evidence.total:,} images. The oddest come first; some are only unusual.",
+        remedy="Look at each. Correct the label in the source, or leave the image out: "
+        "ss.Recipe(exclude=…) takes a list of ids.",
+        columns=("record", "split", "labelled", "looks like"),
+        images=odd,
+        rows=[
+            (sample.ids[one.row], sample.splits[one.row], str(classes[one.row]), one.looks_like)
+            for one in odd
+        ],
+    )
+
+
+def differing_splits(evidence: Evidence) -> Iterator[Finding]:
+    """Splits whose values are distributed otherwise than those of the largest split."""
+    splits = [name for name in evidence.splits if evidence.num_examples(name)]
+    if len(splits) < 2:
+        return
+    base = evidence.snapshot.main_split
+    others = [name for name in splits if name != base]
+    num_tests = max(1, len(evidence.features) * len(others))
+    rows: list[tuple[float, tuple[str, ...]]] = []
+    for name in evidence.features:
+        first = evidence.stats(base, name)
+        if all(evidence.stats(s, name).get("distinct", {}).get("count") == 1 for s in splits):
+            continue  # constant, or the column that divides the splits
+        for split in others:
+            found = _difference(first, evidence.stats(split, name), num_tests)
+            if found is not None:
+                share, what = found
+                rows.append((share, (name, split, percentage(share), what)))
+    if not rows:
+        return
+    rows.sort(key=lambda row: -row[0])
+    yield Finding(
+        title="A split has another distribution",
+        text=f"Compared with {base!r}, these values are distributed differently, by more than "
+        "chance explains. Results on such a split say little about the others.",
+        remedy="Splits by the hash of records (ss.Splits(train=…, …)) are alike, and stratify_by= "
+        "makes classes exactly so. If the split is different on purpose (by time, by group, a "
+        "test set from elsewhere), expect different results on it.",
+        columns=("feature", "split", "records that differ", "in what"),
+        **_listed([row for _, row in rows]),
+    )
+
+
+def _difference(
+    first: Mapping[str, Any], second: Mapping[str, Any], num_tests: int
+) -> tuple[float, str] | None:
+    """How far two splits differ in one feature, beyond chance: the share of records, and in what.
+
+    The distance is the total variation of the shares of each value or bin. By chance alone it has
+    a known mean, and exceeds it by t with a probability of at most exp(-2 t² n m / (n + m)) for n
+    and m records (McDiarmid).
+    """
+    found = []
+    for counts, describe in (
+        (_top_counts(first, second), _moved_value),
+        ((_bin_counts(first), _bin_counts(second)), _moved_mean),
+    ):
+        if not (counts[0] and counts[1]):
+            continue
+        nums = sum(counts[0].values()), sum(counts[1].values())
+        names = [*dict.fromkeys([*counts[0], *counts[1]])]
+        shares = np.array(
+            [
+                [one.get(name, 0) / num for name in names]
+                for one, num in zip(counts, nums, strict=True)
+            ]
+        )
+        noise = 1 / nums[0] + 1 / nums[1]
+        pooled = (shares[0] * nums[0] + shares[1] * nums[1]) / sum(nums)
+        chance = 0.5 * np.sqrt(2 / math.pi * pooled * (1 - pooled) * noise).sum()
+        margin = math.sqrt(noise * math.log(100 * num_tests) / 2)
+        distance = 0.5 * float(np.abs(shares[0] - shares[1]).sum())
+        if distance > max(_SHIFT, chance + margin):
+            found.append((distance, describe(first, second, names, shares)))
+    missing = [
+        (stats.get("num_missing", 0), stats.get("num_missing", 0) + stats.get("count", 0))
+        for stats in (first, second)
+    ]
+    if all(whole for _, whole in missing):
+        gaps = [number / whole for number, whole in missing]
+        noise = sum(1 / whole for _, whole in missing)
+        margin = math.sqrt(noise * math.log(100 * num_tests) / 2)
+        gap = abs(gaps[0] - gaps[1])
+        if gap > max(_SHIFT, margin):
+            what = f"missing: {percentage(gaps[0])} against {percentage(gaps[1])}"
+            found.append((gap, what))
+    return max(found, default=None)
+
+
+def _top_counts(*stats: Mapping[str, Any]) -> list[dict[str, int]]:
+    """The records of each value in both splits.
+
+    Values that one split's list omits, because it is too short, count as others in both.
+    """
+    tops = [{str(name): int(number) for name, number in one.get("top", [])} for one in stats]
+    nums = [int(one.get("top_of", 0)) for one in stats]
+    short = [sum(top.values()) < num for top, num in zip(tops, nums, strict=True)]
+    omitted = {
+        name
+        for top in tops
+        for name in top
+        if any(is_short and name not in t for t, is_short in zip(tops, short, strict=True))
+    }
+    kept = [{name: num for name, num in top.items() if name not in omitted} for top in tops]
+    for top, num in zip(kept, nums, strict=True):
+        if rest := num - sum(top.values()):
+            top["all others"] = rest
+    return kept
+
+
+def _bin_counts(stats: Mapping[str, Any]) -> dict[str, int]:
+    if stats.get("top"):
+        return {}
+    counts = stats.get("histogram", {}).get("counts", [])
+    return {str(number): int(count) for number, count in enumerate(counts) if count}
+
+
+def _moved_value(_: Any, __: Any, names: Sequence[str], shares: npt.NDArray[np.float64]) -> str:
+    most = int(np.abs(shares[0] - shares[1]).argmax())
+    return f"{names[most]}: {percentage(shares[0, most])} against {percentage(shares[1, most])}"
+
+
+def _moved_mean(first: Mapping[str, Any], second: Mapping[str, Any], *_: Any) -> str:
+    medians = [(stats.get("quantiles") or [math.nan] * 11)[5] for stats in (first, second)]
+    means = [stats.get("mean") for stats in (first, second)]
+    if all(isinstance(mean, int | float) for mean in means):
+        return f"mean {means[0]:.4g} against {means[1]:.4g}"
+    return f"median {medians[0]:.4g} against {medians[1]:.4g}"
+
+
+def missing_values(evidence: Evidence) -> Iterator[Finding]:
+    """Features without a value in some records."""
+    counts = {name: num for name in evidence.features if (num := evidence.num_missing(name))}
+    if not counts:
+        return
+    total = evidence.total
+    rows = [
+        (name, percentage(num / total), f"{num:,} of {total:,}")
+        for name, num in sorted(counts.items(), key=lambda item: -item[1])
+    ]
+    label = evidence.label
+    unlabelled = counts.get(label or "")
+    text = f"{human_count(len(counts), 'features')} have no value in some records."
+    if unlabelled:
+        text += f" {human_count(unlabelled, 'records')} have no label."
+    yield Finding(
+        title="Missing values",
+        text=text,
+        remedy="The reader returns a mask (<name>_present), NaN, or the default= of the feature's "
+        "type. To set a value: ss.tables.fill. To leave such records out: ss.records.filter after "
+        "ss.tables.missing.",
+        columns=("feature", "missing", "records"),
+        is_note=not unlabelled and max(counts.values()) < total / 2,
+        **_listed(rows),
+    )
+
+
+def small_splits(evidence: Evidence) -> Iterator[Finding]:
+    """Splits, or classes in them, of too few records to measure anything."""
+    rows = [
+        (name, f"{num:,} records")
+        for name in evidence.splits
+        if (num := evidence.num_examples(name)) < _SMALL_SPLIT
+    ]
+    for split, counts in evidence.label_counts().items():
+        if evidence.num_examples(split):
+            few = {name: num for name, num in counts.items() if num < _FEW_OF_CLASS}
+            listed = [f"{name}: {num}" for name, num in sorted(few.items(), key=lambda i: i[1])]
+            if few:
+                more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+                rows.append((split, f"classes with few records: {', '.join(listed[:5])}{more}"))
+    if not rows:
+        return
+    yield Finding(
+        title="Small splits",
+        text=f"Splits of fewer than {_SMALL_SPLIT} records, or classes with fewer than "
+        f"{_FEW_OF_CLASS} in a split. An accuracy measured on 100 records is uncertain by about "
+        "10 percentage points.",
+        remedy="Give these splits a larger fraction, or evaluate on every record: "
+        "ss.Splits.k_fold. stratify_by= gives each split its share of rare classes.",
+        columns=("split", "has"),
+        **_listed(rows),
+    )
+
+
+def imbalance(evidence: Evidence) -> Iterator[Finding]:
+    """Classes that are far rarer than others."""
+    counts: collections.Counter[str] = collections.Counter()
+    for one in evidence.label_counts().values():
+        counts.update(one)
+    total = sum(counts.values())
+    if len(counts) < 2 or not total:
+        return
+    rare = {name: num for name, num in counts.items() if num < _RARE * total / len(counts)}
+    most = max(counts.values())
+    if not rare and min(counts.values()) * 10 > most:
+        return
+    ordered = sorted(counts.items(), key=lambda item: (item[1], item[0]))
+    listed = ordered[: max(3, len(rare))]
+    yield Finding(
+        title="Classes are not balanced",
+        text=f"The most frequent class has {most:,} records, the rarest {ordered[0][1]:,}.",
+        remedy="Weigh classes in training (reader.CLASS_WEIGHTS) or read rare ones more often "
+        '(dataset(…, balance="uniform")); collect more of them; judge a model by class.',
+        columns=("class", "records", "share"),
+        **_listed([(name, f"{num:,}", percentage(num / total)) for name, num in listed]),
+    )
+
+
+def useless_columns(evidence: Evidence) -> Iterator[Finding]:
+    """Columns that are constant, nearly unique, or equal to another."""
+    rows = [*_constant(evidence), *_nearly_unique(evidence), *_equal(evidence)]
+    if rows:
+        yield Finding(
+            title="Columns that add nothing",
+            text="A constant column says nothing, one that differs in nearly every record "
+            "identifies it (a model may learn records by heart), and of two equal ones one is "
+            "enough.",
+            remedy=f"Leave them out: prepare=[…, ss.records.drop([{rows[0][0]!r}, …])], or name "
+            "the columns to read: reader.dataset(…, columns=[…]).",
+            columns=("column", "is"),
+            is_note=True,
+            **_listed(rows),
+        )
+
+
+def _constant(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    for name in evidence.features:
+        stats = [s for split in evidence.splits if (s := evidence.stats(split, name))]
+        used = [s for s in stats if s.get("distinct", {}).get("count")]
+        if stats and not used and all(s.get("count", 1) == 0 for s in stats):
+            yield name, "always missing"
+        if not used or any(s["distinct"]["count"] != 1 for s in used):
+            continue
+        values = {(s.get("top") or [[s.get("min")]])[0][0] for s in used}
+        if len(values) == 1:
+            gap = ", or missing" if evidence.num_missing(name) else ""
+            yield name, f"always {values.pop()}{gap}"
+
+
+def _nearly_unique(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    for name, feature in evidence.features.items():
+        is_code = isinstance(feature, Text) or (
+            isinstance(feature, Scalar)
+            and (feature.dtype == "string" or "int" in feature.dtype)
+            and feature.unit is None
+        )
+        stats = evidence.stats(evidence.snapshot.main_split, name)
+        count = stats.get("count", stats.get("top_of", 0)) or 0
+        distinct = stats.get("distinct", {}).get("count", 0)
+        length = stats.get("lengths", {}).get("mean") or 0
+        if name == evidence.label or not is_code or count < _SMALL_SPLIT or length > 40:
+            continue
+        # Large numbers of values are estimates; the sampled records tell.
+        values = evidence.sample.values.get(name, ())
+        if distinct >= 0.9 * count and len({*values}) >= _NEARLY_UNIQUE * len(values):
+            yield name, f"nearly unique: about {distinct:,} values in {count:,} records"
+
+
+def _equal(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    if len(evidence.sample) < _MIN_RECORDS:
+        return
+    first: dict[tuple[Any, ...], str] = {}
+    for name, feature in evidence.features.items():
+        if not isinstance(feature, Scalar | Text | Timestamp | ClassLabel):
+            continue
+        values = tuple(map(_plain, evidence.sample.values[name]))
+        if len({*values}) < 2:
+            continue
+        same = first.setdefault(values, name)
+        if same != name and evidence.label not in (name, same):
+            yield name, f"equal to {same} in all {len(values):,} sampled records"
+
+
+def extreme_values(evidence: Evidence) -> Iterator[Finding]:
+    """Numbers far from all others, and such as are none."""
+    rows = []
+    for name, feature in evidence.features.items():
+        for split in evidence.splits:
+            stats = evidence.stats(split, name)
+            if bad := stats.get("num_non_finite"):
+                rows.append((name, split, f"{bad:,} values", "NaN or infinite"))
+            deciles = stats.get("quantiles") or []
+            if isinstance(feature, ClassLabel | Timestamp) or len(deciles) != 11:
+                continue
+            low, high = deciles[1], deciles[9]
+            reach = _EXTREME * (high - low)
+            usual = f"eight tenths from {low:.4g} to {high:.4g}"
+            for end in ("min", "max"):
+                value = stats.get(end)
+                if value is not None and reach > 0 and not low - reach <= value <= high + reach:
+                    rows.append((name, split, f"{end} {value:.6g}", usual))
+    if rows:
+        yield Finding(
+            title="Extreme values",
+            text="Values far from all others: other units, typing errors, codes for missing values "
+            "such as -999, or rare events?",
+            remedy="Refuse impossible ones: features={…: ss.Scalar(…, min=…, max=…)} makes rejects "
+            "of them. Limit others: ss.tables.clip. Codes for missing values: null_values= of "
+            "ss.Csv.",
+            columns=("feature", "split", "value", "usually"),
+            **_listed(rows),
+        )
+
+
+LOOKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    leaks,
+    shared_contents,
+    near_duplicates,
+    odd_images,
+    differing_splits,
+    imbalance,
+    small_splits,
+    extreme_values,
+    missing_values,
+    useless_columns,
+)
