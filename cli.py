@@ -1263,7 +1263,11 @@ def _fail(error: SnapshardError) -> int:
     from . import terminal
 
     return terminal.show_failure(
-        str(error), kind=type(error).__name__, exit_code=error.exit_code, file=error.file
+        str(error),
+        kind=type(error).__name__,
+        exit_code=error.exit_code,
+        file=error.file,
+        record=error.record,
     )
 
 
