@@ -420,7 +420,7 @@ def _all_steps(build: Build, *, repair: bool) -> Snapshot:
             )
         if repair:
             withdraw_damaged(build.out.snapshot(survey.fingerprint), progress=build.progress)
-        published = find_published(survey, build.out)
+        published = find_published(survey, build.out, build.progress)
         if published is not None:
             return published
         for notice in survey_notices(survey):
@@ -478,7 +478,14 @@ def _from_prepare_on(
         history = build.history(started=started, written=written)
         with build.timed("publish"):
             return publish(
-                survey, prepared, plan, settings, extras.result(), out=build.out, history=history
+                survey,
+                prepared,
+                plan,
+                settings,
+                extras.result(),
+                out=build.out,
+                history=history,
+                progress=progress,
             )
 
 
@@ -533,7 +540,7 @@ def _one_step(build: Build, step: str, part: Part | None) -> StepReport:
         reference, survey = _current_survey(build, step)
         if is_published(build.out, survey.fingerprint):
             if step == "publish":
-                find_published(survey, build.out)
+                find_published(survey, build.out, build.progress)
             done = _Done({}, reused=True)
         elif step == "prepare":
             done = _prepare_step(build, survey, part)
@@ -727,7 +734,16 @@ def _from_analyze_on(
     extras = make_extras(survey, prepared, plan, settings)
     history = build.history(started=started, written=None)
     with build.timed(step):
-        publish(survey, prepared, plan, settings, extras, out=build.out, history=history)
+        publish(
+            survey,
+            prepared,
+            plan,
+            settings,
+            extras,
+            out=build.out,
+            history=history,
+            progress=progress,
+        )
     return _Done({"num_examples": num_examples, "num_rejects": prepared.num_rejects}, reused=False)
 
 

@@ -16,18 +16,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...schemas.errors import DamagedSnapshotError, MissingFileError, RecipeError
+from ...schemas.errors import DamagedSnapshotError, MissingFileError, RecipeError, SnapshardError
 from ...schemas.features import features_to_json
-from ...schemas.naming import join
-from ...schemas.visible import visible
+from ...schemas.manifest import Manifest
+from ...schemas.naming import OutputPaths, join
+from ...schemas.visible import human_count, visible
 from ...transforms import storage
-from ..snapshot import Snapshot
+from ..snapshot import Snapshot, manifest_bytes, read_latest
 
 STATISTICS = "statistics.json"
 _EXPONENT = 12.0
@@ -48,6 +50,8 @@ _CHANGES_TYPE = {"dtype", "kind", "of.dtype", "of.kind", "shape", "storage"}
 _NAMES = ("names", "of.names")
 """Settings that hold class names, by dotted names."""
 _NO_NUMBERS = ("bool", "string")
+_SHOWN = 8
+"""A build names so many differences."""
 _MAX_TEXT = 80
 _SHOWN_CLASSES = 3
 
@@ -238,6 +242,30 @@ def drift(old: Snapshot, new: Snapshot) -> Drift:
         notes.append(f"The snapshots are of two recipes, {names}.")
     differences = compare(sides[0], sides[1])
     return Drift(old=old, new=new, differences=tuple(differences), notes=tuple(notes))
+
+
+def drift_warnings(new: Snapshot, out: OutputPaths) -> Iterator[str]:
+    """What to warn of before a snapshot becomes the latest: how it differs from the one that is.
+
+    A latest snapshot that is missing, damaged or of an older version is no reason to fail.
+    """
+    try:
+        latest = read_latest(out.latest) if storage.exists(out.latest) else ""
+        if latest in ("", new.manifest.fingerprint):
+            return
+        folder = out.snapshot(latest)
+        old = Snapshot(folder, Manifest.from_bytes(manifest_bytes(folder), where=folder))
+        found = drift(old, new)
+    except SnapshardError:
+        return
+    lines = [*difference_lines(found.differences)]
+    for difference, line in lines[:_SHOWN]:
+        yield f"drift since {latest}: {line}. {difference.advice}"
+    if len(lines) > _SHOWN:
+        yield (
+            f"drift since {latest}: {human_count(len(lines) - _SHOWN, 'more differences')}: "
+            f"snapshard drift {shlex.quote(old.path)} {shlex.quote(new.path)}"
+        )
 
 
 def drift_of_splits(snapshot: Snapshot) -> Drift:

@@ -52,6 +52,7 @@ from ...transforms.examples.shards import ShardSettings, read_shard_infos, shard
 from ...transforms.examples.sizing import length_boundaries, varying_lists
 from ...transforms.runs.partitions import most_frequent
 from ...transforms.storage.artifacts import put_if_changed
+from ..inspect.drift import drift_warnings
 from ..inspect.verify import check_snapshot
 from ..plan.near_duplicates import NearDuplicates, find_near_duplicates
 from ..plan.ranges import refuse_empty_splits
@@ -104,10 +105,10 @@ def is_published(out: OutputPaths, fingerprint: str) -> bool:
     return storage.exists(join(out.snapshot(fingerprint), MANIFEST))
 
 
-def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
+def find_published(survey: Survey, out: OutputPaths, progress: Progress) -> Snapshot | None:
     """The snapshot of a survey if it is published; makes it the latest, unless it is a sample.
 
-    Updates its metadata to the recipe's.
+    Updates its metadata to the recipe's, and warns as :func:`publish` does.
 
     Raises:
         RecipeError: if it has a split without records, which the recipe does not allow.
@@ -119,6 +120,7 @@ def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
         splits = snapshot.manifest.splits
         counts = {name: split.num_examples for name, split in splits.items()}
         refuse_empty_splits(survey.recipe.splits, counts)
+        _warn_of_drift(snapshot, out, progress)
         point_latest(out, survey.fingerprint)
     facts = build_facts(snapshot.path)
     if facts and facts.get("metadata", {}) != survey.recipe.metadata:
@@ -239,10 +241,12 @@ def publish(
     *,
     out: OutputPaths,
     history: History,
+    progress: Progress,
 ) -> Snapshot:
     """Completes a snapshot, whose shards and serving model are in place.
 
-    It becomes the latest of its name, unless it is a sample: trainers follow ``latest.json``.
+    It becomes the latest of its name, unless it is a sample: trainers follow ``latest.json``. What
+    differs from the latest before is a warning.
 
     Args:
         survey: The survey.
@@ -252,6 +256,7 @@ def publish(
         extras: What the snapshot has in addition to them.
         out: Where the snapshot is.
         history: How the build went.
+        progress: Receives the warnings.
 
     Raises:
         StorageError: if a file that the recipe depends on changed since the survey, a shard is
@@ -264,10 +269,18 @@ def publish(
     _check_files(settings.snapshot, manifest)
     storage.settle(settings.snapshot)
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
+    snapshot = Snapshot(settings.snapshot, manifest)
     if survey.limit is None:
+        _warn_of_drift(snapshot, out, progress)
         point_latest(out, survey.fingerprint)
     forget_refused(settings.workspace)
-    return Snapshot(settings.snapshot, manifest)
+    return snapshot
+
+
+def _warn_of_drift(snapshot: Snapshot, out: OutputPaths, progress: Progress) -> None:
+    """Warns of what differs from the latest snapshot, which this one will replace."""
+    for warning in drift_warnings(snapshot, out):
+        progress.warn(warning)
 
 
 def _build_facts(
