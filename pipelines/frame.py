@@ -27,6 +27,35 @@ _NULLABLE = {"bool": "boolean"} | {
 """dtype -> the type with which pandas shows gaps."""
 
 
+class Statistics(dict[str, Any]):
+    """The content of ``statistics.json``, which docs/statistics.md describes."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each split and feature, a column for each figure that is a number."""
+        pd = _pandas()
+        rows = {
+            (split, name): dict(_numbers(facts))
+            for split, found in self["splits"].items()
+            for name, facts in found["features"].items()
+        }
+        index = pd.MultiIndex.from_tuples(list(rows), names=["split", "feature"])
+        return pd.DataFrame(list(rows.values()), index=index)
+
+
+def _numbers(facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in flat(facts):
+        if not isinstance(value, list):
+            yield key, value
+
+
+def _pandas() -> Any:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise RecipeError("to_pandas needs pandas: pip install pandas.") from None
+    return pd
+
+
 def to_pandas(
     folder: str, reader: types.ModuleType, features: Features, *, split: str, num: int
 ) -> pd.DataFrame:
@@ -39,10 +68,7 @@ def to_pandas(
         split: A split, or a part of one.
         num: The maximum number of records.
     """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise RecipeError("to_pandas needs pandas: pip install pandas.") from None
+    pd = _pandas()
     if isinstance(num, bool) or not isinstance(num, int) or num < 0:
         raise RecipeError(f"to_pandas: num={num!r}, expected a number of records such as 1000.")
     if not storage.is_local(folder):

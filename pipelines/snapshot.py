@@ -37,6 +37,7 @@ from ..schemas.naming import (
     MANIFEST,
     READER,
     READER_FACTS,
+    STATISTICS,
     WORKSPACE,
     ShardName,
     is_reader_file,
@@ -46,6 +47,8 @@ from ..transforms import storage
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
+    from .frame import Statistics
 
 FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 """Names of snapshots' folders."""
@@ -121,6 +124,19 @@ class Snapshot:
 
         features, asked = self.manifest.features, self.main_split if split is None else split
         return to_pandas(self.path, self.reader(), features, split=asked, num=num)
+
+    @functools.cached_property
+    def statistics(self) -> Statistics | None:
+        """Figures of each feature by split; None if the snapshot is of an older version.
+
+        Raises:
+            StorageError: if they cannot be read.
+        """
+        if STATISTICS not in self.manifest.files:
+            return None
+        from .frame import Statistics
+
+        return Statistics(json.loads(storage.read_bytes(join(self.path, STATISTICS))))
 
     def to_json(self) -> dict[str, Any]:
         """What it holds and how it was made, as plain JSON: without the lists of its files."""
@@ -209,7 +225,7 @@ def fetch_reader(snapshot: Snapshot, folder: str) -> None:
         StorageError: if one cannot be read.
     """
     for name in snapshot.manifest.files:
-        if is_reader_file(name):
+        if is_reader_file(name) or name == STATISTICS:
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:

@@ -412,6 +412,8 @@ class ShardInfo:
     """A sample: lengths of the lists in the first records, by feature."""
     num_missing: Mapping[str, int]
     """Number of records without a value, by feature that may be missing."""
+    statistics: Mapping[str, Any]
+    """What was measured of its records, as ``ShardStatistics`` writes it."""
     start_key: int
     stop_key: int
     index_files: Mapping[str, tuple[int, str]]

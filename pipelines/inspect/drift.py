@@ -14,7 +14,6 @@ exceeds in one of 160,000 comparisons.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,39 +22,33 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...schemas.errors import DamagedSnapshotError, MissingFileError, RecipeError, SnapshardError
+from ...schemas.errors import DamagedSnapshotError, RecipeError, SnapshardError
 from ...schemas.features import features_to_json
 from ...schemas.manifest import Manifest
-from ...schemas.naming import OutputPaths, join
+from ...schemas.naming import STATISTICS, OutputPaths
 from ...schemas.visible import human_count, visible
 from ...transforms import storage
+from ...transforms.examples.statistics import MEDIA_RECORDS
 from ..snapshot import Snapshot, manifest_bytes, read_latest
+from .statistics import MAX_TOP
 
-STATISTICS = "statistics.json"
 _EXPONENT = 12.0
 """Sampling alone exceeds a limit with a probability of at most exp(-12)."""
-_MAX_TOP = 50
-"""Statistics name so many values at most."""
 _MAX_VALUES = 20
 """Numbers of up to so many different values are compared value by value, others in bins."""
-_MEDIA_RECORDS = 64
-"""Pixels and levels of so many records are measured at most."""
 _MEDIA = (
     ("brightness", "channel_means", 64.0),
     ("shares", "shares", 0.25),
     ("level", "level", 6.0),
 )
-"""What is measured of images (0 to 255), masks and sounds (in dB), with an assumed deviation."""
+"""What is measured of images (of 8 bits), masks and sounds (in dB), with an assumed deviation."""
 _CHANGES_TYPE = {"dtype", "kind", "of.dtype", "of.kind", "shape", "storage"}
 _NAMES = ("names", "of.names")
 """Settings that hold class names, by dotted names."""
-_NO_NUMBERS = ("bool", "string")
 _SHOWN = 8
 """A build names so many differences."""
 _MAX_TEXT = 80
 _SHOWN_CLASSES = 3
-
-Statistics = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +68,7 @@ class Thresholds:
     missing: float = 0.05
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Profile:
     """What is compared of a snapshot.
 
@@ -89,7 +82,7 @@ class Profile:
     features: Mapping[str, Any]
     label: str | None
     structs: Sequence[str]
-    statistics: Statistics | None
+    statistics: Mapping[str, Any] | None
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Profile:
@@ -99,31 +92,13 @@ class Profile:
             DamagedSnapshotError: if its statistics are no JSON object.
             StorageError: if they cannot be read.
         """
+        try:
+            statistics = snapshot.statistics
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _damaged(error) from None
         manifest = snapshot.manifest
-        return cls(
-            features=features_to_json(manifest.features),
-            label=manifest.label,
-            structs=manifest.structs,
-            statistics=read_statistics(snapshot),
-        )
-
-
-def read_statistics(snapshot: Snapshot) -> Statistics | None:
-    """The statistics of a snapshot; None if an older version built it.
-
-    Raises:
-        DamagedSnapshotError: if they are no JSON object.
-        StorageError: if they cannot be read.
-    """
-    try:
-        found = json.loads(storage.read_bytes(join(snapshot.path, STATISTICS)))
-    except MissingFileError:
-        return None
-    except (ValueError, RecursionError) as error:
-        raise _damaged(error) from None
-    if not isinstance(found, dict):
-        raise _damaged("not an object")
-    return found
+        features = features_to_json(manifest.features)
+        return cls(features, manifest.label, manifest.structs, statistics)
 
 
 def _damaged(why: object) -> DamagedSnapshotError:
@@ -435,9 +410,9 @@ class _Sizes:
 
 
 def _splits(profile: Profile) -> Mapping[str, Any]:
-    found = (profile.statistics or {}).get("splits", {})
+    found = {} if profile.statistics is None else profile.statistics.get("splits")
     if not isinstance(found, Mapping):
-        raise _damaged("its splits are no object")
+        raise _damaged("it names no splits")
     return found
 
 
@@ -469,15 +444,14 @@ def _distributions(
                 compared = _Compared(
                     before["features"][name],
                     after["features"][name],
+                    kind=kind,
                     sizes=_Sizes(before["num_examples"], after["num_examples"]),
                     thresholds=thresholds_of(name),
                 )
                 where = tuple(dict.fromkeys(splits))
                 found += [
                     Difference(feature=name, splits=where, **change._asdict())
-                    for change in compared.changes(
-                        is_number=kind[0] == "scalar" and kind[1] not in _NO_NUMBERS
-                    )
+                    for change in compared.changes()
                     if change.distance > change.limit
                 ]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -500,15 +474,16 @@ class _Compared:
 
     old: Mapping[str, Any]
     new: Mapping[str, Any]
+    kind: tuple[str, str | None]
     sizes: _Sizes
     thresholds: Thresholds
 
-    def changes(self, *, is_number: bool) -> Iterator[_Change]:
+    def changes(self) -> Iterator[_Change]:
         """The distances of all that both have, large or not."""
         if not (self.sizes.old and self.sizes.new):
             return
         yield from self._missing()
-        if is_number and self._both("quantiles"):
+        if self._both("quantiles"):
             yield from self._numbers()
         elif self._both("top"):
             yield from self._categories()
@@ -549,7 +524,7 @@ class _Compared:
             {str(name): count / size for name, count in side["top"]}
             for side, size in zip(sides, sizes.both, strict=True)
         )
-        rest = [min(shares.values()) if len(shares) >= _MAX_TOP else 0.0 for shares in (old, new)]
+        rest = [min(shares.values()) if len(shares) >= MAX_TOP else 0.0 for shares in (old, new)]
         changes = []
         for name in {**old, **new}:
             before = old.get(name, min(rest[0], new.get(name, 0.0)))
@@ -587,7 +562,7 @@ class _Compared:
 
     def _media(self) -> Iterator[_Change]:
         """Of the few records whose pixels and sounds are measured."""
-        sizes = _Sizes(*(min(size, _MEDIA_RECORDS) for size in self.sizes.both))
+        sizes = _Sizes(*(min(size, MEDIA_RECORDS) for size in self.sizes.both))
         limit = max(self.thresholds.means, sizes.mean())
         for measure, key, deviation in _MEDIA:
             if self._both(key):
@@ -595,6 +570,7 @@ class _Compared:
                 indices = {**old, **new}
                 changes = [(index, old.get(index, 0.0), new.get(index, 0.0)) for index in indices]
                 index, before, after = max(changes, key=lambda change: abs(change[2] - change[1]))
+                deviation *= 257 if self.kind == ("image", "uint16") else 1
                 distance = abs(after - before) / deviation
                 text = _arrow(f"{measure} {visible(index)}", before, after)
                 yield _Change(measure, text, before, after, distance, limit)

@@ -29,6 +29,8 @@ from ...schemas.naming import (
     REJECTS,
     SCHEMA,
     SERVING,
+    STATISTICS,
+    STATISTICS_PB,
     WORKSPACE,
     ShardName,
     Workspace,
@@ -55,7 +57,7 @@ _BY_SNAPSHOT = ("plans", "shards")
 _TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
 _BYTECODE = re.compile(r"(?<=^reader/)__pycache__/([^/.]+)\.[^/]+\.pyc$")
-_FILES = re.compile(rf"{BUILD}|{SCHEMA}|{REJECTS}|statistics\.pb|report\.html")
+_FILES = re.compile(rf"{BUILD}|{SCHEMA}|{REJECTS}|{STATISTICS}|{STATISTICS_PB}|report\.html")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

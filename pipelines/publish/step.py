@@ -39,6 +39,8 @@ from ...schemas.naming import (
     MANIFEST,
     REJECTS,
     SCHEMA,
+    STATISTICS,
+    STATISTICS_PB,
     OutputPaths,
     Workspace,
     join,
@@ -53,6 +55,7 @@ from ...transforms.examples.sizing import length_boundaries, varying_lists
 from ...transforms.runs.partitions import most_frequent
 from ...transforms.storage.artifacts import put_if_changed
 from ..inspect.drift import drift_warnings
+from ..inspect.statistics import statistics_json, statistics_of, statistics_pb
 from ..inspect.verify import check_snapshot
 from ..plan.near_duplicates import NearDuplicates, find_near_duplicates
 from ..plan.ranges import refuse_empty_splits
@@ -358,6 +361,9 @@ def _put_files(
         gather_rejects(prepared.entries, settings.workspace, path)
         publisher.put_file(REJECTS, path)
     publisher.put(SCHEMA, schema_text(settings.final))
+    statistics = statistics_of(settings.final, written, label=settings.label)
+    publisher.put(STATISTICS, statistics_json(statistics))
+    publisher.put(STATISTICS_PB, statistics_pb(statistics, settings.final))
     num_missing = Counter[str]()
     for shard in itertools.chain.from_iterable(written.values()):
         num_missing.update(shard.num_missing)

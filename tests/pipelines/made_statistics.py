@@ -62,7 +62,7 @@ def _feature(feature: Feature, values: Sequence[Any], edges: Any) -> dict[str, A
     assert form is not None
     sample = [value for value in values[:SAMPLED] if value is not None]
     if feature.kind == "class_label" or form.dtype in ("string", "bool"):
-        facts |= {"top": Counter(sample).most_common(50), "top_of": len(values[:SAMPLED])}
+        facts |= {"top": Counter(sample).most_common(50), "top_of": len(sample)}
         if form.dtype == "string":
             facts["lengths"] = moments([len(text) for text in present])
         return facts
@@ -81,9 +81,10 @@ def _feature(feature: Feature, values: Sequence[Any], edges: Any) -> dict[str, A
     numbers = np.array([value for value in sample if math.isfinite(value)], np.float64)
     distinct = Counter(numbers.tolist())
     if len(distinct) <= 50:
-        facts |= {"top": distinct.most_common(), "top_of": len(values[:SAMPLED])}
+        facts |= {"top": distinct.most_common(), "top_of": len(numbers)}
     if len(numbers):
-        facts["quantiles"] = np.quantile(numbers, np.linspace(0, 1, 11)).tolist()
+        places = np.round(np.linspace(0, 1, 11) * (len(numbers) - 1)).astype(int)
+        facts["quantiles"] = np.sort(numbers)[places].tolist()
         counts = np.histogram(numbers, edges)[0].tolist()
         facts["histogram"] = {"edges": edges.tolist(), "counts": counts}
     return facts

@@ -56,6 +56,7 @@ from ..storage.artifacts import is_lost, read_artifact, write_artifact
 from .encode import encode_examples
 from .index import class_codes, index_bytes, labels_bytes, write_index_table
 from .sizing import LENGTH_RECORDS, ApplyGraph, list_lengths, varying_lists
+from .statistics import ExampleMeasures, ShardStatistics
 from .tfrecord import scan_tfrecord, stored_chunks, write_tfrecord
 
 _EXAMPLE = RESERVED_PREFIX + "example"
@@ -174,6 +175,7 @@ def rows_of_shard(
 class _Noted:
     """Facts collected about a shard's records while they are written, in their order."""
 
+    statistics: ShardStatistics
     labels: Counter[str] = dataclasses.field(default_factory=Counter)
     ids: list[pa.Array] = dataclasses.field(default_factory=list)
     classes: list[npt.NDArray[np.int32]] = dataclasses.field(default_factory=list)
@@ -220,6 +222,7 @@ class ShardWriter:
         self._readers = run_readers(entries, settings.workspace, settings.prepared)
         self._apply_graph = apply_graph
         self._columns = wire_schema(settings.prepared).names
+        self._measures = ExampleMeasures(settings.final)
 
     def write(
         self,
@@ -308,7 +311,7 @@ class ShardWriter:
         """
         settings = self._settings
         path = os.path.join(scratch, str(name))
-        noted = _Noted()
+        noted = _Noted(ShardStatistics(self._measures, num_shards=shard.num_shards))
         if self._apply_graph is not None:
             batches = _batches_for_graph(batches)
         written = write_tfrecord(
@@ -347,6 +350,7 @@ class ShardWriter:
             ),
             lengths=noted.lengths,
             num_missing=dict(sorted(noted.num_missing.items())),
+            statistics=noted.statistics.to_json(),
             start_key=shard.start_key,
             stop_key=shard.stop_key,
             index_files={
@@ -382,6 +386,7 @@ class ShardWriter:
             noted.labels.update(count_labels(columns.column(settings.label), label))
         if settings.has_classes:
             noted.classes.append(class_codes(columns.column(settings.label)))
+        noted.statistics.add(columns)
         noted.count_missing(columns, settings.final)
         noted.measure(columns, settings.final, up_to=math.ceil(LENGTH_RECORDS / shard.num_shards))
         is_encoded = _EXAMPLE in records.schema.names
@@ -483,7 +488,7 @@ def _info_url(settings: ShardSettings, name: ShardName) -> str:
 
 
 def _what(settings: ShardSettings, name: ShardName) -> str:
-    return f"shard-4 {settings.fingerprint} {settings.contents} {name}"
+    return f"shard-5 {settings.fingerprint} {settings.contents} {name}"
 
 
 def _stored_sha256(url: str) -> str | None:

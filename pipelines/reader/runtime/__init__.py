@@ -6,8 +6,8 @@
     model.fit(train, validation_data=reader.dataset("validation", 128, as_supervised=True))
 
 ``pipeline.py`` is the place to start: list shards → interleave → shuffle → batch → parse →
-prefetch. ``facts.py`` describes the snapshot's content. ``arrays`` reads without TensorFlow (NumPy,
-PyTorch, Grain).
+prefetch. ``facts.py`` describes the snapshot's content, ``STATISTICS`` its values. ``arrays``
+reads without TensorFlow (NumPy, PyTorch, Grain).
 
 Written by snapshard; do not edit. The only dependency is TensorFlow. Import the package from the
 snapshot's folder, or copy it next to the model and pass ``root=``.
@@ -16,6 +16,8 @@ snapshot's folder, or copy it next to the model and pass ``root=``.
 from __future__ import annotations
 
 import importlib
+import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from .facts import (
@@ -32,6 +34,8 @@ from .facts import (
 )
 
 if TYPE_CHECKING:
+    STATISTICS: dict[str, dict[str, dict[str, Any]]]
+
     from . import arrays
     from .api import dataset, files, steps
     from .doctor import diagnose
@@ -52,6 +56,7 @@ __all__ = [
     "LIMIT",
     "NAME",
     "NUM_EXAMPLES",
+    "STATISTICS",
     "InputWait",
     "Resume",
     "arrays",
@@ -81,9 +86,28 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name == "arrays":
         return importlib.import_module(".arrays", __name__)
+    if name == "STATISTICS":
+        globals()[name] = _statistics()
+        return globals()[name]
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+
+
+def _statistics() -> dict[str, dict[str, dict[str, Any]]]:
+    """Facts of each feature by split, such as ``STATISTICS["train"]["age"]["mean"]``.
+
+    From ``statistics.json``, which stands beside this folder.
+    """
+    path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "statistics.json")
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            f"{path} is missing. Copy the snapshot's statistics.json there, beside the folder of "
+            "its reader."
+        )
+    with open(path, encoding="utf-8") as file:
+        splits = json.load(file)["splits"]
+    return {split: facts["features"] for split, facts in splits.items()}
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,330 @@
+"""A snapshot's ``statistics.json`` and ``statistics.pb``, from what its shards measured.
+
+Exact figures cover all records. Quantiles, histograms, frequent values and figures of classes come
+from the sampled records (``num_sampled``), as ``transforms/examples/statistics.py`` explains.
+``statistics.pb`` is a ``DatasetFeatureStatisticsList`` of TensorFlow Metadata, for tools of TFX.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...schemas.blocks import ShardInfo
+from ...schemas.features import (
+    Audio,
+    BoundingBoxes,
+    ClassLabel,
+    Feature,
+    Features,
+    Image,
+    Mask,
+    tensor_form,
+)
+from ...schemas.wire import FLOATS
+from ...transforms.examples.statistics import (
+    ExampleMeasures,
+    Numbers,
+    SplitStatistics,
+    estimate_distinct,
+    merge_statistics,
+)
+
+FORMAT_VERSION = 1
+MAX_CLASSES = 50
+"""Figures of classes are given for at most this many, the most frequent ones."""
+MAX_TOP = 50
+"""At most this many frequent values are listed."""
+_NUM_BINS = 20
+_OUTER = 10
+"""Where all values span more than this many times the middle 98 %, the outer bins hold the rest."""
+
+Json = dict[str, Any]
+
+
+def statistics_of(
+    features: Features, shards: Mapping[str, Sequence[ShardInfo]], *, label: str | None
+) -> Json:
+    """The content of ``statistics.json``.
+
+    Args:
+        features: Features of the examples.
+        shards: The shards of each split, in order.
+        label: The label, if there is one.
+    """
+    measures = ExampleMeasures(features)
+    merged = {
+        split: merge_statistics(measures, [shard.statistics for shard in infos])
+        for split, infos in shards.items()
+    }
+    edges = _all_edges(measures.sampled, list(merged.values()))
+    splits = {}
+    for split, infos in shards.items():
+        counts = _sums(shard.label_counts for shard in infos)
+        missing = _sums(shard.num_missing for shard in infos)
+        num_examples = sum(shard.num_examples for shard in infos)
+        found = merged[split]
+        described: dict[str, Json] = {}
+        for name in sorted(features, key=str.encode):
+            facts = _describe(name, features[name], found, edges.get(name))
+            described[name] = {"num_missing": missing[name], **facts}
+        if label is not None and isinstance(features[label], ClassLabel) and counts:
+            described[label] |= {"top": _most(counts), "top_of": counts.total()}
+        splits[split] = {
+            "num_examples": num_examples,
+            "num_sampled": found.num_sampled,
+            "features": described,
+            "classes": _of_classes(features, label, found),
+        }
+    return {"format_version": FORMAT_VERSION, "splits": splits}
+
+
+def _sums(counts: Iterator[Mapping[str, int]]) -> Counter[str]:
+    total = Counter[str]()
+    for mapping in counts:
+        total.update(mapping)
+    return total
+
+
+def _all_edges(names: Sequence[str], splits: Sequence[SplitStatistics]) -> dict[str, list[float]]:
+    """Edges of the bins of each feature's histogram, the same in all splits.
+
+    A feature without values has none.
+    """
+    edges = {}
+    for name in names:
+        values = np.sort(np.concatenate([split.sampled[name] for split in splits]))
+        values = values[: np.searchsorted(values, np.inf)]
+        numbers = [split.numbers[name, "values"] for split in splits]
+        lows = [float(found.min) for found in numbers if found.min is not None]
+        highs = [float(found.max) for found in numbers if found.max is not None]
+        if len(values):
+            edges[name] = _edges(values, min(lows), max(highs))
+    return edges
+
+
+def _edges(values: npt.NDArray[np.float64], low: float, high: float) -> list[float]:
+    """Edges of bins from the lowest to the highest value, given sorted sampled ones."""
+    if low == high or not math.isfinite(high - low):
+        return [low, high]
+    first, last = (float(values[round(at * (len(values) - 1))]) for at in (0.01, 0.99))
+    if 0 < (last - first) * _OUTER < high - low:
+        edges = [low, *np.linspace(first, last, _NUM_BINS - 1).tolist(), high]
+    elif high - low < _NUM_BINS and low.is_integer() and bool((values == np.round(values)).all()):
+        # One bin for each number.
+        edges = (low - 0.5 + np.arange(int(high - low) + 2)).tolist()
+    else:
+        edges = np.linspace(low, high, _NUM_BINS + 1).tolist()
+    return sorted(set(edges))
+
+
+def _describe(
+    name: str, feature: Feature, split: SplitStatistics, edges: list[float] | None
+) -> Json:
+    """The figures of one feature of one split."""
+    facts: Json = {}
+    if (values := split.numbers.get((name, "values"))) is not None:
+        facts |= _figures(values)
+        facts |= {"num_zeros": values.num_zeros, "num_non_finite": values.num_non_finite}
+    for aspect in ("lengths", "heights", "widths"):
+        if (found := split.numbers.get((name, aspect))) is not None:
+            facts[aspect] = _figures(found)
+    if name in split.hashes:
+        count, exact = estimate_distinct(split.hashes[name])
+        facts["distinct"] = {"count": count, "exact": exact}
+    if name in split.texts:
+        known = Counter(text for text in split.texts[name] if text is not None)
+        facts |= {"top": _most(known), "top_of": known.total()}
+    elif name in split.sampled:
+        facts |= _sampled(feature, split.sampled[name], edges, facts["distinct"]["count"])
+    return facts | _media(feature, split.media.get(name, []))
+
+
+def _figures(found: Numbers) -> Json:
+    """Count, extremes, mean and deviation; null where there are none."""
+    known = found.count > 0
+    return {
+        "count": found.count,
+        "min": found.min,
+        "max": found.max,
+        "mean": _number(found.mean) if known else None,
+        "deviation": _number(found.deviation) if known else None,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _sampled(
+    feature: Feature,
+    sampled: npt.NDArray[np.float64],
+    edges: list[float] | None,
+    distinct: int,
+) -> Json:
+    values = np.sort(sampled[np.isfinite(sampled)])
+    facts: Json = {}
+    if isinstance(feature, ClassLabel) or distinct <= MAX_TOP:
+        facts["top"] = _most(Counter(_shown(feature, values)))
+        facts["top_of"] = len(values)
+    if isinstance(feature, ClassLabel) or edges is None or _dtype(feature) == "bool":
+        return facts
+    counts = [len(values)]
+    if len(edges) > 2:
+        ends = np.searchsorted(values, edges)
+        ends[0], ends[-1] = 0, len(values)
+        counts = np.diff(ends).tolist()
+    facts["histogram"] = {"edges": edges, "counts": counts}
+    if len(values):
+        at = np.round(np.linspace(0, 1, 11) * (len(values) - 1)).astype(int)
+        facts["quantiles"] = values[at].tolist()
+    return facts
+
+
+def _shown(feature: Feature, values: npt.NDArray[np.float64]) -> dict[Any, int]:
+    """The number of each value, as it is shown."""
+    unique, counts = np.unique(values, return_counts=True)
+    shown: Callable[[Any], Any] = float
+    if isinstance(feature, ClassLabel):
+        names = feature.names
+        shown = lambda value: names[int(value)]  # noqa: E731
+    elif (dtype := _dtype(feature)) not in FLOATS:
+        shown = bool if dtype == "bool" else int
+    return dict(zip(map(shown, unique), counts.tolist(), strict=True))
+
+
+def _dtype(feature: Feature) -> str:
+    form = tensor_form(feature)
+    return "" if form is None else form.dtype
+
+
+def _most(counts: Counter[Any]) -> list[list[Any]]:
+    """The most frequent values with their numbers; equally frequent ones in order."""
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [[value, count] for value, count in ordered if count][:MAX_TOP]
+
+
+def _media(feature: Feature, measured: Sequence[Any]) -> Json:
+    """Figures of the sampled pixels, sounds or boxes."""
+    if not measured:
+        return {}
+    if isinstance(feature, Mask):
+        shares = Counter[int]()
+        for pairs in measured:
+            shares.update(dict(pairs))
+        total = shares.total()
+        return {"shares": {str(index): shares[index] / total for index in sorted(shares)}}
+    if isinstance(feature, Image):
+        num, *sums = (sum(column) for column in zip(*measured, strict=True))
+        return {"channel_means": [total / num for total in sums] if num else None}
+    if isinstance(feature, Audio):
+        num, squares = (sum(column) for column in zip(*measured, strict=True))
+        return {"level": math.sqrt(squares / num) if num else None}
+    areas = np.array([area for boxes in measured for area in boxes], np.float64)
+    return {"areas": _figures(Numbers.of(areas))} if isinstance(feature, BoundingBoxes) else {}
+
+
+def _of_classes(features: Features, label: str | None, split: SplitStatistics) -> Json:
+    """Figures of single numbers for each class of the label, from the sample."""
+    feature = features.get(label) if label is not None else None
+    if label is None or not isinstance(feature, ClassLabel) or label not in split.sampled:
+        return {}
+    codes = split.sampled[label]
+    known, counts = np.unique(codes[np.isfinite(codes)].astype(int), return_counts=True)
+    most = sorted(zip((-counts).tolist(), known.tolist(), strict=True))[:MAX_CLASSES]
+    numbers = [name for name in split.sampled if not isinstance(features[name], ClassLabel)]
+    return {
+        feature.names[code]: {
+            name: _figures(Numbers.of(split.sampled[name][codes == code])) for name in numbers
+        }
+        for _, code in sorted(most, key=lambda pair: pair[1])
+    }
+
+
+def statistics_json(statistics: Json) -> bytes:
+    """The file's bytes."""
+    text = json.dumps(statistics, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode()
+
+
+def statistics_pb(statistics: Json, features: Features) -> bytes:
+    """``statistics.pb``: a serialized ``tensorflow.metadata.v0.DatasetFeatureStatisticsList``.
+
+    Numbers have numeric statistics whatever their storage; classes, strings and bools are
+    categorical, images and sounds bytes.
+    """
+    from tensorflow_metadata.proto.v0 import statistics_pb2
+
+    found = statistics_pb2.DatasetFeatureStatisticsList()
+    for split, facts in statistics["splits"].items():
+        dataset = found.datasets.add(name=split, num_examples=facts["num_examples"])
+        for name, known in facts["features"].items():
+            _add_feature(dataset.features.add(), name, features[name], known, facts["num_examples"])
+    return bytes(found.SerializeToString(deterministic=True))
+
+
+def _add_feature(stats: Any, name: str, feature: Feature, facts: Json, num_examples: int) -> None:
+    """Fills one ``FeatureNameStatistics``."""
+    stats.path.step.append(name)
+    form = tensor_form(feature)
+    is_single = form is not None and not form.shape
+    if isinstance(feature, ClassLabel) or (
+        form is not None and is_single and form.dtype in ("string", "bool")
+    ):
+        stats.type, filled = stats.STRING, stats.string_stats
+        _fill_categories(filled, facts)
+    elif "count" in facts:
+        stats.type = stats.INT if form is not None and "int" in form.dtype else stats.FLOAT
+        filled = stats.num_stats
+        _fill_numbers(filled, facts)
+    else:
+        stats.type, filled = stats.BYTES, stats.bytes_stats
+    common = filled.common_stats
+    common.num_missing = facts["num_missing"]
+    common.num_non_missing = num_examples - facts["num_missing"]
+    if is_single:
+        common.min_num_values = common.max_num_values = 1
+        common.avg_num_values, common.tot_num_values = 1.0, common.num_non_missing
+    elif (lengths := facts.get("lengths")) and lengths["count"]:
+        common.min_num_values, common.max_num_values = lengths["min"], lengths["max"]
+        common.avg_num_values = lengths["mean"]
+
+
+def _fill_categories(strings: Any, facts: Json) -> None:
+    if "distinct" in facts:
+        strings.unique = facts["distinct"]["count"]
+    for rank, (value, count) in enumerate(facts.get("top", [])):
+        text = value if isinstance(value, str) else str(value).lower()
+        strings.top_values.add(value=text, frequency=count)
+        strings.rank_histogram.buckets.add(
+            low_rank=rank, high_rank=rank, label=text, sample_count=count
+        )
+    if facts.get("lengths", {}).get("count"):
+        strings.avg_length = facts["lengths"]["mean"]
+
+
+def _fill_numbers(numbers: Any, facts: Json) -> None:
+    names = {"mean": "mean", "std_dev": "deviation", "min": "min", "max": "max"}
+    for field, key in names.items():
+        if facts[key] is not None:
+            setattr(numbers, field, facts[key])
+    numbers.num_zeros = facts["num_zeros"]
+    if "histogram" in facts:
+        edges, counts = facts["histogram"]["edges"], facts["histogram"]["counts"]
+        bins = numbers.histograms.add(type="STANDARD", num_nan=facts["num_non_finite"]).buckets
+        for (low, high), count in zip(itertools.pairwise(edges), counts, strict=True):
+            bins.add(low_value=low, high_value=high, sample_count=count)
+    if "quantiles" in facts:
+        quantiles = facts["quantiles"]
+        numbers.median = quantiles[len(quantiles) // 2]
+        bins = numbers.histograms.add(type="QUANTILES").buckets
+        share = facts["count"] / (len(quantiles) - 1)
+        for low, high in itertools.pairwise(quantiles):
+            bins.add(low_value=low, high_value=high, sample_count=share)

@@ -1,0 +1,182 @@
+"""The statistics of a snapshot are those of its records, in each form in which it has them."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+import snapshard as ss
+
+NUM = 1500
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    gaps = rng.random(NUM) < 0.2
+    return pd.DataFrame(
+        {
+            "price": rng.lognormal(3, 1, NUM).round(2),
+            "rooms": pd.array([None if gap else k % 7 for k, gap in enumerate(gaps)], "Int64"),
+            "city": rng.choice(["Ulm", "Köln", "Bonn"], NUM, p=[0.7, 0.2, 0.1]),
+            "is_new": rng.random(NUM) < 0.25,
+            "sold": pd.to_datetime(rng.integers(1, 10**9, NUM), unit="s", utc=True),
+            "kind": rng.choice(["flat", "house"], NUM),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def snapshot(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> ss.Snapshot:
+    folder = tmp_path_factory.mktemp("statistics")
+    table.to_parquet(folder / "homes.parquet", index=False)
+    features = {
+        "price": ss.Scalar("float64"),
+        "rooms": ss.Scalar("int32", optional=True),
+        "city": ss.Text(),
+        "is_new": ss.Scalar("bool"),
+        "sold": ss.Timestamp("s"),
+        "kind": ss.ClassLabel(("flat", "house", "hut")),
+    }
+    recipe = ss.Recipe(
+        name="homes",
+        source=ss.Parquet(str(folder / "homes.parquet")),
+        features=features,
+        label="kind",
+        splits=ss.Splits(train=0.8, test=0.2),
+    )
+    return ss.build(recipe, folder / "out")
+
+
+@pytest.fixture(scope="module")
+def frames(snapshot: ss.Snapshot) -> dict[str, pd.DataFrame]:
+    return {split: snapshot.to_pandas(split, NUM) for split in ("train", "test")}
+
+
+def facts_of(snapshot: ss.Snapshot, split: str, name: str) -> dict[str, Any]:
+    assert snapshot.statistics is not None
+    facts: dict[str, Any] = snapshot.statistics["splits"][split]["features"][name]
+    return facts
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("name", ["price", "rooms", "is_new"])
+def test_numbers(
+    snapshot: ss.Snapshot, frames: dict[str, pd.DataFrame], split: str, name: str
+) -> None:
+    values = frames[split][name]
+    known = values.dropna().astype("float64")
+    facts = facts_of(snapshot, split, name)
+    assert facts["num_missing"] == values.isna().sum()
+    assert facts["num_zeros"] == (known == 0).sum()
+    assert (facts["count"], facts["min"], facts["max"]) == (len(known), known.min(), known.max())
+    assert facts["mean"] == pytest.approx(known.mean(), rel=1e-12)
+    assert facts["deviation"] == pytest.approx(known.std(ddof=0), rel=1e-9)
+    if name != "is_new":
+        assert sum(facts["histogram"]["counts"]) == len(known)
+        assert facts["quantiles"][5] == pytest.approx(known.median(), rel=0.05)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("name", ["city", "kind", "is_new", "rooms"])
+def test_categories(
+    snapshot: ss.Snapshot, frames: dict[str, pd.DataFrame], split: str, name: str
+) -> None:
+    counts = frames[split][name].value_counts()
+    facts = facts_of(snapshot, split, name)
+    assert dict(facts["top"]) == {key: num for key, num in counts.items() if num}
+    assert facts["distinct"] == {"count": (counts > 0).sum(), "exact": True}
+
+
+def test_classes(snapshot: ss.Snapshot, frames: dict[str, pd.DataFrame]) -> None:
+    assert snapshot.statistics is not None
+    by_class = snapshot.statistics["splits"]["train"]["classes"]
+    prices = frames["train"].groupby("kind", observed=True)["price"].mean()
+    assert {name: facts["price"]["mean"] for name, facts in by_class.items()} == pytest.approx(
+        prices.to_dict()
+    )
+
+
+def test_histograms_of_all_splits_have_the_same_edges(snapshot: ss.Snapshot) -> None:
+    train, test = (facts_of(snapshot, split, "price")["histogram"] for split in ("train", "test"))
+    assert train["edges"] == test["edges"]
+
+
+def test_a_trainer_reads_them_without_tensorflow(snapshot: ss.Snapshot) -> None:
+    found = snapshot.reader().STATISTICS
+    assert found["train"]["price"] == facts_of(snapshot, "train", "price")
+
+
+def test_a_reader_without_its_snapshot_says_what_is_missing(
+    snapshot: ss.Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    shutil.copytree(Path(snapshot.path, "reader"), tmp_path / "copied_reader")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    reader = importlib.import_module("copied_reader")
+    with pytest.raises(FileNotFoundError, match=r"Copy the snapshot's statistics\.json there"):
+        _ = reader.STATISTICS
+    del sys.modules["copied_reader"]
+
+
+def test_as_a_table(snapshot: ss.Snapshot) -> None:
+    assert snapshot.statistics is not None
+    frame = snapshot.statistics.to_pandas()
+    assert frame.loc[("train", "price"), "mean"] == facts_of(snapshot, "train", "price")["mean"]
+    assert frame.loc[("test", "city"), "distinct.count"] == 3
+
+
+def test_tools_of_tfx_read_them(snapshot: ss.Snapshot, frames: dict[str, pd.DataFrame]) -> None:
+    content = Path(snapshot.path, "statistics.pb").read_bytes()
+    parsed = statistics_pb2.DatasetFeatureStatisticsList.FromString(content)
+    datasets = {dataset.name: dataset for dataset in parsed.datasets}
+    assert {name: one.num_examples for name, one in datasets.items()} == {
+        name: len(frame) for name, frame in frames.items()
+    }
+    features = {one.path.step[0]: one for one in datasets["train"].features}
+    prices, rooms = frames["train"]["price"], frames["train"]["rooms"]
+    numbers = features["price"].num_stats
+    assert (numbers.min, numbers.max) == (prices.min(), prices.max())
+    assert numbers.mean == pytest.approx(prices.mean())
+    assert numbers.std_dev == pytest.approx(prices.std(ddof=0))
+    assert sum(bin_.sample_count for bin_ in numbers.histograms[0].buckets) == len(prices)
+    assert features["rooms"].num_stats.common_stats.num_missing == rooms.isna().sum()
+    cities = frames["train"]["city"].value_counts().to_dict()
+    found = {one.value: one.frequency for one in features["city"].string_stats.top_values}
+    assert found == cities
+
+
+def test_images_and_boxes(tmp_path: Path) -> None:
+    for name, colour in (("red", (250, 0, 10)), ("blue", (0, 0, 200))):
+        for k in range(10):
+            path = tmp_path / "images" / name / f"{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (20 + k, 10), colour).save(path)
+    recipe = ss.Recipe(
+        name="colours",
+        source=ss.ImageFolder(str(tmp_path / "images")),
+        prepare=[ss.images.decode("image")],
+        splits=ss.Splits(train=1.0),
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    facts = facts_of(snapshot, "train", "image")
+    widths = [20 + k for k in range(10)] * 2
+    pixels = np.array(widths) * 10
+    assert (facts["heights"]["min"], facts["heights"]["max"]) == (10, 10)
+    assert (facts["widths"]["mean"], facts["widths"]["max"]) == (np.mean(widths), 29)
+    assert facts["channel_means"] == pytest.approx([125, 0, 105])
+    assert pixels.sum() == facts["widths"]["count"] * facts["widths"]["mean"] * 10
+
+
+def test_they_are_listed_in_the_manifest(snapshot: ss.Snapshot) -> None:
+    assert {"statistics.json", "statistics.pb"} <= set(snapshot.manifest.files)
+    text = Path(snapshot.path, "statistics.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

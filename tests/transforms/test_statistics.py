@@ -1,0 +1,135 @@
+"""What shards measure: the same figures however records are batched, and those of NumPy."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import snapshard as ss
+from snapshard.schemas.features import Features
+from snapshard.transforms.examples.statistics import (
+    NUM_HASHES,
+    ExampleMeasures,
+    ShardStatistics,
+    SplitStatistics,
+    estimate_distinct,
+    merge_statistics,
+)
+
+FEATURES: Features = {
+    "amount": ss.Scalar("float32", optional=True),
+    "exact": ss.Scalar("float64"),
+    "id": ss.Scalar("uint64"),
+    "name": ss.Text(optional=True),
+    "sizes": ss.Sequence(ss.Scalar("float32")),
+}
+NUM = 30_000
+
+
+@pytest.fixture(scope="module")
+def columns() -> pa.RecordBatch:
+    rng = np.random.default_rng(0)
+    amounts = rng.normal(1000, 3, NUM).astype(np.float32)
+    amounts[::1000] = np.nan
+    gaps = rng.random(NUM) < 0.1
+    exact = rng.lognormal(size=NUM)
+    ids = (np.arange(NUM, dtype=np.uint64) * np.uint64(2**49)).view(np.int64)
+    lists = [rng.random(k % 4).astype(np.float32) for k in range(NUM)]
+    names = [None if gap else b"name %d" % (k % 300) for k, gap in enumerate(gaps)]
+    return pa.record_batch(
+        {
+            "amount": pa.array(amounts, pa.float32(), mask=gaps),
+            "exact": pa.array([value.tobytes() for value in exact], pa.large_binary()),
+            "id": pa.array(ids),
+            "name": pa.array(names, pa.large_binary()),
+            "sizes": pa.array(lists, pa.large_list(pa.float32())),
+        }
+    )
+
+
+def measured(columns: pa.RecordBatch, ends: list[int], *, num_shards: int = 1) -> dict[str, Any]:
+    shard = ShardStatistics(ExampleMeasures(FEATURES), num_shards=num_shards)
+    for start, stop in zip([0, *ends], [*ends, columns.num_rows], strict=True):
+        shard.add(columns.slice(start, stop - start))
+    return shard.to_json()
+
+
+@pytest.fixture(scope="module")
+def split(columns: pa.RecordBatch) -> SplitStatistics:
+    halves = [columns.slice(0, 17_001), columns.slice(17_001)]
+    shards = [measured(half, [], num_shards=2) for half in halves]
+    return merge_statistics(ExampleMeasures(FEATURES), shards)
+
+
+@pytest.mark.parametrize("ends", [[1], [4095, 4096, 4097], list(range(100, NUM, 100)), [0, NUM]])
+def test_figures_do_not_depend_on_batches(columns: pa.RecordBatch, ends: list[int]) -> None:
+    assert measured(columns, ends) == measured(columns, [])
+
+
+@pytest.mark.parametrize("name", ["amount", "exact", "id", "sizes"])
+def test_exact_figures_are_those_of_all_values(
+    columns: pa.RecordBatch, split: SplitStatistics, name: str
+) -> None:
+    column = columns.column(name).drop_null()
+    if name == "exact":
+        values = np.frombuffer(b"".join(column.to_pylist()))
+    elif name == "id":
+        values = column.to_numpy().view(np.uint64)
+    else:
+        values = (column.flatten() if name == "sizes" else column).to_numpy()
+    finite = values[np.isfinite(values)]
+    found = split.numbers[name, "values"]
+    assert (found.count, found.num_non_finite) == (len(finite), len(values) - len(finite))
+    assert (found.min, found.max) == (finite.min(), finite.max())
+    assert found.mean == pytest.approx(finite.astype(np.float64).mean(), rel=1e-14)
+    assert found.deviation == pytest.approx(finite.astype(np.float64).std(), rel=1e-9)
+    assert found.num_zeros == (finite == 0).sum()
+
+
+def test_lengths_are_counted_without_missing_values(
+    columns: pa.RecordBatch, split: SplitStatistics
+) -> None:
+    names = [len(name) for name in columns.column("name").to_pylist() if name is not None]
+    found = split.numbers["name", "lengths"]
+    assert (found.count, found.max) == (len(names), max(names))
+    assert found.mean == pytest.approx(np.mean(names))
+    lists = split.numbers["sizes", "lengths"]
+    assert (lists.count, lists.min, lists.max, lists.mean) == (NUM, 0, 3, 1.5)
+
+
+@pytest.mark.parametrize(("name", "distinct"), [("name", 300), ("id", NUM), ("exact", NUM)])
+def test_many_distinct_values_are_estimated(
+    split: SplitStatistics, name: str, distinct: int
+) -> None:
+    count, is_exact = estimate_distinct(split.hashes[name])
+    assert (abs(count / distinct - 1) < 0.2, is_exact) == (True, False)
+
+
+def test_few_distinct_values_are_counted_exactly() -> None:
+    features = {"x": ss.Scalar("float32")}
+    values = np.tile(np.arange(NUM_HASHES - 1, dtype=np.float32), 20)
+    shard = ShardStatistics(ExampleMeasures(features), num_shards=1)
+    shard.add(pa.record_batch({"x": pa.array([*values, -0.0, 0.0], pa.float32())}))
+    split = merge_statistics(ExampleMeasures(features), [shard.to_json()])
+    assert estimate_distinct(split.hashes["x"]) == (NUM_HASHES - 1, True)
+
+
+def test_the_sample_is_the_first_records_of_each_shard(
+    columns: pa.RecordBatch, split: SplitStatistics
+) -> None:
+    amounts = columns.column("amount").to_numpy(zero_copy_only=False)
+    first = np.concatenate([amounts[:2048], amounts[17_001 : 17_001 + 2048]])
+    assert split.num_sampled == len(first)
+    assert np.array_equal(split.sampled["amount"], first.astype(np.float64), equal_nan=True)
+    assert split.texts["name"][0] == "name 0"
+
+
+@pytest.mark.parametrize("value", [0.1, 1e300, -3.0])
+def test_equal_numbers_do_not_deviate(value: float) -> None:
+    features = {"x": ss.Scalar("float64")}
+    cells = [np.float64(value).tobytes()] * 5000
+    shard = ShardStatistics(ExampleMeasures(features), num_shards=1)
+    shard.add(pa.record_batch({"x": pa.array(cells, pa.large_binary())}))
+    found = merge_statistics(ExampleMeasures(features), [shard.to_json()]).numbers["x", "values"]
+    assert (found.mean, found.deviation) == (value, 0.0)
