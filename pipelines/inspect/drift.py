@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,8 @@ _MEDIA = (
     ("level", "level", 6.0),
 )
 """What is measured of images (of 8 bits), masks and sounds (in dB), with an assumed deviation."""
+_OTHER_FORM = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading edited statistics may raise."""
 _CHANGES_TYPE = {"dtype", "kind", "of.dtype", "of.kind", "shape", "storage"}
 _NAMES = ("names", "of.names")
 """Settings that hold class names, by dotted names."""
@@ -94,16 +96,16 @@ class Profile:
         """
         try:
             statistics = snapshot.statistics
-        except (ValueError, TypeError, RecursionError) as error:
+        except (*_OTHER_FORM, RecursionError) as error:
             raise _damaged(error) from None
         manifest = snapshot.manifest
         features = features_to_json(manifest.features)
         return cls(features, manifest.label, manifest.structs, statistics)
 
 
-def _damaged(why: object) -> DamagedSnapshotError:
+def _damaged(error: Exception) -> DamagedSnapshotError:
     return DamagedSnapshotError(
-        f"{STATISTICS} is damaged ({why}): `snapshard verify` shows what else is, and building "
+        f"{STATISTICS} is damaged ({type(error).__name__}: {error}): `snapshard verify` shows what else is, and building "
         "again with --repair repairs it."
     )
 
@@ -286,7 +288,7 @@ def compare(
     Raises:
         DamagedSnapshotError: if the statistics are not such as a build writes.
     """
-    pairs = [(name, name) for name in _splits(old) if name in _splits(new)]
+    pairs = [(name, name) for name in _splits(new) if name in _splits(old)]
     return [*schema_differences(old, new), *_distributions(old, new, pairs, thresholds_of)]
 
 
@@ -409,11 +411,15 @@ class _Sizes:
         return tail * self.variance / (8 * math.log(2))
 
 
-def _splits(profile: Profile) -> Mapping[str, Any]:
-    found = {} if profile.statistics is None else profile.statistics.get("splits")
-    if not isinstance(found, Mapping):
-        raise _damaged("it names no splits")
-    return found
+def _splits(profile: Profile) -> dict[str, Any]:
+    """The statistics of the splits, the largest first; none without statistics."""
+    if profile.statistics is None:
+        return {}
+    try:
+        splits = profile.statistics["splits"].items()
+        return dict(sorted(splits, key=lambda split: -split[1]["num_examples"]))
+    except _OTHER_FORM as error:
+        raise _damaged(error) from None
 
 
 def _distributions(
@@ -429,15 +435,13 @@ def _distributions(
     Raises:
         DamagedSnapshotError: if the statistics are not such as a build writes.
     """
-    types, others = (
-        {name: (feature["kind"], feature.get("dtype")) for name, feature in side.features.items()}
-        for side in (old, new)
-    )
     pairs = [*pairs]
     found = []
     try:
-        for name, kind in types.items():
-            if kind[0] == "timestamp" or kind != others.get(name):
+        for name, feature in old.features.items():
+            other = new.features.get(name, {})
+            kind = feature["kind"], feature.get("dtype")
+            if kind[0] == "timestamp" or kind != (other.get("kind"), other.get("dtype")):
                 continue
             for splits in pairs:
                 before, after = _splits(old)[splits[0]], _splits(new)[splits[1]]
@@ -445,6 +449,7 @@ def _distributions(
                     before["features"][name],
                     after["features"][name],
                     kind=kind,
+                    classes={*feature.get("names", ())} & {*other.get("names", ())},
                     sizes=_Sizes(before["num_examples"], after["num_examples"]),
                     thresholds=thresholds_of(name),
                 )
@@ -454,8 +459,8 @@ def _distributions(
                     for change in compared.changes()
                     if change.distance > change.limit
                 ]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _damaged(f"{type(error).__name__}: {error}") from None
+    except _OTHER_FORM as error:
+        raise _damaged(error) from None
     return found
 
 
@@ -475,6 +480,8 @@ class _Compared:
     old: Mapping[str, Any]
     new: Mapping[str, Any]
     kind: tuple[str, str | None]
+    classes: Set[str]
+    """Those that both know: others are a difference of the schema."""
     sizes: _Sizes
     thresholds: Thresholds
 
@@ -518,11 +525,17 @@ class _Compared:
 
     def _categories(self) -> Iterator[_Change]:
         """The share that changed most; one beyond the top may be as large as the last of them."""
-        sides = self.old, self.new
-        sizes = _Sizes(*(max(1, side["top_of"]) for side in sides))
+        counts = [{str(name): n for name, n in side["top"]} for side in (self.old, self.new)]
+        totals = [side["top_of"] for side in (self.old, self.new)]
+        if self.kind[0] == "class_label":
+            counts = [{c: n for c, n in side.items() if c in self.classes} for side in counts]
+            totals = [sum(side.values()) for side in counts]
+        if not all(totals):
+            return
+        sizes = _Sizes(*totals)
         old, new = (
-            {str(name): count / size for name, count in side["top"]}
-            for side, size in zip(sides, sizes.both, strict=True)
+            {name: n / total for name, n in side.items()}
+            for side, total in zip(counts, totals, strict=True)
         )
         rest = [min(shares.values()) if len(shares) >= MAX_TOP else 0.0 for shares in (old, new)]
         changes = []

@@ -331,6 +331,17 @@ def test_a_column_that_became_text_is_one_difference() -> None:
     assert [d.measure for d in compare(numbers, texts)] == ["type"]
 
 
+def test_new_classes_are_a_difference_of_the_schema() -> None:
+    old, new = (
+        one(PETS, ["cat", "dog"] * 500),
+        one(ss.ClassLabel(("ant", "cat", "dog")), ["ant", "cat", "dog"] * 500),
+    )
+    assert [d.measure for d in compare(old, new)] == ["classes"]
+    fewer = one(ss.ClassLabel(("ant", "cat", "dog")), ["ant", "cat", "cat", "dog"] * 500)
+    assert [d.text for d in compare(new, fewer)] == ["cat: share 0.3333 → 0.5"]
+    assert [d.measure for d in compare(old, fewer)] == ["classes", "values"]
+
+
 def test_times_go_on() -> None:
     old, new = (list(range(start, start + 500)) for start in (0, 10_000))
     assert compare(one(ss.Timestamp("s"), old), one(ss.Timestamp("s"), new)) == []
