@@ -539,6 +539,23 @@ def drift(
 
 
 @app.command()
+def pin(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe file (.py).", metavar="RECIPE", show_default=False)
+    ],
+    out: Annotated[str, typer.Option(help="Output root of its builds.", metavar="DIR")],
+) -> None:
+    """Hold later builds to the latest snapshot of a recipe: write RECIPE's lock file beside it.
+
+    Builds then keep the indexes of classes, and refuse data of another schema or distribution.
+    """
+    from . import terminal
+    from .pipelines.inspect.pin import pin as run_pin
+
+    terminal.say(f"wrote {run_pin(recipe, out)}; keep it with the recipe")
+
+
+@app.command()
 def why(
     old: Annotated[
         str,

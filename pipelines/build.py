@@ -38,6 +38,7 @@ from .analyze.process import AnalysisProcess, AnalysisTask, start_process
 from .analyze.step import check_function, failing_early, graph_url, make_graph
 from .endings import END_ELSEWHERE_S, END_S, ending_within
 from .engines import make_runner, runner_config, runs_here
+from .inspect.pin import refuse_schema
 from .plan.step import contents_digest, find_plan, make_plan
 from .prepare.rejects import check_prepared, warn_of_unknown_ids
 from .prepare.step import (
@@ -423,6 +424,7 @@ def _all_steps(build: Build, *, repair: bool) -> Snapshot:
         published = find_published(survey, build.out, build.progress)
         if published is not None:
             return published
+        refuse_schema(survey)
         for notice in survey_notices(survey):
             build.progress.warn(notice)
         if process is None and survey.inventory.num_hashed:
@@ -567,6 +569,7 @@ def _inventory_step(build: Build) -> tuple[Survey, _Done]:
             progress=build.progress,
             limit=build.limit,
         )
+    refuse_schema(survey)
     reference, name = _reference_id(build), put_inventory(survey.to_store(), build.workspace)
     before = read_reference(reference, build.workspace)
     reused = before is not None and before.inventory == name

@@ -29,6 +29,7 @@ from ...schemas.naming import STATISTICS, OutputPaths
 from ...schemas.visible import human_count, visible
 from ...transforms import storage
 from ...transforms.examples.statistics import MEDIA_RECORDS
+from ..recipe.lock import Thresholds
 from ..snapshot import Snapshot, manifest_bytes, read_latest
 from .statistics import MAX_TOP
 
@@ -47,27 +48,10 @@ _OTHER_FORM = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErr
 _CHANGES_TYPE = {"dtype", "kind", "of.dtype", "of.kind", "shape", "storage"}
 _NAMES = ("names", "of.names")
 """Settings that hold class names, by dotted names."""
-_SHOWN = 8
-"""A build names so many differences."""
+SHOWN = 8
+"""A build names so many differences at most."""
 _MAX_TEXT = 80
 _SHOWN_CLASSES = 3
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Thresholds:
-    """The distances from which on a feature has drifted.
-
-    Attributes:
-        categories: Largest change of a category's share, of 1.
-        numbers: Jensen-Shannon divergence of numbers, in bits.
-        means: Change of a mean, in standard deviations.
-        missing: Change of the share of missing values, or of NaN and infinity, of 1.
-    """
-
-    categories: float = 0.1
-    numbers: float = 0.05
-    means: float = 0.5
-    missing: float = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +89,8 @@ class Profile:
 
 def _damaged(error: Exception) -> DamagedSnapshotError:
     return DamagedSnapshotError(
-        f"{STATISTICS} is damaged ({type(error).__name__}: {error}): `snapshard verify` shows what else is, and building "
-        "again with --repair repairs it."
+        f"{STATISTICS} is damaged ({type(error).__name__}: {error}). `snapshard verify` shows what "
+        "else is; building again with --repair repairs it."
     )
 
 
@@ -140,7 +124,7 @@ class Difference:
     def advice(self) -> str:
         """What to do about it."""
         if self.measure == "classes":
-            return "Train models again, or keep the indexes: see `snapshard pin`."
+            return "Models do not know them: train again; `snapshard pin` keeps old indexes."
         if self.distance is None:
             return "Models that expect the old schema may fail: correct the data, or train again."
         return "Look for another unit, source or filter; if the data is right, train again."
@@ -236,11 +220,11 @@ def drift_warnings(new: Snapshot, out: OutputPaths) -> Iterator[str]:
     except SnapshardError:
         return
     lines = [*difference_lines(found.differences)]
-    for difference, line in lines[:_SHOWN]:
+    for difference, line in lines[:SHOWN]:
         yield f"drift since {latest}: {line}. {difference.advice}"
-    if len(lines) > _SHOWN:
+    if len(lines) > SHOWN:
         yield (
-            f"drift since {latest}: {human_count(len(lines) - _SHOWN, 'more differences')}: "
+            f"drift since {latest}: {human_count(len(lines) - SHOWN, 'more differences')}: "
             f"snapshard drift {shlex.quote(old.path)} {shlex.quote(new.path)}"
         )
 

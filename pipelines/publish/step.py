@@ -55,6 +55,7 @@ from ...transforms.examples.sizing import length_boundaries, varying_lists
 from ...transforms.runs.partitions import most_frequent
 from ...transforms.storage.artifacts import put_if_changed
 from ..inspect.drift import drift_warnings
+from ..inspect.pin import refuse_drift
 from ..inspect.statistics import statistics_json, statistics_of, statistics_pb
 from ..inspect.verify import check_snapshot
 from ..plan.near_duplicates import NearDuplicates, find_near_duplicates
@@ -249,7 +250,7 @@ def publish(
     """Completes a snapshot, whose shards and serving model are in place.
 
     It becomes the latest of its name, unless it is a sample: trainers follow ``latest.json``. What
-    differs from the latest before is a warning.
+    differs from the latest before is a warning, and what differs from the recipe's lock an error.
 
     Args:
         survey: The survey.
@@ -262,6 +263,7 @@ def publish(
         progress: Receives the warnings.
 
     Raises:
+        DataError: if it differs from the recipe's lock.
         StorageError: if a file that the recipe depends on changed since the survey, a shard is
             missing, or a file cannot be written.
     """
@@ -269,10 +271,11 @@ def publish(
     facts = _build_facts(survey, prepared, plan, settings, extras, history=history)
     manifest = _put_files(survey, prepared, plan.splits, settings, extras)
     _put_build_facts(settings.snapshot, facts)
+    snapshot = Snapshot(settings.snapshot, manifest)
+    refuse_drift(survey, snapshot)
     _check_files(settings.snapshot, manifest)
     storage.settle(settings.snapshot)
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
-    snapshot = Snapshot(settings.snapshot, manifest)
     if survey.limit is None:
         _warn_of_drift(snapshot, out, progress)
         point_latest(out, survey.fingerprint)

@@ -10,11 +10,11 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.inspect.drift import (
     Profile,
-    Thresholds,
     compare,
     drift,
     drift_of_splits,
 )
+from snapshard.pipelines.recipe.lock import Thresholds
 from snapshard.pipelines.snapshot import Snapshot
 from snapshard.schemas.errors import DamagedSnapshotError, RecipeError
 from snapshard.schemas.features import Features, features_to_json
