@@ -1,6 +1,7 @@
 """Builds warn of what differs from the latest snapshot; a lock refuses it and keeps indexes."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,7 @@ def test_thresholds_are_edited_in_the_lock_and_kept(recipe_file: Path) -> None:
 
 
 def _folders(folder: Path, classes: Sequence[str]) -> Any:
+    shutil.rmtree(folder / "images", ignore_errors=True)
     rng = np.random.default_rng(0)
     for number in range(60):
         path = folder / "images" / classes[number % len(classes)] / f"{number}.png"
