@@ -535,7 +535,7 @@ def drift(
         terminal.say_json(found.to_json())
     else:
         terminal.say("\n".join(found.lines()))
-    raise typer.Exit(found.exit_code)
+    raise typer.Exit(3 if found.differences else 0)
 
 
 @app.command()

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...schemas.errors import DataError, RecipeError
+from ...schemas.errors import DamagedSnapshotError, DataError, RecipeError
 from ...schemas.features import features_from_json, features_to_json
 from ...schemas.naming import STATISTICS, OutputPaths
 from ...transforms import storage
@@ -120,12 +120,18 @@ def refuse_drift(survey: Survey, snapshot: Snapshot) -> None:
         DataError: if it differs in more than classes that come last.
     """
     lock = survey.lock
-    if lock is not None and survey.limit is None:
-        _refuse(compare(_pinned(lock), Profile.of(snapshot), lock.thresholds_of), survey)
+    if lock is None or survey.limit is not None:
+        return
+    try:
+        found = compare(_pinned(lock), Profile.of(snapshot), lock.thresholds_of)
+    except DamagedSnapshotError as error:
+        raise RecipeError(f"{lock_path(survey.recipe.file)}: {error}") from None
+    _refuse(found, survey)
 
 
 def _pinned(lock: Lock) -> Profile:
-    return Profile(lock.features, lock.label, lock.structs, lock.statistics)
+    features = features_to_json(features_from_json(lock.features))  # as this version writes them
+    return Profile(features, lock.label, lock.structs, lock.statistics)
 
 
 def _refuse(differences: Sequence[Difference], survey: Survey) -> None:

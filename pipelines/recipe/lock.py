@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from ...schemas.errors import RecipeError
-from ...schemas.features import ClassLabel, Feature, Features, Sequence
+from ...schemas.features import ClassLabel, Feature, Features, Sequence, features_from_json
 from ...schemas.fingerprint import digest
 from ...schemas.recipe import Recipe
 
@@ -131,6 +131,7 @@ def read_lock(recipe: Recipe) -> Lock | None:
     try:
         with open(path, encoding="utf-8") as file:
             lock = Lock.model_validate(json.load(file))
+        features_from_json(lock.features)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
