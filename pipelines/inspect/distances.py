@@ -13,13 +13,12 @@ half may be cats by chance. It follows from bounds of tails, which equal data ex
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from ...schemas.visible import visible
 from ...transforms.examples.statistics import MEDIA_RECORDS
@@ -38,7 +37,7 @@ _MEDIA = (
 )
 """What is measured of images (of 8 bits), masks and sounds (in dB), with an assumed deviation."""
 
-Array = npt.NDArray[np.float64]
+Bounds = tuple[float, float]
 
 
 class Change(NamedTuple):
@@ -142,10 +141,10 @@ class Comparison:
         counts = [dict(map(tuple, side.get("top", ()))) for side in sides]
         if all(0 < len(values) <= _MAX_VALUES for values in counts):
             either = {**counts[0], **counts[1]}
-            bins = [np.array([values.get(key, 0) for key in either]) for values in counts]
+            bins = [[values.get(key, 0) for key in either] for values in counts]
             sizes = Sizes(*(sum(values.values()) for values in counts))
         else:
-            bins = _common_bins(*(np.array(side["quantiles"], np.float64) for side in sides))
+            bins = _common_bins(*(side["quantiles"] for side in sides))
             sizes = Sizes(*(sum(side["histogram"]["counts"]) for side in sides))
         limit = max(self.thresholds.numbers, sizes.divergence(len(bins[0])))
         before, after = ({"median": s["quantiles"][5], "mean": s["mean"]} for s in sides)
@@ -186,7 +185,7 @@ def _figures(value: Any) -> dict[str, float]:
     return {"in dB": 20 * math.log10(max(value, 1e-6))}
 
 
-def _common_bins(old: Array, new: Array) -> list[Array]:
+def _common_bins(old: Sequence[float], new: Sequence[float]) -> list[list[float]]:
     """The shares of two samples of numbers in common bins, from their deciles.
 
     The bins end halfway between a decile of one and that of the other, so that each has about a
@@ -194,43 +193,41 @@ def _common_bins(old: Array, new: Array) -> list[Array]:
     as on a straight line. But if many values are equal, such as 35 % zeros, up to them may be any
     share from 30 % to 40 %: then one that fits both is taken.
     """
-    edges = np.unique(old[1:-1] / 2 + new[1:-1] / 2)
-    frequent = np.concatenate([deciles[1:][np.diff(deciles) == 0] for deciles in (old, new)])
-    bounds = [_shares_up_to(edges, deciles, frequent) for deciles in (old, new)]
-    low, high = np.maximum(*(low for low, _ in bounds)), np.minimum(*(high for _, high in bounds))
-    shares = [np.maximum.accumulate(np.clip((low + high) / 2, *bound)) for bound in bounds]
-    return [np.diff(share, prepend=0.0, append=1.0) for share in shares]
+    edges = sorted({one / 2 + other / 2 for one, other in zip(old[1:-1], new[1:-1], strict=True)})
+    pairs = itertools.chain(itertools.pairwise(old), itertools.pairwise(new))
+    frequent = {one for one, other in pairs if one == other}
+    shares: list[list[float]] = [[0.0], [0.0]]
+    for edge in edges:
+        bounds = [_share_up_to(edge, deciles, frequent) for deciles in (old, new)]
+        middle = (max(low for low, _ in bounds) + min(high for _, high in bounds)) / 2
+        for known, (low, high) in zip(shares, bounds, strict=True):
+            known.append(max(known[-1], min(max(middle, low), high)))
+    return [[b - a for a, b in itertools.pairwise([*known, 1.0])] for known in shares]
 
 
-def _shares_up_to(
-    edges: Array,
-    deciles: Array,
-    frequent: Array,
-) -> tuple[Array, Array]:
-    """The smallest and the largest share of values up to each edge."""
-    last = len(deciles) - 1
-    place = np.searchsorted(deciles, edges, side="right") - 1
-    ends = [np.clip(place + k, 0, last) for k in (0, 1)]
-    is_known = ~np.isin(deciles[ends[0]], frequent) & ~np.isin(deciles[ends[1]], frequent)
-    start, stop = (deciles[end] for end in ends)
-    part = (edges - start) / np.where(stop > start, stop - start, 1.0)
-    between = (ends[0] + np.clip(part, 0, 1) * (ends[1] - ends[0])) / last
-    low, high = (np.where(is_known, between, end / last) for end in ends)
-    return low, high
+def _share_up_to(edge: float, deciles: Sequence[float], frequent: Set[float]) -> Bounds:
+    """The smallest and the largest share of values up to an edge."""
+    place, last = bisect.bisect_right(deciles, edge) - 1, len(deciles) - 1
+    if place in (-1, last):
+        return (0.0, 0.0) if place < 0 else (1.0, 1.0)
+    start, stop = deciles[place : place + 2]
+    if not frequent.isdisjoint((start, stop)):
+        return place / last, (place + 1) / last
+    share = (place + (edge - start) / (stop - start)) / last
+    return share, share
 
 
-def jensen_shannon(old: Array, new: Array) -> float:
+def jensen_shannon(old: Sequence[float], new: Sequence[float]) -> float:
     """The divergence of two histograms, in bits.
 
-    >>> jensen_shannon(np.array([1, 1]), np.array([2, 2]))
-    0.0
-    >>> jensen_shannon(np.array([1, 0]), np.array([0, 1]))
-    1.0
+    >>> jensen_shannon([1, 1], [2, 2]), jensen_shannon([1, 0], [0, 1])
+    (0.0, 1.0)
     """
-    p, q = old / old.sum(), new / new.sum()
-    middle = (p + q) / 2
-    parts = [side[side > 0] * np.log2(side[side > 0] / middle[side > 0]) for side in (p, q)]
-    return float(sum(part.sum() for part in parts) / 2)
+    sums, total = (sum(old), sum(new)), 0.0
+    for one, other in zip(old, new, strict=True):
+        p, q = one / sums[0], other / sums[1]
+        total += sum(share * math.log2(2 * share / (p + q)) for share in (p, q) if share > 0)
+    return total / 2
 
 
 @dataclasses.dataclass(frozen=True)
