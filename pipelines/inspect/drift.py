@@ -97,10 +97,20 @@ class Difference:
     limit: float | None = None
 
     @property
+    def appends_classes(self) -> bool:
+        """Whether there are more classes, and those that there were have the same indexes."""
+        return self.measure == "classes" and {*self.before.values()} == {None}
+
+    @property
     def advice(self) -> str:
         """What to do about it."""
+        if self.appends_classes:
+            return "Models that were trained before do not know them: train again."
         if self.measure == "classes":
-            return "Models do not know them: train again; `snapshard pin` keeps old indexes."
+            return (
+                "Models that were trained before name the wrong classes: train again, or keep the "
+                "old indexes by `snapshard pin`."
+            )
         if self.distance is None:
             return "Models that expect the old schema may fail: correct the data, or train again."
         return "Look for another unit, source or filter; if the data is right, train again."

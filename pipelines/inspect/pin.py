@@ -135,7 +135,7 @@ def _pinned(lock: Lock) -> Profile:
 
 
 def _refuse(differences: Sequence[Difference], survey: Survey) -> None:
-    found = [difference for difference in differences if not _is_appended(difference)]
+    found = [difference for difference in differences if not difference.appends_classes]
     if not found:
         return
     recipe_file, lines = survey.recipe.file, [line for _, line in difference_lines(found)]
@@ -146,11 +146,4 @@ def _refuse(differences: Sequence[Difference], survey: Survey) -> None:
         "Nothing was published, and latest.json is as before. Correct the data. If it is right, "
         "allow more by the file's thresholds; or remove the file, build, and pin again: "
         f"snapshard pin {shlex.quote(recipe_file)} --out DIR."
-    )
-
-
-def _is_appended(difference: Difference) -> bool:
-    """Whether classes are new, and no other has another index."""
-    return difference.measure == "classes" and not any(
-        place is not None for place in difference.before.values()
     )

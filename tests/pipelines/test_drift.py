@@ -115,6 +115,9 @@ def test_larger_samples_explain_less() -> None:
     for size, shift in ((50, 3.0), (300, 1.0), (5000, 0.6)):
         old, new = (rng.normal(mean, 1, size) for mean in (0, shift))
         assert [d.measure for d in compare(one(FLOAT, old), one(FLOAT, new))] == ["values"]
+    for _ in range(20):
+        prices = rng.lognormal(3, 1, (2, 50))
+        assert compare(one(FLOAT, prices[0]), one(FLOAT, 10 * prices[1]))
     few = one(FLOAT, [1.0, 2.0, 3.0]), one(FLOAT, [10.0, 20.0, 30.0])
     assert compare(*few) == []
 
