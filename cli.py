@@ -63,7 +63,10 @@ _NO_MEMORY = ("failed to map segment from shared object", "can't start new threa
 """What errors other than MemoryError say where memory, or the address space, is exhausted."""
 _MAX_FEATURES = 20
 """Maximum number of features that ``build`` prints."""
+_MAX_REASONS = 5
+"""Maximum number of reasons of rejects that ``build`` and ``inspect`` print."""
 _MOST = 2**31 - 1
+_SHEET_RECORDS = 64
 """The largest number of lines to show or skip."""
 _LINES = 1_000
 """Lines that are printed at once."""
@@ -420,13 +423,16 @@ def inspect(
         f"{human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
-    for name, value in build_facts(opened.path).get("metadata", {}).items():
+    facts = build_facts(opened.path)
+    for name, value in facts.get("metadata", {}).items():
         terminal.say(f"{name}: {value if isinstance(value, str) else ', '.join(value)}")
     _show_missing(opened)
     _show_rejects(opened)
     _show_leaks(opened.manifest.shared_contents)
     _show_near_duplicates(opened)
     _show_serving(opened)
+    if why := facts.get("not_tfds"):
+        terminal.say(f"not a folder of TensorFlow Datasets: {why}")
     terminal.say(opened.path)
 
 
@@ -692,6 +698,18 @@ def show(
     snapshot: SnapshotPath,
     split: Split = None,
     records: Annotated[int, typer.Option(min=0, help="Show the first N records.", metavar="N")] = 3,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            "--class", help="Only records of this class.", metavar="NAME", show_default=False
+        ),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id", help="Show the record with this id; may be repeated.", show_default=False
+        ),
+    ] = None,
     sheet: Annotated[
         str | None,
         typer.Option(
@@ -700,19 +718,25 @@ def show(
     ] = None,
     as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
-    """Show the first records of a snapshot, as its reader yields them."""
+    """Show records of a snapshot: the first ones are a random sample."""
     from . import terminal
-    from .pipelines.inspect.show import show_records, write_sheet
+    from .pipelines.display import describe
+    from .pipelines.inspect.show import find_records, write_sheet
     from .pipelines.snapshot import Snapshot
 
     opened = Snapshot.open(snapshot)
-    shown = show_records(opened, split, records) if records else []
-    drawn = None if sheet is None else write_sheet(opened, split, 64, sheet)
+    wanted = ids or ()
+    num = len(wanted) or records
+    most = max(num, _SHEET_RECORDS if sheet and not wanted else 0)
+    found = find_records(opened, split, num=most, ids=wanted, label=label)
+    features = opened.manifest.features
+    shown = [{"record_id": one.record_id, **describe(one, features)} for one in found[:num]]
+    drawn = None if sheet is None else write_sheet(opened, found, sheet)
     if as_json:
         terminal.say_json({"records": shown, "sheet": sheet})
         return
-    for number, record in enumerate(shown):
-        terminal.say(f"record {number}")
+    for record in shown:
+        terminal.say(f"record {visible(record.pop('record_id'))}")
         for name, text in record.items():
             terminal.say(f"  {visible(name)}: {text}")
     if drawn is not None:
@@ -876,6 +900,43 @@ def flex_template(
     terminal.say(json.dumps(container_spec(launcher=launcher, worker=worker), indent=2))
 
 
+@app.command()
+def export(
+    snapshot: SnapshotPath,
+    to: Annotated[str, typer.Option("--to", help="parquet or webdataset.", metavar="FORMAT")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Destination: a local folder that does not exist.",
+            metavar="DIR",
+        ),
+    ],
+    split: Annotated[
+        str | None,
+        typer.Option(help="Only this split; by default all.", metavar="SPLIT", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
+) -> None:
+    """Write the records of a snapshot in another format: Parquet or WebDataset."""
+    from . import terminal
+    from .pipelines.operate.export import export as run_export
+    from .pipelines.snapshot import Snapshot
+
+    opened = Snapshot.open(snapshot)
+    with terminal.Bars() as bars:
+        exported = run_export(opened, to, output, split=split, progress=bars)
+    if as_json:
+        terminal.say_json(dataclasses.asdict(exported))
+        return
+    terminal.say(
+        f"exported {human_count(exported.num_examples, 'examples')} to "
+        f"{human_count(exported.num_files, 'files')}, "
+        f"{terminal.human_bytes(exported.num_bytes)}: {exported.folder}"
+    )
+
+
 @app.command("list")
 def list_(
     folder: OutputFolder,
@@ -1023,7 +1084,12 @@ def _show_next(snapshot: Snapshot, *, seconds: float) -> None:
     path = shlex.quote(snapshot.path)
     terminal.say(f"to look at records: snapshard show {path}")
     if storage.is_local(snapshot.path):
-        terminal.say(f"to see how to read it: python {path}/reader")
+        supervised = "" if snapshot.manifest.label is None else ", as_supervised=True"
+        terminal.say("to train from it:")
+        terminal.say(f"  import sys; sys.path.insert(0, {snapshot.path!r})")
+        terminal.say("  import reader")
+        terminal.say(f"  train = reader.dataset({snapshot.main_split!r}, 128{supervised})")
+        terminal.say(f"to see all options of the reader: python {path}/reader")
 
 
 def _show_missing(snapshot: Snapshot) -> None:
@@ -1038,6 +1104,7 @@ def _show_missing(snapshot: Snapshot) -> None:
 
 def _show_rejects(snapshot: Snapshot) -> None:
     from . import terminal
+    from .pipelines.inspect.rejects import RejectFilter, RejectsFile
 
     excluded = snapshot.manifest.excluded
     if excluded is not None:
@@ -1048,7 +1115,12 @@ def _show_rejects(snapshot: Snapshot) -> None:
         terminal.say(f"filtered: {number} dropped by steps")
     if snapshot.manifest.num_rejects:
         number = human_count(snapshot.manifest.num_rejects, "rejects")
-        terminal.say(f"{number}, with their reasons: snapshard rejects {snapshot.path}")
+        reasons = RejectsFile.find(snapshot.path).count_by("reason", RejectFilter())
+        most = [f"{count:,} {reason}" for reason, count in reasons.items()][:_MAX_REASONS]
+        rest = ", …" if len(reasons) > len(most) else ""
+        terminal.say(
+            f"{number} ({visible(', '.join(most))}{rest}): snapshard rejects {snapshot.path}"
+        )
 
 
 def _show_labels(snapshot: Snapshot) -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import itertools
-import json
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..schemas.errors import RecipeError
 from ..schemas.features import Audio, ClassLabel, Feature, Features, Image, Timestamp, is_optional
-from ..schemas.naming import MANIFEST, join
-from ..transforms import storage
-from ..transforms.examples.stored_records import stored_ids
+from .records import Record, value_of
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
@@ -41,6 +35,13 @@ class Statistics(dict[str, Any]):
         index = pd.MultiIndex.from_tuples(list(rows), names=["split", "feature"])
         return pd.DataFrame(list(rows.values()), index=index)
 
+    def _repr_html_(self) -> str | None:
+        try:
+            html: str = self.to_pandas()._repr_html_()
+        except RecipeError:  # without pandas
+            return None
+        return html
+
 
 def _numbers(facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in flat(facts):
@@ -56,57 +57,16 @@ def _pandas() -> Any:
     return pd
 
 
-def to_pandas(
-    folder: str, reader: types.ModuleType, features: Features, *, split: str, num: int
-) -> pd.DataFrame:
-    """The first records of a split: see :meth:`Snapshot.to_pandas`.
-
-    Args:
-        folder: The snapshot's folder.
-        reader: The snapshot's reader.
-        features: Its features.
-        split: A split, or a part of one.
-        num: The maximum number of records.
-    """
+def to_pandas(records: Iterable[Record], features: Features) -> pd.DataFrame:
+    """Records as a table: see :meth:`Snapshot.to_pandas`."""
     pd = _pandas()
-    if isinstance(num, bool) or not isinstance(num, int) or num < 0:
-        raise RecipeError(f"to_pandas: num={num!r}, expected a number of records such as 1000.")
-    if not storage.is_local(folder):
-        raise RecipeError(
-            f"{storage.redact(folder)} is not on this machine, and to_pandas reads local "
-            f"snapshots. Copy the folder with its {MANIFEST}, or use reader().dataset()."
-        )
-    arrays, splits = (
-        importlib.import_module(f"{reader.__name__}.{name}") for name in ("arrays", "splits")
-    )
-    manifest = json.loads(storage.read_bytes(join(folder, MANIFEST)))
-    try:
-        records = arrays.Records(split, masks=True, root=storage.local_path(folder))
-        sections = splits.select(split).sections(manifest)
-    except ValueError as error:
-        raise RecipeError(str(error)) from None
-    rows = [dict(flat(row)) for row in records.__getitems__(range(min(num, len(records))))]
-    ids: list[str] = []
-    for section in sections:
-        if len(ids) < len(rows):
-            ids += _ids(folder, section)
+    records = [*records]
     columns: dict[str, Any] = {}
     for name, feature in features.items():
-        present = reader.FEATURES[name].get("present")
-        has_value = [present is None or bool(row[present]) for row in rows]
-        values = [row[name] if has else None for row, has in zip(rows, has_value, strict=True)]
+        values = [value_of(record, name, feature) for record in records]
         columns[name] = _column(values, feature)
-    return pd.DataFrame(columns, index=pd.Index(ids[: len(rows)], name="record_id"))
-
-
-def _ids(folder: str, section: Any) -> list[str]:
-    """The ids of consecutive records of a shard."""
-    ids = itertools.chain.from_iterable(
-        batch.to_pylist()
-        for batch in stored_ids(join(folder, f"index/{section.entry['file']}.parquet"))
-    )
-    own = itertools.islice(ids, section.first, section.first + section.num)
-    return [record_id.decode() for record_id in own]
+    ids = [record.record_id for record in records]
+    return pd.DataFrame(columns, index=pd.Index(ids, name="record_id"))
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from types import TracebackType
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from ..schemas.progress import Counted
 from ..schemas.visible import human_count, visible
 
 # Neither markup nor emoji: the output contains names from the data.
@@ -161,6 +163,10 @@ class Bars:
         if self._drawn is not None and begun.task is not None:
             self._drawn.update(begun.task, completed=done)
 
+    def count(self, step: str, counted: Counted) -> None:
+        """What the step has worked on so far."""
+        self._steps[step].count(counted)
+
     def finish(self, step: str, *, reused: bool, note: str = "") -> None:
         """The step ended."""
         begun = self._steps[step]
@@ -186,6 +192,7 @@ class _Step:
         self._begun = self._line = time.monotonic()
         self._done: int | None = None
         self._recent = deque[tuple[int, float]]()
+        self._counted = deque[tuple[Counted, float]]()
         self._seconds: float | None = None
         self._note = ""
 
@@ -202,6 +209,12 @@ class _Step:
                 self._recent.popleft()
         self._done = done
 
+    def count(self, counted: Counted) -> None:
+        """Notes what was worked on, and when."""
+        self._counted.append((counted, time.monotonic()))
+        while self._counted[0][1] < self._counted[-1][1] - _RECENT_S:
+            self._counted.popleft()
+
     def is_line_due(self) -> bool:
         """Whether it goes on and had no line for a while; the next is due after as long again."""
         now = time.monotonic()
@@ -214,7 +227,8 @@ class _Step:
         """How much is done of how much, in which unit, and the seconds until now."""
         seconds = time.monotonic() - self._begun if self._seconds is None else self._seconds
         known = {"done": self._done, "total": self.total, "unit": self._unit}
-        return {**known, "seconds": round(seconds, 3)}
+        worked_on = self._counted[-1][0]._asdict() if self._counted else {}
+        return {**known, **worked_on, "seconds": round(seconds, 3)}
 
     def finish(self, *, reused: bool, note: str) -> None:
         self._seconds = time.monotonic() - self._begun
@@ -238,7 +252,20 @@ class _Step:
             parts.append(f"{human_seconds(max(0.0, left))} left")
         else:
             parts.append(human_seconds(elapsed))
-        return ", ".join(parts)
+        return ", ".join([*parts, *self._worked_on()])
+
+    def _worked_on(self) -> Iterator[str]:
+        """Records so far, and recently per second; rejects."""
+        if not self._counted or not self._counted[-1][0].records:
+            return
+        (before, since), (now, at) = self._counted[0], self._counted[-1]
+        yield human_count(now.records, "records")
+        if at - since > 1:
+            recent = now.since(before)
+            yield f"{recent.records / (at - since):,.0f}/s"
+            yield f"{recent.num_bytes / (at - since) / 1e6:,.1f} MB/s"
+        if now.rejects:
+            yield human_count(now.rejects, "rejects")
 
     def _rate(self) -> float | None:
         """Units per second, recently; None before the second unit of this process."""

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import types
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
@@ -48,7 +48,9 @@ from ..transforms import storage
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
+    from .display import Shown
     from .frame import Statistics
+    from .records import Record
 
 FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 """Names of snapshots' folders."""
@@ -117,13 +119,71 @@ class Snapshot:
             num: The maximum number of records.
 
         Raises:
-            RecipeError: if there is no such split, the snapshot is not on this machine, or pandas
-                is not installed.
+            RecipeError: if there is no such split, or pandas is not installed.
         """
         from .frame import to_pandas
 
-        features, asked = self.manifest.features, self.main_split if split is None else split
-        return to_pandas(self.path, self.reader(), features, split=asked, num=num)
+        if isinstance(num, bool) or not isinstance(num, int) or num < 0:
+            raise RecipeError(f"to_pandas: num={num!r}, expected a number of records such as 1000.")
+        return to_pandas(self.records(split, num=num), self.manifest.features)
+
+    def show(
+        self,
+        split: str | None = None,
+        num: int = 10,
+        *,
+        ids: Collection[str] = (),
+        label: str | None = None,
+    ) -> Shown:
+        """Records to look at: in a notebook a table with pictures, otherwise text.
+
+        Args:
+            split: As in :meth:`records`, like the next three.
+            num: The maximum number.
+            ids: Only these, if any are given.
+            label: Only those of this class.
+
+        Raises:
+            RecipeError: if there is no such split or class, or one of the ids is not in the split.
+        """
+        from .display import Shown
+
+        found = self.records(split, num=len(ids) or num, ids=ids, label=label)
+        return Shown([*found], self.manifest.features)
+
+    def _repr_html_(self) -> str:
+        from .display import snapshot_html
+
+        return snapshot_html(storage.redact(self.path), self.manifest, self.manifest.num_missing)
+
+    def records(
+        self,
+        split: str | None = None,
+        *,
+        num: int | None = None,
+        ids: Collection[str] = (),
+        label: str | None = None,
+    ) -> Iterator[Record]:
+        """Reads records in stored order, one by one, without TensorFlow: to look at them.
+
+        Args:
+            split: A split or a part of one, such as "train[-10:]"; by default
+                :attr:`main_split`.
+            num: The maximum number; None for all. The first ones are a random sample.
+            ids: Only these, if any are given.
+            label: Only those of this class.
+
+        Raises:
+            RecipeError: if there is no such split or class, or one of the ids is not in the split.
+            DamagedSnapshotError: if a shard or its index is damaged.
+            StorageError: if a file cannot be read.
+        """
+        from .records import read_records
+
+        asked = self.main_split if split is None else split
+        return read_records(
+            self.path, self.manifest, self.reader(), asked, num=num, ids=ids, label=label
+        )
 
     @functools.cached_property
     def statistics(self) -> Statistics | None:
@@ -142,7 +202,7 @@ class Snapshot:
         """What it holds and how it was made, as plain JSON: without the lists of its files."""
         manifest = self.manifest.model_dump(mode="json", exclude={"files", "checksum"})
         facts = build_facts(self.path)
-        known = ("metadata", "near_duplicates", "started", "runner", "seconds", "input")
+        known = ("metadata", "near_duplicates", "started", "runner", "seconds", "input", "not_tfds")
         splits = {
             name: {
                 "num_examples": split.num_examples,

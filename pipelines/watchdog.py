@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ..schemas.errors import RunnerError, SnapshardError
-from ..schemas.progress import BUILD_FOLDER, BUILD_HERE, Progress
+from ..schemas.progress import BUILD_FOLDER, BUILD_HERE, Counted, Progress, build_folder
 from ..schemas.runner import Dataflow, JobRunner, RunnerConfig
 from ..transforms import reaper, storage
 from ..transforms.activity import (
@@ -39,6 +39,7 @@ from ..transforms.activity import (
     Activity,
     calls_under_way,
     read_activities,
+    read_counted,
     reported_in,
     unnoticed,
     working_on,
@@ -129,6 +130,8 @@ def counting_outputs(
     polled.look()
     # Outputs that already exist: the rate is computed from here.
     progress.advance(step, done=polled.num_found)
+    folder = build_folder()
+    before = read_counted(folder) if folder else Counted()
     ended = threading.Event()
 
     @unnoticed()
@@ -137,6 +140,8 @@ def counting_outputs(
             polled.look()
             if not ended.is_set():
                 progress.advance(step, done=polled.num_found)
+                if folder:
+                    progress.count(step, read_counted(folder).since(before))
 
     thread = threading.Thread(target=count, name=f"count_{step}", daemon=True)
     thread.start()

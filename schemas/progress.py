@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextvars import ContextVar
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 BUILD_FOLDER = "SNAPSHARD_BUILD"
 """The environment variable that passes the build's folder to each process that a build starts."""
@@ -24,6 +24,19 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, **({} if folder is None else {BUILD_FOLDER: folder})}
 
 
+class Counted(NamedTuple):
+    """What the processes of a build on this machine have worked on."""
+
+    records: int = 0
+    rejects: int = 0
+    num_bytes: int = 0
+    """Size of the records in memory or as examples, uncompressed."""
+
+    def since(self, before: Counted) -> Counted:
+        """What was added to ``before``."""
+        return Counted(*(now - then for now, then in zip(self, before, strict=True)))
+
+
 class Progress(Protocol):
     """Receives each step's start, progress and end, from one thread at a time."""
 
@@ -32,6 +45,9 @@ class Progress(Protocol):
 
     def advance(self, step: str, *, done: int) -> None:
         """``done`` units of the step are done so far, including reused ones."""
+
+    def count(self, step: str, counted: Counted) -> None:
+        """What the step has worked on so far, also of unfinished units; without reused ones."""
 
     def finish(self, step: str, *, reused: bool, note: str = "") -> None:
         """The step ended; ``reused`` if its output already existed."""
@@ -47,6 +63,9 @@ class Silent:
         """Does nothing."""
 
     def advance(self, step: str, *, done: int) -> None:
+        """Does nothing."""
+
+    def count(self, step: str, counted: Counted) -> None:
         """Does nothing."""
 
     def finish(self, step: str, *, reused: bool, note: str = "") -> None:

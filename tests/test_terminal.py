@@ -17,6 +17,7 @@ import snapshard as ss
 from snapshard import terminal
 from snapshard.pipelines import progress_bars
 from snapshard.schemas.manifest import FileEntry, Manifest
+from snapshard.schemas.progress import Counted
 
 # The tests' own process asks TensorFlow to say more.
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
@@ -204,6 +205,23 @@ class TestProgress:
         clock.now += 40
         step.advance(3)
         assert step.facts() == "3/7 blocks, 20.0 s each, 1:20 min left"
+
+    def test_records_inside_a_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = _Clock()
+        monkeypatch.setattr(progress_bars, "time", clock)
+        step = progress_bars._Step(total=1, unit="blocks")
+        step.advance(0)
+        step.count(Counted(records=1_000, num_bytes=5_000_000))
+        clock.now += 10
+        step.count(Counted(records=21_000, rejects=3, num_bytes=45_000_000))
+        expected = "0/1 block, 10 s, 21,000 records, 2,000/s, 4.0 MB/s, 3 rejects"
+        assert step.facts() == expected
+        counts = step.counts()
+        assert (counts["records"], counts["rejects"], counts["num_bytes"]) == (
+            21_000,
+            3,
+            45_000_000,
+        )
 
     def test_lines(self, capsys: pytest.CaptureFixture[str]) -> None:
         with terminal.Bars() as bars:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from ..schemas.progress import BUILD_FOLDER
+from ..schemas.progress import BUILD_FOLDER, Counted
 
 SUFFIX = ".activity"
 """A process reports in the file <pid><SUFFIX> in the build's folder."""
@@ -33,6 +33,8 @@ COUNTER, NUMBER, KIND = range(3)
 ELEMENT, JOB, ELSEWHERE = 1, 2, 3
 """Kinds of slots: an element must advance itself; for a job, any progress of the build counts.
 A wait for other machines need not advance at all."""
+TOTALS = struct.Struct("<QQQ")
+"""What the process has worked on, in the first slot after its head: see ``Counted``."""
 TEXT = (HEAD.size, 288)
 """Position of the element's name in a slot ..."""
 DETAIL = (288, SLOT_BYTES)
@@ -82,6 +84,19 @@ def read_activities(folder: str, pid: int) -> tuple[list[Activity], int]:
     return activities, HEAD.unpack_from(content)[COUNTER]
 
 
+def read_counted(folder: str) -> Counted:
+    """What all processes of a build have worked on, including those that ended."""
+    total = Counted()
+    for entry in os.scandir(folder):
+        if entry.name.endswith(SUFFIX):
+            with open(entry.path, "rb") as file:
+                head = file.read(HEAD.size + TOTALS.size)
+            if len(head) == HEAD.size + TOTALS.size:
+                added = TOTALS.unpack_from(head, HEAD.size)
+                total = Counted(*(old + new for old, new in zip(total, added, strict=True)))
+    return total
+
+
 class _Page:
     """The file of this process in one folder."""
 
@@ -99,6 +114,11 @@ class _Page:
 
     def advance(self, slot: int) -> None:
         self._words[slot * _WORDS + COUNTER] += 1
+
+    def count(self, added: Counted) -> None:
+        first = HEAD.size // 8
+        for place, number in enumerate(added, first):
+            self._words[place] += number
 
     def begin(self, slot: int, number: int, kind: int, what: str) -> None:
         self._write(slot, TEXT, what)
@@ -270,6 +290,16 @@ def advance() -> None:
         return
     for page in _pages if _pages is not None else _open():
         page.advance(slot)
+
+
+def count(added: Counted) -> None:
+    """Reports records that this thread has worked on, and that it advances."""
+    if _here.slot == _UNNOTICED:
+        return
+    for page in _pages if _pages is not None else _open():
+        page.advance(_here.slot)
+        with _lock:
+            page.count(added)
 
 
 def reading(path: str) -> None:

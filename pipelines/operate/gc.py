@@ -31,6 +31,8 @@ from ...schemas.naming import (
     SERVING,
     STATISTICS,
     STATISTICS_PB,
+    TFDS_FEATURES,
+    TFDS_INFO,
     WORKSPACE,
     ShardName,
     Workspace,
@@ -57,7 +59,10 @@ _BY_SNAPSHOT = ("plans", "shards")
 _TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
 _BYTECODE = re.compile(r"(?<=^reader/)__pycache__/([^/.]+)\.[^/]+\.pyc$")
-_FILES = re.compile(rf"{BUILD}|{SCHEMA}|{REJECTS}|{STATISTICS}|{STATISTICS_PB}|report\.html")
+_FILES = re.compile(
+    rf"{BUILD}|{SCHEMA}|{REJECTS}|{STATISTICS}|{STATISTICS_PB}|{TFDS_INFO}|{TFDS_FEATURES}"
+    r"|.+\.labels\.txt|report\.html"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,9 @@ from ...schemas.blocks import Block, KeySpan, RawBatch, WorkUnit
 from ...schemas.errors import DamagedWorkError, PayloadPlace, Reject, StorageError
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
+from ...schemas.progress import Counted
 from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords
-from ...transforms.activity import advance, working_on
+from ...transforms.activity import advance, count, working_on
 from ...transforms.code.dependencies import Dependencies, functions_in, refuse_undeclared
 from ...transforms.media.image_codecs import parts_by_pixels
 from ...transforms.prepare.engine.program import StepRunner, with_record
@@ -191,6 +192,8 @@ class RunMaker:
                 yield self._keys.add(prepared, rejects=rejects)
             dropped.add(payloads.complete(rejects, batch))
             dropped.num_filtered += prepared.num_filtered
+            num_bytes = prepared.columns.nbytes
+            count(Counted(len(prepared.ids), len(rejects), num_bytes))
         # Before the run is put in place: its contents must match its name.
         refuse_undeclared(self._functions, self._held.paths, folder=self._config.folder)
         self._held.check()

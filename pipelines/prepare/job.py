@@ -9,11 +9,12 @@ import queue
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -27,6 +28,8 @@ from ...transforms.storage.failures import os_errors_as_storage_errors
 from ..inventory.step import read_descriptors
 from .block_worker import PrepareConfig, RunMaker
 
+COUNTERS = "snapshard"
+"""Namespace of the counters that engines show: see docs/engines.md."""
 _INTERRUPTED_S = 2.0
 """Time for elements in progress to finish when the bundle is interrupted."""
 
@@ -75,6 +78,10 @@ class ConcurrentDoFn(beam.DoFn):
     def work(self, element: Any) -> Any:
         """Turns one element into one output; called in several threads concurrently."""
         raise NotImplementedError
+
+    def counts(self, output: Any) -> Mapping[str, int]:
+        """What to add to the engine's counters for an output; their names are stable."""
+        return {}
 
     def start_bundle(self) -> None:
         """Starts with nothing in progress, however the bundle before ended."""
@@ -130,6 +137,8 @@ class ConcurrentDoFn(beam.DoFn):
                 thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         window = GlobalWindow()
         for output in outputs:
+            for name, number in self.counts(output).items():
+                Metrics.counter(COUNTERS, name).inc(number)
             yield WindowedValue(output, window.max_timestamp(), [window])
 
 
@@ -154,6 +163,16 @@ class _PrepareBlockFn(ConcurrentDoFn):
     def work(self, element: bytes) -> Summary:
         """Ensures that the unit of work of a descriptor line has its run."""
         return self._maker.make(unit_from_line(zlib.decompress(element)))
+
+    def counts(self, output: Summary) -> Mapping[str, int]:
+        """Blocks and records, including those of reused runs."""
+        runs = [entry.run for entry in output.entries]
+        return {
+            "blocks_prepared": len(runs),
+            "records_prepared": sum(run.num_records for run in runs),
+            "records_rejected": sum(run.num_rejects for run in runs),
+            "records_filtered": sum(run.num_filtered for run in runs),
+        }
 
 
 @dataclasses.dataclass(eq=False)

@@ -72,6 +72,7 @@ from ..survey.stages import label_of, times_of
 from ..survey.survey import Survey
 from ..write.step import Written
 from .serving import put_serving
+from .tfds import tfds_files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -269,8 +270,8 @@ def publish(
     """
     survey.held.check()
     facts = _build_facts(survey, prepared, plan, settings, extras, history=history)
-    manifest = _put_files(survey, prepared, plan.splits, settings, extras)
-    _put_build_facts(settings.snapshot, facts)
+    manifest, not_tfds = _put_files(survey, prepared, plan.splits, settings, extras)
+    _put_build_facts(settings.snapshot, {**facts, "not_tfds": not_tfds})
     snapshot = Snapshot(settings.snapshot, manifest)
     refuse_drift(survey, snapshot)
     _check_files(settings.snapshot, manifest)
@@ -347,8 +348,12 @@ def _put_files(
     plans: Sequence[SplitPlan],
     settings: ShardSettings,
     extras: Extras,
-) -> Manifest:
-    """Puts all files but ``build.json`` and the manifest in place; returns the manifest."""
+) -> tuple[Manifest, str]:
+    """Puts all files but ``build.json`` and the manifest in place.
+
+    Returns:
+        The manifest, and why TensorFlow Datasets cannot read the snapshot; "" if it can.
+    """
     publisher = Publisher(settings.snapshot)
     written = {plan.name: _written_shards(plan, settings) for plan in plans}
     splits = {name: _split_entry(shards, publisher) for name, shards in written.items()}
@@ -379,7 +384,10 @@ def _put_files(
         if any(feature.startswith(f"{name}.") for feature in settings.final)
     ]
     trained_on = [shard for name in _splits_to_train_on(num_examples) for shard in written[name]]
+    times = times_of(survey.recipe, settings.final)
     image_facts = prepared.summary.image_facts()
+    rotated = frozenset(name for name, facts in image_facts.items() if facts.rotated)
+    formats = {name: frozenset(facts.formats) for name, facts in image_facts.items()}
     limit = None if survey.limit is None else survey.limit.num_records
     files = emit_reader(
         ReaderFacts(
@@ -387,7 +395,7 @@ def _put_files(
             fingerprint=survey.fingerprint,
             features=settings.final,
             label=settings.label,
-            times=times_of(survey.recipe, settings.final),
+            times=times,
             compression=settings.compression,
             num_examples=num_examples,
             limit=limit,
@@ -395,8 +403,8 @@ def _put_files(
                 name: [shard.checksum for shard in shards] for name, shards in written.items()
             },
             record_bytes=encoded_bytes // total if total else 0,
-            rotated_images=frozenset(name for name, facts in image_facts.items() if facts.rotated),
-            image_formats={name: frozenset(facts.formats) for name, facts in image_facts.items()},
+            rotated_images=rotated,
+            image_formats=formats,
             class_counts=_class_counts(trained_on, settings),
             lengths={
                 name: length_boundaries(
@@ -412,7 +420,7 @@ def _put_files(
     )
     for name, text in files.items():
         publisher.put(name, text.encode())
-    return Manifest(
+    manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=survey.recipe.name,
         fingerprint=survey.fingerprint,
@@ -430,8 +438,14 @@ def _put_files(
         seed=survey.recipe.seed,
         versions=survey.parts.versions,
         splits=splits,
-        files=publisher.files,
+        files={},
     )
+    tfds, not_tfds = tfds_files(
+        manifest, times=times, rotated_images=rotated, image_formats=formats
+    )
+    for name, content in tfds.items():
+        publisher.put(name, content)
+    return manifest.model_copy(update={"files": publisher.files}), not_tfds
 
 
 def _check_files(folder: str, manifest: Manifest) -> None:

@@ -6,11 +6,12 @@ are the same. ``strategy`` chooses one.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.metrics import Metrics
 
 from ...schemas.blocks import ShardPlan
 from ...transforms.activity import advance, working_on
@@ -21,7 +22,7 @@ from ...transforms.runs.files import KeyRange, merge_range
 from ...transforms.runs.summary import RunEntry, read_runs, run_readers
 from ...transforms.storage.failures import os_errors_as_storage_errors
 from ..plan.step import plan_of
-from ..prepare.job import ConcurrentDoFn, run_groups
+from ..prepare.job import COUNTERS, ConcurrentDoFn, run_groups
 
 
 @dataclasses.dataclass(eq=False)
@@ -74,6 +75,11 @@ class _WriteShardsFn(ConcurrentDoFn):
         planned = self._planned[slice(*element)]
         self._writer.write(planned[0][0], [shard for _, shard in planned])
         return element
+
+    def counts(self, output: tuple[int, int]) -> Mapping[str, int]:
+        """Shards and examples, including those that were there."""
+        planned = [shard for _, shard in self._planned[slice(*output)]]
+        return _counts_of(planned)
 
 
 @dataclasses.dataclass(eq=False)
@@ -165,6 +171,8 @@ class _WriteGroupedFn(beam.DoFn):
         with os_errors_as_storage_errors("use", "a file of the worker"):
             records = functools.partial(self._sorted, chunks, shard)
             self._writer.write(split, [shard], records=records)
+        for name, num in _counts_of([shard]).items():
+            Metrics.counter(COUNTERS, name).inc(num)
         yield number
 
     def _sorted(
@@ -172,6 +180,12 @@ class _WriteGroupedFn(beam.DoFn):
     ) -> Iterator[pa.RecordBatch]:
         keys = KeyRange(shard.partition, shard.start_key, shard.stop_key)
         return sort_chunks(chunks, keys, prepared=self._settings.prepared, scratch=scratch)
+
+
+def _counts_of(shards: Sequence[ShardPlan]) -> dict[str, int]:
+    """What to add to the engine's counters for written shards."""
+    num_examples = sum(shard.num_examples for shard in shards)
+    return {"shards_written": len(shards), "examples_written": num_examples}
 
 
 def _shard_writer(settings: ShardSettings, entries: Sequence[RunEntry]) -> ShardWriter:

@@ -148,7 +148,7 @@ def test_images_are_arrays_or_files(tmp_path: Path) -> None:
         assert frame["label"]["c1/3.png"] == "c1"
 
 
-def test_a_snapshot_in_a_store_is_not_read(tmp_path: Path) -> None:
+def test_a_snapshot_in_a_store_is_read_from_there(tmp_path: Path) -> None:
     import fsspec
 
     (tmp_path / "a.csv").write_text("a\n1\n2\n3\n")
@@ -156,6 +156,8 @@ def test_a_snapshot_in_a_store_is_not_read(tmp_path: Path) -> None:
         name="far", source=ss.Csv(str(tmp_path / "a.csv")), splits=ss.Splits(train=1.0)
     )
     snapshot = ss.build(recipe, "memory://to_pandas")
-    with pytest.raises(RecipeError, match=r"is not on this machine.*reader"):
-        snapshot.to_pandas()
+    assert sorted(snapshot.to_pandas()["a"]) == [1, 2, 3]
+    assert [record.record_id for record in snapshot.records(num=1)] == snapshot.to_pandas(
+        num=1
+    ).index.tolist()
     fsspec.filesystem("memory").rm("/to_pandas", recursive=True)

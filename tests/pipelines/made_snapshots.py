@@ -7,16 +7,18 @@ import os
 import struct
 import types
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from snapshard.pipelines.reader.emit import ReaderFacts
 from snapshard.schemas.features import Features
 from snapshard.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry, SplitEntry
-from snapshard.transforms.examples.index import index_bytes, labels_bytes
+from snapshard.transforms.examples.index import index_bytes, labels_bytes, write_index_table
 
 FINGERPRINT = "0123456789abcdef"
 
@@ -108,6 +110,26 @@ def put_index(folder: Path, compression: str, codes: Sequence[int]) -> None:
         (folder / "index" / f"{path.name}.idx").write_bytes(index_bytes(offsets, lengths))
         (folder / "index" / f"{path.name}.labels").write_bytes(labels_bytes([mine]))
         first += len(sizes)
+
+
+def put_ids(folder: Path) -> None:
+    """Writes offsets and ids of all shards: ``train-0``, ``train-1`` … in each split."""
+    import tensorflow as tf
+
+    (folder / "index").mkdir(exist_ok=True)
+    firsts: Counter[str] = Counter()
+    for path in sorted(folder.glob("*.tfrecord*")):
+        suffix = "GZIP" if path.suffix == ".gz" else ""
+        examples = tf.data.TFRecordDataset(str(path), suffix).as_numpy_iterator()
+        lengths = np.array([len(one) + 16 for one in examples], np.uint64)
+        split = path.name.partition("-")[0]
+        numbers = range(firsts[split], firsts[split] + len(lengths))
+        firsts[split] += len(lengths)
+        content = index_bytes(np.cumsum(lengths) - lengths, lengths)
+        (folder / "index" / f"{path.name}.idx").write_bytes(content)
+        ids = pa.array([f"{split}-{number}" for number in numbers])
+        table = str(folder / "index" / f"{path.name}.parquet")
+        write_index_table(table, [ids], numbered=False)
 
 
 def list_files(folder: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from snapshard.pipelines import watchdog
 from snapshard.pipelines.watchdog import counting_outputs
 from snapshard.schemas.errors import DataError, StorageError
-from snapshard.transforms import storage
+from snapshard.schemas.progress import BUILD_HERE, Counted
+from snapshard.transforms import activity, storage
 
 
 class Recorded:
@@ -18,12 +19,16 @@ class Recorded:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.counted = Counted()
 
     def start(self, step: str, *, total: int | None, unit: str) -> None:
         self.told.append((step, total, unit))
 
     def advance(self, step: str, *, done: int) -> None:
         self.told.append(done)
+
+    def count(self, step: str, counted: Counted) -> None:
+        self.counted = counted
 
     def warn(self, message: str) -> None:
         self.told.append(("warn", message))
@@ -109,3 +114,19 @@ def test_nothing_to_wait_for() -> None:
         pass
     assert progress.told[0] == ("write", 0, "shards")
     assert set(progress.told[1:]) == {0}
+
+
+def test_records_of_unfinished_outputs_are_counted(tmp_path: Path) -> None:
+    recorded = Recorded()
+    with activity.reported_in(str(tmp_path)):
+        activity.count(Counted(records=5))  # of the step before
+        token = BUILD_HERE.set(str(tmp_path))
+        try:
+            with watchdog.counting_outputs(
+                recorded, "prepare", outputs=[str(tmp_path / "run")], unit="blocks"
+            ):
+                activity.count(Counted(records=100, num_bytes=4000))
+                activity.count(Counted(rejects=2))
+                _wait_until(lambda: recorded.counted == Counted(100, 2, 4000))
+        finally:
+            BUILD_HERE.reset(token)

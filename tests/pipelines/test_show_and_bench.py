@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 
+import snapshard as ss
 from snapshard import cli, startup_noise
 from snapshard.pipelines.inspect import bench
 from snapshard.pipelines.snapshot import Snapshot
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text
+
+from .made_snapshots import put_ids
 
 NUMBERS: Features = {"label": ClassLabel(names=("even", "odd")), "id": Scalar(dtype="int64")}
 IMAGES: Features = {"image": Image(storage="encoded"), "label": ClassLabel(names=("a", "b"))}
@@ -31,6 +35,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory, write_snapshot: Any) -> Pa
     folder: Path = tmp_path_factory.mktemp("numbers")
     shards = [[{"id": i, "label": i % 2} for i in range(length)] for length in LENGTHS]
     write_snapshot(folder, NUMBERS, {"train": shards, "test": shards[:1], "none": []})
+    put_ids(folder)
     return folder
 
 
@@ -46,6 +51,7 @@ def images(tmp_path_factory: pytest.TempPathFactory, write_snapshot: Any) -> Pat
         records.append({"image": content, "label": index % 2, **sides})
     splits = {"train": [records[:3], records[3:]]}
     write_snapshot(folder, IMAGES, splits, compression="gzip")
+    put_ids(folder)
     return folder
 
 
@@ -81,6 +87,7 @@ def test_what_is_read_by_default(
         name: [[{"id": ids[name], "label": 0}] * num] if num else [] for name, num in sizes.items()
     }
     write_snapshot(tmp_path, NUMBERS, splits)
+    put_ids(tmp_path)
     _, shown, _ = run("show", str(tmp_path), "--records", "1", "--json")
     assert shown["records"][0]["id"] == str(ids[read])
     assert bench.bench(Snapshot.open(tmp_path), seconds=0.01, batch_size=1).split == read
@@ -91,13 +98,41 @@ class TestShow:
         code, printed, _ = run("show", str(numbers), "--records", "2", "--split", "test")
         assert code == 0
         assert printed.splitlines() == [
-            *("record 0", "  id: 0", "  label: 0 = even"),
-            *("record 1", "  id: 1", "  label: 1 = odd"),
+            *("record test-0", "  id: 0", "  label: 0 = even"),
+            *("record test-1", "  id: 1", "  label: 1 = odd"),
         ]
         _, found, _ = run("show", str(numbers), "--json")
         assert [record["id"] for record in found["records"]] == ["0", "1", "2"]
         _, printed, _ = run("show", str(numbers), "--split", "train[-1:]")
         assert "id: 71" in printed
+
+    def test_records_by_id_and_class(self, run: Run, tmp_path: Path) -> None:
+        for name in ("cat", "dog"):
+            for k in range(8):
+                path = tmp_path / "pets" / name / f"{k}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                PIL.Image.new("RGB", (8, 6), (k, 0, 0)).save(path)
+        snapshot = ss.build(
+            ss.Recipe(
+                name="pets",
+                source=ss.ImageFolder(str(tmp_path / "pets")),
+                splits=ss.Splits(train=1.0),
+            ),
+            tmp_path / "out",
+        )
+        _, found, _ = run("show", snapshot.path, "--class", "dog", "--records", "20", "--json")
+        ids = sorted(record["record_id"] for record in found["records"])
+        assert ids == [f"dog/{k}.png" for k in range(8)]
+        _, found, _ = run("show", snapshot.path, "--id", "cat/3.png", "--id", "dog/1.png", "--json")
+        images = {record["record_id"]: record["image"] for record in found["records"]}
+        assert images.keys() == {"cat/3.png", "dog/1.png"}
+        assert images["cat/3.png"].endswith("uint8[6, 8, 3], mean 1")
+        for arguments, message in (
+            (["--class", "cow"], "There is no class 'cow', only 'cat', 'dog'."),
+            (["--id", "cat/9.png"], "Split 'train' has no record 'cat/9.png'."),
+        ):
+            code, _, errors = run("show", snapshot.path, *arguments)
+            assert (code, message in errors) == (2, True)
 
     def test_sheet(self, run: Run, images: Path, tmp_path: Path) -> None:
         path = tmp_path / "sheet.png"
@@ -117,6 +152,7 @@ class TestShow:
         features: Features = {"label": ClassLabel(names=names), "te\u00adxt\n": Text()}
         records = [{"label": i % 2, "te\u00adxt\n": "v\u2060\n".encode()} for i in range(4)]
         write_snapshot(tmp_path, features, {"train": [records]})
+        put_ids(tmp_path)
         _, printed, _ = run("show", str(tmp_path))
         assert "0 = a\\nforged line" in printed
         assert "1 = b\\u200b\\U000e0041" in printed

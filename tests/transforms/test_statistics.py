@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.inspect.statistics import statistics_of
 from snapshard.schemas.features import Features
 from snapshard.transforms.examples.statistics import (
     NUM_HASHES,
@@ -133,3 +134,12 @@ def test_equal_numbers_do_not_deviate(value: float) -> None:
     shard.add(pa.record_batch({"x": pa.array(cells, pa.large_binary())}))
     found = merge_statistics(ExampleMeasures(features), [shard.to_json()]).numbers["x", "values"]
     assert (found.mean, found.deviation) == (value, 0.0)
+
+
+def test_a_split_without_shards_has_no_values() -> None:
+    split = merge_statistics(ExampleMeasures(FEATURES), [])
+    assert (split.num_sampled, split.numbers["id", "values"].count) == (0, 0)
+    facts = statistics_of(FEATURES, {"train": [], "test": []}, label=None)["splits"]["train"]
+    assert facts["features"]["id"]["distinct"] == {"count": 0, "exact": True}
+    assert facts["features"]["name"]["top"] == []
+    assert facts["features"]["amount"]["mean"] is None

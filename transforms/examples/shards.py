@@ -28,9 +28,10 @@ from ...schemas.blocks import ShardInfo, ShardPlan, SplitPlan
 from ...schemas.errors import DamagedWorkError, StorageError
 from ...schemas.features import RESERVED_PREFIX, ClassLabel, Features, is_optional
 from ...schemas.naming import ShardName, Workspace, join
+from ...schemas.progress import Counted
 from ...schemas.shards import Compression
 from .. import storage
-from ..activity import advance, working_on
+from ..activity import count, working_on
 from ..runs.files import (
     ID,
     KEY,
@@ -377,7 +378,7 @@ class ShardWriter:
         """Serializes records of a shard; collects what the index needs on the way."""
         settings = self._settings
         label = settings.final.get(settings.label) if settings.label else None
-        advance()
+        count(Counted(records.num_rows, num_bytes=pc.sum(records.column(NUM_BYTES)).as_py() or 0))
         noted.ids.append(bytes_texts(records.column(ID)))
         columns = records.select(self._columns)
         if self._apply_graph is not None:
