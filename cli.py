@@ -513,6 +513,55 @@ def diff(
 
 
 @app.command()
+def drift(
+    old: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of a snapshot; alone, its splits are compared with train.", metavar="OLD"
+        ),
+    ],
+    new: Annotated[
+        str | None,
+        typer.Argument(help="Folder of a newer snapshot.", metavar="[NEW]", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
+) -> None:
+    """Show how schema and distributions differ between two snapshots, or between splits.
+
+    Exit code 3 if they do.
+    """
+    from . import terminal
+    from .pipelines.inspect.drift import drift as run_drift
+    from .pipelines.inspect.drift import drift_of_splits
+    from .pipelines.snapshot import Snapshot
+
+    first = Snapshot.open(old)
+    found = drift_of_splits(first) if new is None else run_drift(first, Snapshot.open(new))
+    if as_json:
+        terminal.say_json(found.to_json())
+    else:
+        terminal.say("\n".join(found.lines()))
+    raise typer.Exit(3 if found.differences else 0)
+
+
+@app.command()
+def pin(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe file (.py).", metavar="RECIPE", show_default=False)
+    ],
+    out: Annotated[str, typer.Option(help="Output root of its builds.", metavar="DIR")],
+) -> None:
+    """Hold later builds to the latest snapshot of a recipe: write RECIPE's lock file beside it.
+
+    Builds then keep the indexes of classes, and refuse data of another schema or distribution.
+    """
+    from . import terminal
+    from .pipelines.inspect.pin import pin as run_pin
+
+    terminal.say(f"wrote {run_pin(recipe, out)}; keep it with the recipe")
+
+
+@app.command()
 def why(
     old: Annotated[
         str,

@@ -38,6 +38,7 @@ from .analyze.process import AnalysisProcess, AnalysisTask, start_process
 from .analyze.step import check_function, failing_early, graph_url, make_graph
 from .endings import END_ELSEWHERE_S, END_S, ending_within
 from .engines import make_runner, runner_config, runs_here
+from .inspect.pin import refuse_schema
 from .plan.step import contents_digest, find_plan, make_plan
 from .prepare.rejects import check_prepared, warn_of_unknown_ids
 from .prepare.step import (
@@ -420,9 +421,10 @@ def _all_steps(build: Build, *, repair: bool) -> Snapshot:
             )
         if repair:
             withdraw_damaged(build.out.snapshot(survey.fingerprint), progress=build.progress)
-        published = find_published(survey, build.out)
+        published = find_published(survey, build.out, build.progress)
         if published is not None:
             return published
+        refuse_schema(survey)
         for notice in survey_notices(survey):
             build.progress.warn(notice)
         if process is None and survey.inventory.num_hashed:
@@ -478,7 +480,14 @@ def _from_prepare_on(
         history = build.history(started=started, written=written)
         with build.timed("publish"):
             return publish(
-                survey, prepared, plan, settings, extras.result(), out=build.out, history=history
+                survey,
+                prepared,
+                plan,
+                settings,
+                extras.result(),
+                out=build.out,
+                history=history,
+                progress=progress,
             )
 
 
@@ -533,7 +542,7 @@ def _one_step(build: Build, step: str, part: Part | None) -> StepReport:
         reference, survey = _current_survey(build, step)
         if is_published(build.out, survey.fingerprint):
             if step == "publish":
-                find_published(survey, build.out)
+                find_published(survey, build.out, build.progress)
             done = _Done({}, reused=True)
         elif step == "prepare":
             done = _prepare_step(build, survey, part)
@@ -560,6 +569,7 @@ def _inventory_step(build: Build) -> tuple[Survey, _Done]:
             progress=build.progress,
             limit=build.limit,
         )
+    refuse_schema(survey)
     reference, name = _reference_id(build), put_inventory(survey.to_store(), build.workspace)
     before = read_reference(reference, build.workspace)
     reused = before is not None and before.inventory == name
@@ -727,7 +737,16 @@ def _from_analyze_on(
     extras = make_extras(survey, prepared, plan, settings)
     history = build.history(started=started, written=None)
     with build.timed(step):
-        publish(survey, prepared, plan, settings, extras, out=build.out, history=history)
+        publish(
+            survey,
+            prepared,
+            plan,
+            settings,
+            extras,
+            out=build.out,
+            history=history,
+            progress=progress,
+        )
     return _Done({"num_examples": num_examples, "num_rejects": prepared.num_rejects}, reused=False)
 
 

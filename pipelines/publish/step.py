@@ -54,6 +54,8 @@ from ...transforms.examples.shards import ShardSettings, read_shard_infos, shard
 from ...transforms.examples.sizing import length_boundaries, varying_lists
 from ...transforms.runs.partitions import most_frequent
 from ...transforms.storage.artifacts import put_if_changed
+from ..inspect.drift import drift_warnings
+from ..inspect.pin import refuse_drift
 from ..inspect.statistics import statistics_json, statistics_of, statistics_pb
 from ..inspect.verify import check_snapshot
 from ..plan.near_duplicates import NearDuplicates, find_near_duplicates
@@ -108,10 +110,10 @@ def is_published(out: OutputPaths, fingerprint: str) -> bool:
     return storage.exists(join(out.snapshot(fingerprint), MANIFEST))
 
 
-def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
+def find_published(survey: Survey, out: OutputPaths, progress: Progress) -> Snapshot | None:
     """The snapshot of a survey if it is published; makes it the latest, unless it is a sample.
 
-    Updates its metadata to the recipe's.
+    Updates its metadata to the recipe's, and warns as :func:`publish` does.
 
     Raises:
         RecipeError: if it has a split without records, which the recipe does not allow.
@@ -123,6 +125,7 @@ def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
         splits = snapshot.manifest.splits
         counts = {name: split.num_examples for name, split in splits.items()}
         refuse_empty_splits(survey.recipe.splits, counts)
+        _warn_of_drift(snapshot, out, progress)
         point_latest(out, survey.fingerprint)
     facts = build_facts(snapshot.path)
     if facts and facts.get("metadata", {}) != survey.recipe.metadata:
@@ -243,10 +246,12 @@ def publish(
     *,
     out: OutputPaths,
     history: History,
+    progress: Progress,
 ) -> Snapshot:
     """Completes a snapshot, whose shards and serving model are in place.
 
-    It becomes the latest of its name, unless it is a sample: trainers follow ``latest.json``.
+    It becomes the latest of its name, unless it is a sample: trainers follow ``latest.json``. What
+    differs from the latest before is a warning, and what differs from the recipe's lock an error.
 
     Args:
         survey: The survey.
@@ -256,8 +261,10 @@ def publish(
         extras: What the snapshot has in addition to them.
         out: Where the snapshot is.
         history: How the build went.
+        progress: Receives the warnings.
 
     Raises:
+        DataError: if it differs from the recipe's lock.
         StorageError: if a file that the recipe depends on changed since the survey, a shard is
             missing, or a file cannot be written.
     """
@@ -265,13 +272,22 @@ def publish(
     facts = _build_facts(survey, prepared, plan, settings, extras, history=history)
     manifest, not_tfds = _put_files(survey, prepared, plan.splits, settings, extras)
     _put_build_facts(settings.snapshot, {**facts, "not_tfds": not_tfds})
+    snapshot = Snapshot(settings.snapshot, manifest)
+    refuse_drift(survey, snapshot)
     _check_files(settings.snapshot, manifest)
     storage.settle(settings.snapshot)
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
     if survey.limit is None:
+        _warn_of_drift(snapshot, out, progress)
         point_latest(out, survey.fingerprint)
     forget_refused(settings.workspace)
-    return Snapshot(settings.snapshot, manifest)
+    return snapshot
+
+
+def _warn_of_drift(snapshot: Snapshot, out: OutputPaths, progress: Progress) -> None:
+    """Warns of what differs from the latest snapshot, which this one will replace."""
+    for warning in drift_warnings(snapshot, out):
+        progress.warn(warning)
 
 
 def _build_facts(
