@@ -701,10 +701,10 @@ def _from_analyze_on(
 
     settings = shard_settings(survey, prepared.summary, plan, graph, out=build.out)
     names = shard_names(plan, settings)
-    infos = [info for info in read_shard_infos(settings, names) if info is not None]
+    sizes = [info.num_examples for info in read_shard_infos(settings, names) if info is not None]
     if step == "write":
         written = Written()
-        if len(infos) < len(names):
+        if len(sizes) < len(names):
             with build.timed(step):
                 written = write_shards(
                     prepared,
@@ -718,11 +718,11 @@ def _from_analyze_on(
         num_shards = len(names if part is None else part.of(names))
         facts = {"num_shards": num_shards, "num_written": written.num_shards}
         return _Done(facts, reused=not written.num_shards)
-    if len(infos) < len(names):
-        note = f" ({len(infos):,} of {len(names):,} shards are)"
+    if len(sizes) < len(names):
+        note = f" ({len(sizes):,} of {len(names):,} shards are)"
         _refuse(step, "write", place=settings.snapshot, note=note)
 
-    num_examples = sum(info.num_examples for info in infos)
+    num_examples = sum(sizes)
     if step == "verify":
         with build.timed(step):
             verify_shards(settings, names, progress=progress)

@@ -52,6 +52,7 @@ from ...transforms.analysis.graph import PUBLISHED, TransformGraph, read_graph_f
 from ...transforms.examples.metadata import schema_text
 from ...transforms.examples.shards import ShardSettings, read_shard_infos, shard_name
 from ...transforms.examples.sizing import length_boundaries, varying_lists
+from ...transforms.examples.statistics import ExampleMeasures, SplitStatistics
 from ...transforms.runs.partitions import most_frequent
 from ...transforms.storage.artifacts import put_if_changed
 from ..inspect.drift import drift_warnings
@@ -355,7 +356,9 @@ def _put_files(
         The manifest, and why TensorFlow Datasets cannot read the snapshot; "" if it can.
     """
     publisher = Publisher(settings.snapshot)
-    written = {plan.name: _written_shards(plan, settings) for plan in plans}
+    measures = ExampleMeasures(settings.final)
+    measured = {plan.name: SplitStatistics(measures) for plan in plans}
+    written = {plan.name: _written_shards(plan, settings, measured[plan.name]) for plan in plans}
     splits = {name: _split_entry(shards, publisher) for name, shards in written.items()}
     if settings.graph is not None:
         # In the layout that `tft.TFTransformOutput` expects in the snapshot's folder.
@@ -369,7 +372,7 @@ def _put_files(
         gather_rejects(prepared.entries, settings.workspace, path)
         publisher.put_file(REJECTS, path)
     publisher.put(SCHEMA, schema_text(settings.final))
-    statistics = statistics_of(settings.final, written, label=settings.label)
+    statistics = statistics_of(settings.final, written, measured, label=settings.label)
     publisher.put(STATISTICS, statistics_json(statistics))
     publisher.put(STATISTICS_PB, statistics_pb(statistics, settings.final))
     num_missing = Counter[str]()
@@ -469,8 +472,10 @@ def _check_files(folder: str, manifest: Manifest) -> None:
             )
 
 
-def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]:
-    """The facts of a split's shards, which must be in place."""
+def _written_shards(
+    plan: SplitPlan, settings: ShardSettings, measured: SplitStatistics
+) -> list[ShardInfo]:
+    """The facts of a split's shards, which must be in place; puts their statistics together."""
     names = [shard_name(shard, settings) for shard in plan.shards]
     shards = []
     for name, info in zip(names, read_shard_infos(settings, names), strict=True):
@@ -479,7 +484,8 @@ def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]
                 f"{name} was written, but is missing now from {settings.snapshot}. "
                 "Build again to resume."
             )
-        shards.append(info)
+        measured.add(info.statistics)
+        shards.append(dataclasses.replace(info, statistics={}))
     return shards
 
 
