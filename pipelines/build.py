@@ -701,7 +701,8 @@ def _from_analyze_on(
 
     settings = shard_settings(survey, prepared.summary, plan, graph, out=build.out)
     names = shard_names(plan, settings)
-    sizes = [info.num_examples for info in read_shard_infos(settings, names) if info is not None]
+    found = read_shard_infos(settings, names)
+    sizes = [(info.num_examples, info.num_bytes) for info in found if info is not None]
     if step == "write":
         written = Written()
         if len(sizes) < len(names):
@@ -722,11 +723,11 @@ def _from_analyze_on(
         note = f" ({len(sizes):,} of {len(names):,} shards are)"
         _refuse(step, "write", place=settings.snapshot, note=note)
 
-    num_examples = sum(sizes)
+    num_examples = sum(num for num, _ in sizes)
     if step == "verify":
         with build.timed(step):
             verify_shards(settings, names, progress=progress)
-        shard_bytes = sum(info.num_bytes for info in infos)
+        shard_bytes = sum(num_bytes for _, num_bytes in sizes)
         facts = {
             "num_shards": len(names),
             "num_examples": num_examples,
