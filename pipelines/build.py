@@ -83,6 +83,8 @@ from .write.strategy import WriteBy, checked_write_by
 
 ATTEMPTS = 3
 """One more than needed, unless concurrent builds meet the same damage."""
+_REPORT_S, _REPORT_SHARE = 0.3, 0.05
+"""A build makes its report if that takes less than this, or than this part of its time."""
 
 T = TypeVar("T")
 
@@ -429,9 +431,26 @@ def _all_steps(build: Build, *, repair: bool) -> Snapshot:
             build.progress.warn(notice)
         if process is None and survey.inventory.num_hashed:
             process = _start_analysis(build, stack)
-        return build.dropping_damage(
+        snapshot = build.dropping_damage(
             survey, lambda: _from_prepare_on(build, survey, process, started=started)
         )
+    _put_report(build, snapshot, seconds=time.time() - started)
+    return snapshot
+
+
+def _put_report(build: Build, snapshot: Snapshot, *, seconds: float) -> None:
+    """Puts the report beside the manifest, unless that takes long for a build of this duration."""
+    from .inspect.report.evidence import expected_seconds
+
+    is_quick = expected_seconds(snapshot) < max(_REPORT_S, _REPORT_SHARE * seconds)
+    if not (is_quick and storage.is_local(snapshot.path)):
+        return
+    try:
+        from .inspect.report.page import write_report
+
+        write_report([snapshot], None)
+    except Exception as error:  # the snapshot is published, whatever its data does to the page
+        build.progress.warn(f"The report was not written: {storage.redact(str(error))}")
 
 
 def _from_prepare_on(

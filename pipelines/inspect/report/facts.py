@@ -26,11 +26,12 @@ from ....schemas.naming import REJECTS
 from ....schemas.steps import STEPS
 from ....schemas.visible import human_bytes, human_count, shorten
 from ..rejects import RejectFilter, RejectsFile
+from ..show import first_image
 from .charts import Bars, Histogram, bars, histogram, percentage
 from .evidence import Evidence, is_picture
 from .findings import Finding, find_all
 from .odd_images import OddImage
-from .pictures import Album, Picture, Sheet, main_image, opened, picture_of, sheets
+from .pictures import Album, Picture, Sheet, opened, picture_of, sheets
 
 _TEXT = 80
 """Characters that are shown of a value."""
@@ -185,7 +186,7 @@ def _pairs(
     evidence: Evidence, album: Album, odd: Sequence[OddImage]
 ) -> list[tuple[Picture, Picture]]:
     """Each odd image beside the one that it resembles."""
-    name = main_image(evidence) or ""
+    name = first_image(evidence.snapshot) or ""
     pairs = []
     for one in odd:
         shown = [picture_of(evidence, album, name, row) for row in (one.row, one.neighbour)]

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from ....schemas.features import ClassLabel, Feature, Scalar, Text, Timestamp
 from ....schemas.visible import human_count
+from ..show import first_image
 from .charts import percentage
 from .evidence import Evidence
 from .odd_images import MAX_IMAGES, OddImage, edge_vectors, find_odd
-from .pictures import class_of, main_image
+from .pictures import class_of
 
 _SMALL_SPLIT = 100
 _FEW_OF_CLASS = 5
@@ -41,6 +42,7 @@ _SHIFT = 0.05
 _MAX_LISTED = 40
 
 Rows = Sequence[tuple[str, ...]]
+_SINGLE = Scalar | ClassLabel | Text | Timestamp
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,15 +130,15 @@ def near_duplicates(evidence: Evidence) -> Iterator[Finding]:
 
 def leaks(evidence: Evidence) -> Iterator[Finding]:
     """Columns that alone predict the label."""
-    label = evidence.label
-    if label is None or len(evidence.sample) < _MIN_RECORDS:
+    label, values = evidence.label or "", evidence.sample.values
+    kind = evidence.features.get(label)
+    if not isinstance(kind, _SINGLE) or len(evidence.sample) < _MIN_RECORDS:
         return
-    kind, values = evidence.features[label], evidence.sample.values
     truth = _codes(values[label], kind, bins=False)
     columns = {
         name: feature
         for name, feature in evidence.features.items()
-        if name != label and isinstance(feature, Scalar | ClassLabel | Text | Timestamp)
+        if name != label and isinstance(feature, _SINGLE)
     }
     rows: list[tuple[float, str]] = []
     if truth is not None and len(np.unique(truth)) <= len(truth) // 4:
@@ -246,7 +248,7 @@ def _rank_correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float6
 
 def odd_images(evidence: Evidence) -> Iterator[Finding]:
     """Images that look like another class: likely labelled wrong."""
-    name, sample = main_image(evidence), evidence.sample
+    name, sample = first_image(evidence.snapshot), evidence.sample
     if name is None or not evidence.label_counts():
         return
     classes = [class_of(evidence, row) for row in range(len(sample))]
@@ -526,7 +528,7 @@ def _equal(evidence: Evidence) -> Iterator[tuple[str, str]]:
         return
     first: dict[tuple[Any, ...], str] = {}
     for name, feature in evidence.features.items():
-        if not isinstance(feature, Scalar | Text | Timestamp | ClassLabel):
+        if not isinstance(feature, _SINGLE):
             continue
         values = tuple(map(_plain, evidence.sample.values[name]))
         if len({*values}) < 2:

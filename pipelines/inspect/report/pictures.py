@@ -23,7 +23,7 @@ from ....schemas.features import (
     frames_of,
 )
 from ....schemas.features import Sequence as SequenceFeature
-from .evidence import Evidence, is_picture
+from .evidence import Evidence
 
 MAX_SIDE = 160
 _SIDE = 96
@@ -189,9 +189,8 @@ def _drawn(evidence: Evidence, album: Album, feature: str, row: int) -> Picture 
         return None
     if isinstance(kind, Audio):
         return _sound(kind, value, sample.rates.get(feature, {}), row, album, caption)
-    annotated = any(
-        getattr(other, "image", None) == feature for other in evidence.features.values()
-    )
+    others = evidence.features.values()
+    annotated = any(getattr(other, "image", None) == feature for other in others)
     image = thumbnail(value, kind, MAX_SIDE if annotated else _SIDE)
     if image is None:
         return None
@@ -341,8 +340,3 @@ def spectrogram(samples: npt.NDArray[np.float32]) -> Image.Image:
 def tail(text: str, limit: int = 40) -> str:
     """The end of a text that is longer than the limit: ids differ there."""
     return text if len(text) <= limit else f"…{text[-limit:]}"
-
-
-def main_image(evidence: Evidence) -> str | None:
-    """The first image feature; None without one."""
-    return next((name for name, feature in evidence.features.items() if is_picture(feature)), None)
