@@ -522,7 +522,7 @@ def drift(
     ],
     new: Annotated[
         str | None,
-        typer.Argument(help="Folder of a newer snapshot.", metavar="[NEW]", show_default=False),
+        typer.Argument(help="Folder of a newer snapshot.", metavar="NEW", show_default=False),
     ] = None,
     as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:

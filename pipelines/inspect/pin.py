@@ -124,8 +124,12 @@ def refuse_drift(survey: Survey, snapshot: Snapshot) -> None:
         return
     try:
         found = compare(_pinned(lock), Profile.of(snapshot), lock.thresholds_of)
-    except DamagedSnapshotError as error:
-        raise RecipeError(f"{lock_path(survey.recipe.file)}: {error}") from None
+    except DamagedSnapshotError:
+        recipe_file = survey.recipe.file
+        raise RecipeError(
+            f"{lock_path(recipe_file)} is invalid: its statistics were edited. Remove it, and pin "
+            f"again: snapshard pin {shlex.quote(recipe_file)} --out DIR."
+        ) from None
     _refuse(found, survey)
 
 

@@ -17,7 +17,7 @@ import pydantic
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import ClassLabel, Feature, Features, Sequence, features_from_json
-from ...schemas.fingerprint import digest
+from ...schemas.fingerprint import canonical_json, digest
 from ...schemas.recipe import Recipe
 
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -130,7 +130,9 @@ def read_lock(recipe: Recipe) -> Lock | None:
     remedy = f"Correct it; or remove it, and pin again: snapshard pin {recipe.file} --out DIR."
     try:
         with open(path, encoding="utf-8") as file:
-            lock = Lock.model_validate(json.load(file))
+            content = json.load(file)
+        canonical_json(content)  # refuses NaN
+        lock = Lock.model_validate(content)
         features_from_json(lock.features)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]

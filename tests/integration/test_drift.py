@@ -1,6 +1,7 @@
 """Builds warn of what differs from the latest snapshot; a lock refuses it and keeps indexes."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -285,11 +286,30 @@ def test_pin_refuses(recipe_file: Path, capsys: Any) -> None:
         ("{}", "is invalid: name: Field required"),
         ("[]", "is invalid"),
         ('{"name": "other"}', "is invalid"),
+        ('{"name": NaN}', "cannot be read: Out of range float"),
     ],
 )
 def test_an_invalid_lock_is_refused(recipe_file: Path, content: str, message: str) -> None:
     (recipe_file.parent / "recipe.lock.json").write_text(content)
     with pytest.raises(RecipeError, match=rf"recipe\.lock\.json {message}.*Correct it; or remove"):
+        build(recipe_file)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("thresholds", {"number": 0.1}, "is invalid: thresholds.number: Extra inputs"),
+        ("thresholds", {"numbers": -1}, "is invalid: thresholds.numbers: Input should be greater"),
+        ("features", {"x": {"kind": "class_label", "names": ["a", "a"]}}, "is invalid: x"),
+        ("features", {"x": {"kind": "none"}}, "is invalid: x: "),
+        ("statistics", {"splits": {"train": {}}}, "is invalid: its statistics were edited"),
+    ],
+)
+def test_an_edited_lock_is_refused(recipe_file: Path, key: str, value: Any, message: str) -> None:
+    build(recipe_file)
+    path = Path(pin(str(recipe_file), str(recipe_file.parent / "out")))
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(RecipeError, match=r"recipe\.lock\.json ?" + re.escape(message)):
         build(recipe_file)
 
 
