@@ -20,6 +20,8 @@ READER_FACTS = f"{READER}/facts.py"
 SCHEMA = "schema.pbtxt"
 REJECTS = "rejects.parquet"
 BUILD = "build.json"
+CROISSANT = "croissant.json"
+"""The snapshot's description for data catalogues."""
 TFDS_INFO = "dataset_info.json"
 """With ``features.json``: makes the snapshot a folder of TensorFlow Datasets."""
 TFDS_FEATURES = "features.json"
@@ -28,7 +30,7 @@ LATEST = "latest.json"
 LATEST_READER = "reader.py"
 WORKSPACE = ".work"
 
-UNLISTED = frozenset({MANIFEST, BUILD})
+UNLISTED = frozenset({MANIFEST, BUILD, CROISSANT})
 """Files of a snapshot that the manifest does not list: itself, and what varies."""
 
 _SHARD = re.compile(

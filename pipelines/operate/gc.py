@@ -24,6 +24,7 @@ from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ...schemas.manifest import STARTED_FORMAT
 from ...schemas.naming import (
     BUILD,
+    CROISSANT,
     LATEST,
     MANIFEST,
     REJECTS,
@@ -58,7 +59,7 @@ _TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
 _BYTECODE = re.compile(r"(?<=^reader/)__pycache__/([^/.]+)\.[^/]+\.pyc$")
 _FILES = re.compile(
-    rf"{BUILD}|{SCHEMA}|{REJECTS}|{TFDS_INFO}|{TFDS_FEATURES}|.+\.labels\.txt"
+    rf"{BUILD}|{CROISSANT}|{SCHEMA}|{REJECTS}|{TFDS_INFO}|{TFDS_FEATURES}|.+\.labels\.txt"
     r"|statistics\.pb|report\.html"
 )
 
