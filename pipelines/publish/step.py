@@ -36,6 +36,7 @@ from ...schemas.manifest import (
 )
 from ...schemas.naming import (
     BUILD,
+    CROISSANT,
     MANIFEST,
     REJECTS,
     SCHEMA,
@@ -72,6 +73,7 @@ from ..survey.fingerprint_details import fingerprint_details, list_inputs
 from ..survey.stages import label_of, times_of
 from ..survey.survey import Survey
 from ..write.step import Written
+from .croissant import croissant
 from .serving import put_serving
 from .tfds import tfds_files
 
@@ -131,7 +133,8 @@ def find_published(survey: Survey, out: OutputPaths, progress: Progress) -> Snap
     facts = build_facts(snapshot.path)
     if facts and facts.get("metadata", {}) != survey.recipe.metadata:
         try:
-            _put_build_facts(snapshot.path, {**facts, "metadata": survey.recipe.metadata})
+            facts["metadata"] = survey.recipe.metadata
+            _put_unlisted(snapshot.path, facts, snapshot.manifest)
         except StorageError as error:  # in a place that may only be read
             logging.getLogger(__name__).warning("The description was not updated: %s", error)
     forget_refused(Workspace(out.workspace))
@@ -272,7 +275,7 @@ def publish(
     survey.held.check()
     facts = _build_facts(survey, prepared, plan, settings, extras, history=history)
     manifest, not_tfds = _put_files(survey, prepared, plan.splits, settings, extras)
-    _put_build_facts(settings.snapshot, {**facts, "not_tfds": not_tfds})
+    _put_unlisted(settings.snapshot, {**facts, "not_tfds": not_tfds}, manifest)
     snapshot = Snapshot(settings.snapshot, manifest)
     refuse_drift(survey, snapshot)
     _check_files(settings.snapshot, manifest)
@@ -338,9 +341,11 @@ def _build_facts(
     return facts
 
 
-def _put_build_facts(folder: str, facts: Mapping[str, object]) -> None:
+def _put_unlisted(folder: str, facts: Mapping[str, Any], manifest: Manifest) -> None:
+    """Puts the files that the manifest does not list: they hold what may vary."""
     content = json.dumps(with_checksum(facts), indent=1, sort_keys=True)
     storage.put_bytes(join(folder, BUILD), content.encode())
+    storage.put_bytes(join(folder, CROISSANT), croissant(manifest, facts["metadata"]))
 
 
 def _put_files(
@@ -350,7 +355,7 @@ def _put_files(
     settings: ShardSettings,
     extras: Extras,
 ) -> tuple[Manifest, str]:
-    """Puts all files but ``build.json`` and the manifest in place.
+    """Puts all files in place that the manifest lists.
 
     Returns:
         The manifest, and why TensorFlow Datasets cannot read the snapshot; "" if it can.
