@@ -209,12 +209,14 @@ class TestFindings:
                 "word": top_stats(words),
                 "gaps": gaps,
                 "part": {**top_stats([split] * num), "distinct": {"count": 1}},
+                "day": numeric_stats(rng.random(num) + 2 * list(NUMS).index(split), [0, 2, 4, 6]),
             }
         features: Features = {
             "x": ss.Scalar("float32"),
             "word": ss.Scalar("string"),
             "gaps": ss.Scalar("float32", optional=True),
-            "part": ss.Scalar("string"),
+            "part": ss.Scalar("string"),  # the column that divides the splits
+            "day": ss.Timestamp("s"),  # in the order of which they are
         }
         found = rows_of(made(features, stats=stats), findings.differing_splits)
         assert {name: row[0] for name, row in found.items()} == {
@@ -346,6 +348,16 @@ class TestPictures:
         numbers = pictures.waveform(tone).strip("Mz").replace("L", " ").split()
         heights = [float(number) for number in numbers[1::2]]
         assert (min(heights), max(heights)) == (1.0, 39.5)
+
+    def test_a_matrix_of_floats(self) -> None:
+        value = np.zeros((50, 10), np.float32)
+        value[:, 0] = 5  # the lowest band: the bottom row
+        image = pictures.thumbnail(value, ss.Tensor("float32", (None, 10)), 96)
+        assert image is not None
+        shades = np.asarray(image.convert("L"))
+        assert shades.shape == (10, 50)
+        assert (shades[-1] == 0).all()
+        assert (shades[:-1] == 255).all()
 
     def test_an_album_that_is_full(self) -> None:
         album = pictures.Album(1_500)

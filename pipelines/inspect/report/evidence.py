@@ -173,9 +173,9 @@ def expected_seconds(snapshot: Snapshot) -> float:
     num_sounds = 60 * sum(isinstance(feature, Audio) for feature in features.values())
     return (
         0.2
-        + 15e-6 * num_records * len(features)
+        + 18e-6 * num_records * len(features)
         + 1.5e-3 * num_images
-        + 2e-3 * num_sounds
+        + 4e-3 * num_sounds
         + 1e-3 * min(len(features), 300)
         + 20e-6 * min(snapshot.manifest.num_rejects, 20_000)
     )

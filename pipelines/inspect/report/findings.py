@@ -261,8 +261,8 @@ def odd_images(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         title="Images that may have the wrong label",
         text=f"A simple model, which recognizes {percentage(accuracy)} of the images without "
-        f"having seen them, gives these {len(odd)} another class, with certainty. It looked at "
-        f"{scope} {evidence.total:,} images. The oddest come first; some are only unusual.",
+        f"having seen them, takes these {len(odd)} for another class. It looked at {scope} "
+        f"{evidence.total:,} images. The oddest come first; some are only unusual.",
         remedy="Look at each. Correct the label in the source, or leave the image out: "
         "ss.Recipe(exclude=…) takes a list of ids.",
         columns=("record", "split", "labelled", "looks like"),
@@ -283,12 +283,15 @@ def differing_splits(evidence: Evidence) -> Iterator[Finding]:
     others = [name for name in splits if name != base]
     num_tests = max(1, len(evidence.features) * len(others))
     rows: list[tuple[float, tuple[str, ...]]] = []
-    for name in evidence.features:
+    for name, feature in evidence.features.items():
         first = evidence.stats(base, name)
         if all(evidence.stats(s, name).get("distinct", {}).get("count") == 1 for s in splits):
             continue  # constant, or the column that divides the splits
         for split in others:
-            found = _difference(first, evidence.stats(split, name), num_tests)
+            second = evidence.stats(split, name)
+            if isinstance(feature, Timestamp) and _is_apart(first, second):
+                continue  # splits by time
+            found = _difference(first, second, num_tests)
             if found is not None:
                 share, what = found
                 rows.append((share, (name, split, percentage(share), what)))
@@ -305,6 +308,13 @@ def differing_splits(evidence: Evidence) -> Iterator[Finding]:
         columns=("feature", "split", "records that differ", "in what"),
         **_listed([row for _, row in rows]),
     )
+
+
+def _is_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether all values of one split are above all of the other."""
+    if not (first.get("count") and second.get("count")):
+        return False
+    return bool(first["max"] < second["min"] or second["max"] < first["min"])
 
 
 def _difference(
@@ -424,7 +434,7 @@ def missing_values(evidence: Evidence) -> Iterator[Finding]:
 def small_splits(evidence: Evidence) -> Iterator[Finding]:
     """Splits, or classes in them, of too few records to measure anything."""
     rows = [
-        (name, f"{num:,} records")
+        (name, human_count(num, "records"))
         for name in evidence.splits
         if (num := evidence.num_examples(name)) < _SMALL_SPLIT
     ]

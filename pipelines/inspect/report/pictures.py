@@ -20,10 +20,11 @@ from ....schemas.features import (
     Feature,
     Features,
     Mask,
+    Tensor,
     frames_of,
 )
 from ....schemas.features import Sequence as SequenceFeature
-from .evidence import Evidence
+from .evidence import Evidence, is_picture
 
 MAX_SIDE = 160
 _SIDE = 96
@@ -99,8 +100,23 @@ def opened(content: bytes, side: int) -> Image.Image | None:
         return None
 
 
+def is_shown(feature: Feature) -> bool:
+    """Whether records are shown by a picture of this feature: images, clips, sounds, maps."""
+    is_heard = isinstance(feature, Audio) and feature.storage == "raw"
+    return is_picture(feature) or is_heard or frames_of(feature) is not None or _is_map(feature)
+
+
+def _is_map(feature: Feature) -> bool:
+    """Whether it is a matrix of floats to look at, such as a spectrogram: [time, band]."""
+    if not isinstance(feature, Tensor) or not feature.dtype.startswith("float"):
+        return False
+    return len(feature.shape) == 2 and all(dim is None or dim >= 8 for dim in feature.shape)
+
+
 def thumbnail(value: Any, feature: Feature, side: int) -> Image.Image | None:
     """An image of the snapshot, or the middle frame of a clip, as RGB; None if it has none."""
+    if _is_map(feature):
+        return _map_picture(value, side)
     if frames_of(feature) is not None:
         value = value[len(value) // 2] if len(value) else None
     if value is None:
@@ -116,6 +132,18 @@ def thumbnail(value: Any, feature: Feature, side: int) -> Image.Image | None:
     step = max(1, max(pixels.shape[:2]) // (4 * side))
     pixels = pixels[::step, ::step]
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    image.thumbnail((side, side))
+    return image
+
+
+def _map_picture(value: Any, side: int) -> Image.Image | None:
+    """A matrix of floats in shades, large ones dark, the second dimension upwards."""
+    if not value.size:
+        return None
+    known = np.nan_to_num(np.asarray(value, np.float32))
+    low, high = np.quantile(known, (0.01, 0.99)).tolist()
+    shades = 255 - 255 * ((known - low) / max(high - low, 1e-9)).clip(0, 1)
+    image = Image.fromarray(shades.T[::-1].astype(np.uint8)).convert("RGB")
     image.thumbnail((side, side))
     return image
 
