@@ -59,7 +59,7 @@ _TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
 _BYTECODE = re.compile(r"(?<=^reader/)__pycache__/([^/.]+)\.[^/]+\.pyc$")
 _FILES = re.compile(
-    rf"{BUILD}|{CROISSANT}|{SCHEMA}|{REJECTS}|{TFDS_INFO}|{TFDS_FEATURES}|.+\.labels\.txt"
+    rf"{BUILD}|{CROISSANT}|{SCHEMA}|{REJECTS}|{TFDS_INFO}|{TFDS_FEATURES}"
     r"|statistics\.pb|report\.html"
 )
 
