@@ -47,15 +47,6 @@ def reader_file(name: str) -> str:
     return f"{READER}/{name}"
 
 
-def tfds_labels(feature: str) -> str:
-    """The name in a snapshot of the file in which TensorFlow Datasets finds a feature's classes.
-
-    >>> tfds_labels("at/kind")
-    'at.kind.labels.txt'
-    """
-    return f"{feature.replace('/', '.')}.labels.txt"
-
-
 def is_reader_file(name: str) -> bool:
     """Whether a file of a snapshot belongs to its reader, by its name.
 

@@ -63,7 +63,7 @@ _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
 _BYTECODE = re.compile(r"(?<=^reader/)__pycache__/([^/.]+)\.[^/]+\.pyc$")
 _FILES = re.compile(
     rf"{BUILD}|{CROISSANT}|{SCHEMA}|{REJECTS}|{STATISTICS}|{STATISTICS_PB}|{TFDS_INFO}"
-    rf"|{TFDS_FEATURES}|.+\.labels\.txt|{REPORT}"
+    rf"|{TFDS_FEATURES}|{REPORT}"
 )
 
 

@@ -35,7 +35,6 @@ IN_SNAPSHOT = [
     "croissant.json",
     "dataset_info.json",
     "features.json",
-    "a class.labels.txt",
     "serving/saved_model.pb",
     "serving/variables/variables.index",
     "transform_fn/saved_model.pb",
