@@ -46,10 +46,11 @@ test-all: test test-slow test-engines ## Runs all of these on one Python
 PEERS := .venv-peers
 
 .PHONY: peers
-peers: $(VENV)/.dev ## Reads snapshots with PyTorch and Grain, in a separate environment (7 GB)
+peers: $(VENV)/.dev ## Reads snapshots with PyTorch, Grain, TensorFlow Datasets …, in a separate environment (8 GB)
 	$(PY) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet \
-		google-crc32c grain numpy torch torchdata
+		datasets google-crc32c grain mlcroissant numpy pillow tensorflow tensorflow-datasets torch \
+		torchdata webdataset
 	SNAPSHARD_PEERS=$(PEERS)/bin/python $(PYTEST) -m peers --durations=10
 
 .PHONY: torture

@@ -423,13 +423,16 @@ def inspect(
         f"{human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
-    for name, value in build_facts(opened.path).get("metadata", {}).items():
+    facts = build_facts(opened.path)
+    for name, value in facts.get("metadata", {}).items():
         terminal.say(f"{name}: {value if isinstance(value, str) else ', '.join(value)}")
     _show_missing(opened)
     _show_rejects(opened)
     _show_leaks(opened.manifest.shared_contents)
     _show_near_duplicates(opened)
     _show_serving(opened)
+    if why := facts.get("not_tfds"):
+        terminal.say(f"not a folder of TensorFlow Datasets: {why}")
     terminal.say(opened.path)
 
 
@@ -507,6 +510,55 @@ def diff(
         terminal.say_json(difference.to_json())
     else:
         terminal.say(diff_text(difference))
+
+
+@app.command()
+def drift(
+    old: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of a snapshot; alone, its splits are compared with train.", metavar="OLD"
+        ),
+    ],
+    new: Annotated[
+        str | None,
+        typer.Argument(help="Folder of a newer snapshot.", metavar="NEW", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
+) -> None:
+    """Show how schema and distributions differ between two snapshots, or between splits.
+
+    Exit code 3 if they do.
+    """
+    from . import terminal
+    from .pipelines.inspect.drift import drift as run_drift
+    from .pipelines.inspect.drift import drift_of_splits
+    from .pipelines.snapshot import Snapshot
+
+    first = Snapshot.open(old)
+    found = drift_of_splits(first) if new is None else run_drift(first, Snapshot.open(new))
+    if as_json:
+        terminal.say_json(found.to_json())
+    else:
+        terminal.say("\n".join(found.lines()))
+    raise typer.Exit(3 if found.differences else 0)
+
+
+@app.command()
+def pin(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe file (.py).", metavar="RECIPE", show_default=False)
+    ],
+    out: Annotated[str, typer.Option(help="Output root of its builds.", metavar="DIR")],
+) -> None:
+    """Hold later builds to the latest snapshot of a recipe: write RECIPE's lock file beside it.
+
+    Builds then keep the indexes of classes, and refuse data of another schema or distribution.
+    """
+    from . import terminal
+    from .pipelines.inspect.pin import pin as run_pin
+
+    terminal.say(f"wrote {run_pin(recipe, out)}; keep it with the recipe")
 
 
 @app.command()
@@ -668,7 +720,8 @@ def show(
 ) -> None:
     """Show records of a snapshot: the first ones are a random sample."""
     from . import terminal
-    from .pipelines.inspect.show import describe, find_records, write_sheet
+    from .pipelines.display import describe
+    from .pipelines.inspect.show import find_records, write_sheet
     from .pipelines.snapshot import Snapshot
 
     opened = Snapshot.open(snapshot)
@@ -676,7 +729,8 @@ def show(
     num = len(wanted) or records
     most = max(num, _SHEET_RECORDS if sheet and not wanted else 0)
     found = find_records(opened, split, num=most, ids=wanted, label=label)
-    shown = [{"record_id": one.record_id, **describe(one, opened)} for one in found[:num]]
+    features = opened.manifest.features
+    shown = [{"record_id": one.record_id, **describe(one, features)} for one in found[:num]]
     drawn = None if sheet is None else write_sheet(opened, found, sheet)
     if as_json:
         terminal.say_json({"records": shown, "sheet": sheet})
@@ -895,6 +949,43 @@ def flex_template(
     from .pipelines.operate.flex_template import container_spec
 
     terminal.say(json.dumps(container_spec(launcher=launcher, worker=worker), indent=2))
+
+
+@app.command()
+def export(
+    snapshot: SnapshotPath,
+    to: Annotated[str, typer.Option("--to", help="parquet or webdataset.", metavar="FORMAT")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Destination: a local folder that does not exist.",
+            metavar="DIR",
+        ),
+    ],
+    split: Annotated[
+        str | None,
+        typer.Option(help="Only this split; by default all.", metavar="SPLIT", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
+) -> None:
+    """Write the records of a snapshot in another format: Parquet or WebDataset."""
+    from . import terminal
+    from .pipelines.operate.export import export as run_export
+    from .pipelines.snapshot import Snapshot
+
+    opened = Snapshot.open(snapshot)
+    with terminal.Bars() as bars:
+        exported = run_export(opened, to, output, split=split, progress=bars)
+    if as_json:
+        terminal.say_json(dataclasses.asdict(exported))
+        return
+    terminal.say(
+        f"exported {human_count(exported.num_examples, 'examples')} to "
+        f"{human_count(exported.num_files, 'files')}, "
+        f"{terminal.human_bytes(exported.num_bytes)}: {exported.folder}"
+    )
 
 
 @app.command("list")
@@ -1226,7 +1317,11 @@ def _fail(error: SnapshardError) -> int:
     from . import terminal
 
     return terminal.show_failure(
-        str(error), kind=type(error).__name__, exit_code=error.exit_code, file=error.file
+        str(error),
+        kind=type(error).__name__,
+        exit_code=error.exit_code,
+        file=error.file,
+        record=error.record,
     )
 
 

@@ -77,14 +77,14 @@ def answer_in_json(wanted: bool) -> None:
     _answers_in_json = wanted
 
 
-def show_failure(message: str, *, kind: str, exit_code: int, file: str = "") -> int:
+def show_failure(message: str, *, kind: str, exit_code: int, **about: str) -> int:
     """Prints the error that ends a command; under ``--json`` also as an object on standard output.
 
     Args:
         message: For people: on standard error.
         kind: The error's class.
         exit_code: The command's.
-        file: The path or URL of the file that it is about, if it is about one.
+        **about: What it is about, empty if unknown: the path or URL of a file, the id of a record.
 
     Returns:
         The exit code.
@@ -93,7 +93,7 @@ def show_failure(message: str, *, kind: str, exit_code: int, file: str = "") -> 
     if _answers_in_json:
         error = {"class": kind, "message": message, "exit_code": exit_code}
         with contextlib.suppress(OSError, ValueError):  # the stream may be what failed
-            say_json({"error": {**error, "file": file} if file else error})
+            say_json({"error": error | {key: name for key, name in about.items() if name}})
     return exit_code
 
 

@@ -38,6 +38,7 @@ from .analyze.process import AnalysisProcess, AnalysisTask, start_process
 from .analyze.step import check_function, failing_early, graph_url, make_graph
 from .endings import END_ELSEWHERE_S, END_S, ending_within
 from .engines import make_runner, runner_config, runs_here
+from .inspect.pin import refuse_schema
 from .plan.step import contents_digest, find_plan, make_plan
 from .prepare.rejects import check_prepared, warn_of_unknown_ids
 from .prepare.step import (
@@ -422,9 +423,10 @@ def _all_steps(build: Build, *, repair: bool) -> Snapshot:
             )
         if repair:
             withdraw_damaged(build.out.snapshot(survey.fingerprint), progress=build.progress)
-        published = find_published(survey, build.out)
+        published = find_published(survey, build.out, build.progress)
         if published is not None:
             return published
+        refuse_schema(survey)
         for notice in survey_notices(survey):
             build.progress.warn(notice)
         if process is None and survey.inventory.num_hashed:
@@ -497,7 +499,14 @@ def _from_prepare_on(
         history = build.history(started=started, written=written)
         with build.timed("publish"):
             return publish(
-                survey, prepared, plan, settings, extras.result(), out=build.out, history=history
+                survey,
+                prepared,
+                plan,
+                settings,
+                extras.result(),
+                out=build.out,
+                history=history,
+                progress=progress,
             )
 
 
@@ -552,7 +561,7 @@ def _one_step(build: Build, step: str, part: Part | None) -> StepReport:
         reference, survey = _current_survey(build, step)
         if is_published(build.out, survey.fingerprint):
             if step == "publish":
-                find_published(survey, build.out)
+                find_published(survey, build.out, build.progress)
             done = _Done({}, reused=True)
         elif step == "prepare":
             done = _prepare_step(build, survey, part)
@@ -579,6 +588,7 @@ def _inventory_step(build: Build) -> tuple[Survey, _Done]:
             progress=build.progress,
             limit=build.limit,
         )
+    refuse_schema(survey)
     reference, name = _reference_id(build), put_inventory(survey.to_store(), build.workspace)
     before = read_reference(reference, build.workspace)
     reused = before is not None and before.inventory == name
@@ -710,10 +720,11 @@ def _from_analyze_on(
 
     settings = shard_settings(survey, prepared.summary, plan, graph, out=build.out)
     names = shard_names(plan, settings)
-    infos = [info for info in read_shard_infos(settings, names) if info is not None]
+    found = read_shard_infos(settings, names)
+    sizes = [(info.num_examples, info.num_bytes) for info in found if info is not None]
     if step == "write":
         written = Written()
-        if len(infos) < len(names):
+        if len(sizes) < len(names):
             with build.timed(step):
                 written = write_shards(
                     prepared,
@@ -727,15 +738,15 @@ def _from_analyze_on(
         num_shards = len(names if part is None else part.of(names))
         facts = {"num_shards": num_shards, "num_written": written.num_shards}
         return _Done(facts, reused=not written.num_shards)
-    if len(infos) < len(names):
-        note = f" ({len(infos):,} of {len(names):,} shards are)"
+    if len(sizes) < len(names):
+        note = f" ({len(sizes):,} of {len(names):,} shards are)"
         _refuse(step, "write", place=settings.snapshot, note=note)
 
-    num_examples = sum(info.num_examples for info in infos)
+    num_examples = sum(num for num, _ in sizes)
     if step == "verify":
         with build.timed(step):
             verify_shards(settings, names, progress=progress)
-        shard_bytes = sum(info.num_bytes for info in infos)
+        shard_bytes = sum(num_bytes for _, num_bytes in sizes)
         facts = {
             "num_shards": len(names),
             "num_examples": num_examples,
@@ -746,7 +757,16 @@ def _from_analyze_on(
     extras = make_extras(survey, prepared, plan, settings)
     history = build.history(started=started, written=None)
     with build.timed(step):
-        publish(survey, prepared, plan, settings, extras, out=build.out, history=history)
+        publish(
+            survey,
+            prepared,
+            plan,
+            settings,
+            extras,
+            out=build.out,
+            history=history,
+            progress=progress,
+        )
     return _Done({"num_examples": num_examples, "num_rejects": prepared.num_rejects}, reused=False)
 
 

@@ -35,6 +35,13 @@ class Statistics(dict[str, Any]):
         index = pd.MultiIndex.from_tuples(list(rows), names=["split", "feature"])
         return pd.DataFrame(list(rows.values()), index=index)
 
+    def _repr_html_(self) -> str | None:
+        try:
+            html: str = self.to_pandas()._repr_html_()
+        except RecipeError:  # without pandas
+            return None
+        return html
+
 
 def _numbers(facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in flat(facts):

@@ -48,6 +48,7 @@ from ..transforms import storage
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
+    from .display import Shown
     from .frame import Statistics
     from .records import Record
 
@@ -126,6 +127,35 @@ class Snapshot:
             raise RecipeError(f"to_pandas: num={num!r}, expected a number of records such as 1000.")
         return to_pandas(self.records(split, num=num), self.manifest.features)
 
+    def show(
+        self,
+        split: str | None = None,
+        num: int = 10,
+        *,
+        ids: Collection[str] = (),
+        label: str | None = None,
+    ) -> Shown:
+        """Records to look at: in a notebook a table with pictures, otherwise text.
+
+        Args:
+            split: As in :meth:`records`, like the next three.
+            num: The maximum number.
+            ids: Only these, if any are given.
+            label: Only those of this class.
+
+        Raises:
+            RecipeError: if there is no such split or class, or one of the ids is not in the split.
+        """
+        from .display import Shown
+
+        found = self.records(split, num=len(ids) or num, ids=ids, label=label)
+        return Shown([*found], self.manifest.features)
+
+    def _repr_html_(self) -> str:
+        from .display import snapshot_html
+
+        return snapshot_html(storage.redact(self.path), self.manifest, self.manifest.num_missing)
+
     def records(
         self,
         split: str | None = None,
@@ -172,7 +202,7 @@ class Snapshot:
         """What it holds and how it was made, as plain JSON: without the lists of its files."""
         manifest = self.manifest.model_dump(mode="json", exclude={"files", "checksum"})
         facts = build_facts(self.path)
-        known = ("metadata", "near_duplicates", "started", "runner", "seconds", "input")
+        known = ("metadata", "near_duplicates", "started", "runner", "seconds", "input", "not_tfds")
         splits = {
             name: {
                 "num_examples": split.num_examples,

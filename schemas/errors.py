@@ -19,6 +19,8 @@ class SnapshardError(Exception):
     exit_code = 1
     file = ""
     """The path or URL of the file that it is about, without credentials, if it is about one."""
+    record = ""
+    """The id of the record that it is about, or of the first of several."""
 
 
 class RecipeError(SnapshardError):
@@ -43,6 +45,13 @@ class SchemaError(DataError):
 
 class RejectsError(DataError):
     """More records were rejected than the recipe allows, or all of them."""
+
+    @classmethod
+    def of(cls, message: str, *, record: str) -> RejectsError:
+        """The error with the id of the first record of the most frequent reason."""
+        error = cls(message)
+        error.record = record
+        return error
 
 
 class DamagedSnapshotError(SnapshardError):

@@ -99,6 +99,8 @@ class FingerprintParts:
     """The recipe's revision; it affects the runs of blocks with rejects."""
     excluded: object = None
     """Number and hash of the ids of excluded records; None without ``exclude``."""
+    lock: str | None = None
+    """Hash of the recipe's lock; None without one."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=lambda: library_versions())
     format_version: int = FORMAT_VERSION
 
@@ -107,7 +109,7 @@ class FingerprintParts:
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.revision == 0:
             del parts["revision"]
-        for name in ("label", "excluded"):
+        for name in ("label", "excluded", "lock"):
             if parts[name] is None:
                 del parts[name]
         return parts

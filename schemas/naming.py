@@ -22,13 +22,18 @@ REJECTS = "rejects.parquet"
 STATISTICS = "statistics.json"
 STATISTICS_PB = "statistics.pb"
 BUILD = "build.json"
+CROISSANT = "croissant.json"
+"""The snapshot's description for data catalogues."""
+TFDS_INFO = "dataset_info.json"
+"""With ``features.json``: makes the snapshot a folder of TensorFlow Datasets."""
+TFDS_FEATURES = "features.json"
 REPORT = "report.html"
 SERVING = "serving"
 LATEST = "latest.json"
 LATEST_READER = "reader.py"
 WORKSPACE = ".work"
 
-UNLISTED = frozenset({MANIFEST, BUILD, REPORT})
+UNLISTED = frozenset({MANIFEST, BUILD, CROISSANT, REPORT})
 """Files of a snapshot that the manifest does not list: itself, and what varies."""
 
 _SHARD = re.compile(

@@ -428,6 +428,8 @@ class Recipe:
     tags: Sequence[str] = ()
     folder: str = dataclasses.field(init=False, compare=False, repr=False, default="")
     """Folder of the file that created the recipe; relative sources are resolved against it."""
+    file: str = dataclasses.field(init=False, compare=False, repr=False, default="")
+    """That file; its lock is beside it. Empty if there is none, as in a notebook."""
     structs: tuple[str, ...] = dataclasses.field(init=False, compare=False, repr=False, default=())
     """Names of declared structs; ``features`` contains their fields as ``<struct>.<field>``."""
 
@@ -525,7 +527,9 @@ class Recipe:
         check_revision(self.revision)
         object.__setattr__(self, "max_rejects", check_budget(self.max_rejects))
         self._check_metadata()
-        object.__setattr__(self, "folder", _calling_folder())
+        file = _calling_file()
+        object.__setattr__(self, "file", file)
+        object.__setattr__(self, "folder", os.path.dirname(file) or os.getcwd())
 
     def _flatten_features(self, features: object) -> None:
         """Checks declared features and flattens structs into separate features."""
@@ -595,8 +599,8 @@ class Recipe:
         return allowed_rejects(self.max_rejects, num_records, default=default)
 
 
-def _calling_folder() -> str:
-    """Folder of the innermost file on the stack outside this package.
+def _calling_file() -> str:
+    """The innermost file on the stack outside this package; empty if it is none.
 
     Determined by the frames' module names: in an editable install the package's folder also
     contains the examples and tests.
@@ -605,9 +609,9 @@ def _calling_folder() -> str:
     while frame is not None:
         if frame.f_globals.get("__name__", "").split(".")[0] != _PACKAGE:
             path = frame.f_code.co_filename
-            return os.path.dirname(os.path.abspath(path)) if os.path.exists(path) else os.getcwd()
+            return os.path.abspath(path) if os.path.exists(path) else ""
         frame = frame.f_back
-    return os.getcwd()
+    return ""
 
 
 def _check_analysis(

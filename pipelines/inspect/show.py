@@ -1,4 +1,4 @@
-"""Show: records of a snapshot as text, and images on one sheet; without TensorFlow."""
+"""Show: records of a snapshot by split, class and id, and images on one sheet."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import io
 import math
 import pathlib
 from collections.abc import Collection, Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ...schemas.errors import RecipeError
-from ...schemas.features import Audio, Feature, Image, Mask, frames_of
-from ...schemas.visible import visible
-from ..records import Record, value_of
+from ..display import as_pixels, first_image
+from ..records import Record
 from ..snapshot import Snapshot
 
 _SIDE = 96
 """Height and width of the images on a sheet."""
-_MAX_TEXT = 200
-"""Characters that are shown of one value."""
 
 
 def find_records(
@@ -37,14 +30,6 @@ def find_records(
     return found
 
 
-def describe(record: Record, snapshot: Snapshot) -> dict[str, str]:
-    """Each feature's value as one line of text."""
-    features = snapshot.manifest.features
-    return {
-        name: _text(value_of(record, name, feature), feature) for name, feature in features.items()
-    }
-
-
 def write_sheet(snapshot: Snapshot, records: Sequence[Record], path: str) -> tuple[str, int]:
     """Writes the first image of each record into one PNG, in a square grid.
 
@@ -56,7 +41,7 @@ def write_sheet(snapshot: Snapshot, records: Sequence[Record], path: str) -> tup
     """
     from PIL import Image as Pillow
 
-    name = first_image(snapshot)
+    name = first_image(snapshot.manifest.features)
     if name is None:
         raise RecipeError(f"{snapshot.path} has no images: leave out --sheet.")
     if not records:
@@ -77,56 +62,3 @@ def write_sheet(snapshot: Snapshot, records: Sequence[Record], path: str) -> tup
     except OSError as error:
         raise RecipeError(f"--sheet {path} cannot be written: {error}.") from None
     return name, len(records)
-
-
-def first_image(snapshot: Snapshot) -> str | None:
-    """The name of the first feature of images; None if there is none."""
-    for name, feature in snapshot.manifest.features.items():
-        if isinstance(feature, Image) and not isinstance(feature, Mask):
-            return name
-    return None
-
-
-def as_pixels(value: Any, feature: Feature) -> npt.NDArray[np.uint8]:
-    """An image as uint8[height, width] or [height, width, channels], turned upright.
-
-    Args:
-        value: Pixels, or the content of a file.
-        feature: Its feature.
-    """
-    if isinstance(value, bytes):
-        from PIL import Image as Pillow
-        from PIL import ImageOps
-
-        with Pillow.open(io.BytesIO(value)) as file:
-            image = ImageOps.exif_transpose(file)
-            if image.mode.startswith("I"):  # 16 bits
-                value = np.asarray(image).astype(np.uint16)
-            else:
-                channels = feature.channels if isinstance(feature, Image) else 3
-                value = np.asarray(image.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels]))
-    pixels: npt.NDArray[Any] = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
-    # As bright as in the file.
-    return (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
-
-
-def _text(value: Any, feature: Feature) -> str:
-    """One value as a line of text."""
-    if value is None:
-        return "missing"
-    if isinstance(feature, Image) and isinstance(value, bytes):
-        pixels = as_pixels(value, feature)
-        shape = [*pixels.shape, 1][:3]
-        return f"{len(value):,} bytes, {pixels.dtype.name}{shape}, mean {pixels.mean():.3g}"
-    if frames_of(feature) is not None:
-        return f"{len(value):,} images"
-    if isinstance(feature, Image | Audio):
-        array = np.asarray(value)
-        return f"{array.dtype.name}{list(array.shape)}, mean {array.mean():.3g}"
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    names = getattr(feature, "names", None)
-    if names and isinstance(plain, int) and 0 <= plain < len(names):
-        name = visible(names[plain])
-        return name if name == str(plain) else f"{plain} = {name}"
-    text = visible(repr(plain.decode(errors="replace") if isinstance(plain, bytes) else plain))
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} …"

@@ -384,6 +384,7 @@ def _sections(facts: FingerprintFacts) -> dict[str, Any]:
         "seed": prepare.get("seed"),
         "label": parts.pop("label", None),
         "exclude": parts.pop("excluded", None) or {},
+        "lock": _detailed(parts.pop("lock", None), {}),
         "revision": parts.pop("revision", 0),
         "splits": parts.pop("splits", None) or {},
         "shards": parts.pop("shards", None) or {},

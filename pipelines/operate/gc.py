@@ -24,13 +24,17 @@ from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ...schemas.manifest import STARTED_FORMAT
 from ...schemas.naming import (
     BUILD,
+    CROISSANT,
     LATEST,
     MANIFEST,
     REJECTS,
+    REPORT,
     SCHEMA,
     SERVING,
     STATISTICS,
     STATISTICS_PB,
+    TFDS_FEATURES,
+    TFDS_INFO,
     WORKSPACE,
     ShardName,
     Workspace,
@@ -57,7 +61,10 @@ _BY_SNAPSHOT = ("plans", "shards")
 _TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
 _BYTECODE = re.compile(r"(?<=^reader/)__pycache__/([^/.]+)\.[^/]+\.pyc$")
-_FILES = re.compile(rf"{BUILD}|{SCHEMA}|{REJECTS}|{STATISTICS}|{STATISTICS_PB}|report\.html")
+_FILES = re.compile(
+    rf"{BUILD}|{CROISSANT}|{SCHEMA}|{REJECTS}|{STATISTICS}|{STATISTICS_PB}|{TFDS_INFO}"
+    rf"|{TFDS_FEATURES}|{REPORT}"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -87,12 +87,13 @@ def check_prepared(survey: Survey, prepared: Prepared, workspace: Workspace) -> 
     num_records = num_kept + counts.total() + prepared.num_filtered
     exceeded = exceeded_budgets(counts, survey.recipe.reject_budgets(num_records))
     if exceeded:
-        reasons = _keep_refused(survey, prepared, workspace, num_records=num_records)
-        raise RejectsError(
+        reasons, record = _keep_refused(survey, prepared, workspace, num_records=num_records)
+        raise RejectsError.of(
             f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
             "Fix the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
             f"in total or by stage). {_try_again(survey)} "
-            f"{_where_rejects_are(workspace)}"
+            f"{_where_rejects_are(workspace)}",
+            record=record,
         )
     num_before = prepared.entries.total("num_records")  # of the stages before the last
     if num_kept == 0 and num_before:
@@ -110,12 +111,13 @@ def check_prepared(survey: Survey, prepared: Prepared, workspace: Workspace) -> 
             f"The filters in prepare= keep none of {num_records:,} records. Nothing was published."
         )
     if num_kept == 0 and counts.total():
-        reasons = _keep_refused(survey, prepared, workspace, num_records=num_records)
+        reasons, record = _keep_refused(survey, prepared, workspace, num_records=num_records)
         share = "The only record was" if num_records == 1 else f"All {num_records:,} records were"
-        raise RejectsError(
+        raise RejectsError.of(
             f"{share} rejected; nothing was published. max_rejects= allows it, but a snapshot "
             f"needs a record.\n{reasons}\nFix the files. {_try_again(survey)} "
-            f"{_where_rejects_are(workspace)}"
+            f"{_where_rejects_are(workspace)}",
+            record=record,
         )
     if num_kept == 0 and prepared.num_excluded:
         number = human_count(prepared.num_excluded, "records")
@@ -163,12 +165,16 @@ def _where_rejects_are(workspace: Workspace) -> str:
 
 def _keep_refused(
     survey: Survey, prepared: Prepared, workspace: Workspace, *, num_records: int
-) -> str:
-    """Writes the rejects of a refused build to the workspace; returns a text with their counts."""
+) -> tuple[str, str]:
+    """Writes the rejects of a refused build to the workspace.
+
+    Returns:
+        A text with their counts, and the id of the first one of the most frequent reason.
+    """
     with storage.scratch_folder(workspace.root) as scratch:
         path = join(scratch, "rejects.parquet")
         gather_rejects(prepared.entries, workspace, path)
-        reasons = tally_file(path).describe()
+        tally = tally_file(path)
         storage.put_file(path, workspace.refused_rejects)
     facts = {
         "num_records": num_records,
@@ -176,7 +182,7 @@ def _keep_refused(
         "source": source_shown(survey),
     }
     storage.put_bytes(workspace.refused, json.dumps(facts, sort_keys=True).encode())
-    return reasons
+    return tally.describe(), tally.groups()[0][2].first[0][0]
 
 
 def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: int) -> str:

@@ -36,6 +36,7 @@ from ...schemas.manifest import (
 )
 from ...schemas.naming import (
     BUILD,
+    CROISSANT,
     MANIFEST,
     REJECTS,
     SCHEMA,
@@ -52,8 +53,11 @@ from ...transforms.analysis.graph import PUBLISHED, TransformGraph, read_graph_f
 from ...transforms.examples.metadata import schema_text
 from ...transforms.examples.shards import ShardSettings, read_shard_infos, shard_name
 from ...transforms.examples.sizing import length_boundaries, varying_lists
+from ...transforms.examples.statistics import ExampleMeasures, SplitStatistics
 from ...transforms.runs.partitions import most_frequent
 from ...transforms.storage.artifacts import put_if_changed
+from ..inspect.drift import drift_warnings
+from ..inspect.pin import refuse_drift
 from ..inspect.statistics import statistics_json, statistics_of, statistics_pb
 from ..inspect.verify import check_snapshot
 from ..plan.near_duplicates import NearDuplicates, find_near_duplicates
@@ -69,7 +73,9 @@ from ..survey.fingerprint_details import fingerprint_details, list_inputs
 from ..survey.stages import label_of, times_of
 from ..survey.survey import Survey
 from ..write.step import Written
+from .croissant import croissant
 from .serving import put_serving
+from .tfds import tfds_files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,10 +113,10 @@ def is_published(out: OutputPaths, fingerprint: str) -> bool:
     return storage.exists(join(out.snapshot(fingerprint), MANIFEST))
 
 
-def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
+def find_published(survey: Survey, out: OutputPaths, progress: Progress) -> Snapshot | None:
     """The snapshot of a survey if it is published; makes it the latest, unless it is a sample.
 
-    Updates its metadata to the recipe's.
+    Updates its metadata to the recipe's, and warns as :func:`publish` does.
 
     Raises:
         RecipeError: if it has a split without records, which the recipe does not allow.
@@ -122,11 +128,13 @@ def find_published(survey: Survey, out: OutputPaths) -> Snapshot | None:
         splits = snapshot.manifest.splits
         counts = {name: split.num_examples for name, split in splits.items()}
         refuse_empty_splits(survey.recipe.splits, counts)
+        _warn_of_drift(snapshot, out, progress)
         point_latest(out, survey.fingerprint)
     facts = build_facts(snapshot.path)
     if facts and facts.get("metadata", {}) != survey.recipe.metadata:
         try:
-            _put_build_facts(snapshot.path, {**facts, "metadata": survey.recipe.metadata})
+            facts["metadata"] = survey.recipe.metadata
+            _put_unlisted(snapshot.path, facts, snapshot.manifest)
         except StorageError as error:  # in a place that may only be read
             logging.getLogger(__name__).warning("The description was not updated: %s", error)
     forget_refused(Workspace(out.workspace))
@@ -242,10 +250,12 @@ def publish(
     *,
     out: OutputPaths,
     history: History,
+    progress: Progress,
 ) -> Snapshot:
     """Completes a snapshot, whose shards and serving model are in place.
 
-    It becomes the latest of its name, unless it is a sample: trainers follow ``latest.json``.
+    It becomes the latest of its name, unless it is a sample: trainers follow ``latest.json``. What
+    differs from the latest before is a warning, and what differs from the recipe's lock an error.
 
     Args:
         survey: The survey.
@@ -255,22 +265,33 @@ def publish(
         extras: What the snapshot has in addition to them.
         out: Where the snapshot is.
         history: How the build went.
+        progress: Receives the warnings.
 
     Raises:
+        DataError: if it differs from the recipe's lock.
         StorageError: if a file that the recipe depends on changed since the survey, a shard is
             missing, or a file cannot be written.
     """
     survey.held.check()
     facts = _build_facts(survey, prepared, plan, settings, extras, history=history)
-    manifest = _put_files(survey, prepared, plan.splits, settings, extras)
-    _put_build_facts(settings.snapshot, facts)
+    manifest, not_tfds = _put_files(survey, prepared, plan.splits, settings, extras)
+    _put_unlisted(settings.snapshot, {**facts, "not_tfds": not_tfds}, manifest)
+    snapshot = Snapshot(settings.snapshot, manifest)
+    refuse_drift(survey, snapshot)
     _check_files(settings.snapshot, manifest)
     storage.settle(settings.snapshot)
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
     if survey.limit is None:
+        _warn_of_drift(snapshot, out, progress)
         point_latest(out, survey.fingerprint)
     forget_refused(settings.workspace)
-    return Snapshot(settings.snapshot, manifest)
+    return snapshot
+
+
+def _warn_of_drift(snapshot: Snapshot, out: OutputPaths, progress: Progress) -> None:
+    """Warns of what differs from the latest snapshot, which this one will replace."""
+    for warning in drift_warnings(snapshot, out):
+        progress.warn(warning)
 
 
 def _build_facts(
@@ -320,9 +341,11 @@ def _build_facts(
     return facts
 
 
-def _put_build_facts(folder: str, facts: Mapping[str, object]) -> None:
+def _put_unlisted(folder: str, facts: Mapping[str, Any], manifest: Manifest) -> None:
+    """Puts the files that the manifest does not list: they hold what may vary."""
     content = json.dumps(with_checksum(facts), indent=1, sort_keys=True)
     storage.put_bytes(join(folder, BUILD), content.encode())
+    storage.put_bytes(join(folder, CROISSANT), croissant(manifest, facts["metadata"]))
 
 
 def _put_files(
@@ -331,10 +354,16 @@ def _put_files(
     plans: Sequence[SplitPlan],
     settings: ShardSettings,
     extras: Extras,
-) -> Manifest:
-    """Puts all files but ``build.json`` and the manifest in place; returns the manifest."""
+) -> tuple[Manifest, str]:
+    """Puts all files in place that the manifest lists.
+
+    Returns:
+        The manifest, and why TensorFlow Datasets cannot read the snapshot; "" if it can.
+    """
     publisher = Publisher(settings.snapshot)
-    written = {plan.name: _written_shards(plan, settings) for plan in plans}
+    measures = ExampleMeasures(settings.final)
+    measured = {plan.name: SplitStatistics(measures) for plan in plans}
+    written = {plan.name: _written_shards(plan, settings, measured[plan.name]) for plan in plans}
     splits = {name: _split_entry(shards, publisher) for name, shards in written.items()}
     if settings.graph is not None:
         # In the layout that `tft.TFTransformOutput` expects in the snapshot's folder.
@@ -348,7 +377,7 @@ def _put_files(
         gather_rejects(prepared.entries, settings.workspace, path)
         publisher.put_file(REJECTS, path)
     publisher.put(SCHEMA, schema_text(settings.final))
-    statistics = statistics_of(settings.final, written, label=settings.label)
+    statistics = statistics_of(settings.final, written, measured, label=settings.label)
     publisher.put(STATISTICS, statistics_json(statistics))
     publisher.put(STATISTICS_PB, statistics_pb(statistics, settings.final))
     num_missing = Counter[str]()
@@ -363,7 +392,10 @@ def _put_files(
         if any(feature.startswith(f"{name}.") for feature in settings.final)
     ]
     trained_on = [shard for name in _splits_to_train_on(num_examples) for shard in written[name]]
+    times = times_of(survey.recipe, settings.final)
     image_facts = prepared.summary.image_facts()
+    rotated = frozenset(name for name, facts in image_facts.items() if facts.rotated)
+    formats = {name: frozenset(facts.formats) for name, facts in image_facts.items()}
     limit = None if survey.limit is None else survey.limit.num_records
     files = emit_reader(
         ReaderFacts(
@@ -371,7 +403,7 @@ def _put_files(
             fingerprint=survey.fingerprint,
             features=settings.final,
             label=settings.label,
-            times=times_of(survey.recipe, settings.final),
+            times=times,
             compression=settings.compression,
             num_examples=num_examples,
             limit=limit,
@@ -379,8 +411,8 @@ def _put_files(
                 name: [shard.checksum for shard in shards] for name, shards in written.items()
             },
             record_bytes=encoded_bytes // total if total else 0,
-            rotated_images=frozenset(name for name, facts in image_facts.items() if facts.rotated),
-            image_formats={name: frozenset(facts.formats) for name, facts in image_facts.items()},
+            rotated_images=rotated,
+            image_formats=formats,
             class_counts=_class_counts(trained_on, settings),
             lengths={
                 name: length_boundaries(
@@ -396,7 +428,7 @@ def _put_files(
     )
     for name, text in files.items():
         publisher.put(name, text.encode())
-    return Manifest(
+    manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=survey.recipe.name,
         fingerprint=survey.fingerprint,
@@ -414,8 +446,14 @@ def _put_files(
         seed=survey.recipe.seed,
         versions=survey.parts.versions,
         splits=splits,
-        files=publisher.files,
+        files={},
     )
+    tfds, not_tfds = tfds_files(
+        manifest, times=times, rotated_images=rotated, image_formats=formats
+    )
+    for name, content in tfds.items():
+        publisher.put(name, content)
+    return manifest.model_copy(update={"files": publisher.files}), not_tfds
 
 
 def _check_files(folder: str, manifest: Manifest) -> None:
@@ -439,8 +477,10 @@ def _check_files(folder: str, manifest: Manifest) -> None:
             )
 
 
-def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]:
-    """The facts of a split's shards, which must be in place."""
+def _written_shards(
+    plan: SplitPlan, settings: ShardSettings, measured: SplitStatistics
+) -> list[ShardInfo]:
+    """The facts of a split's shards, which must be in place; puts their statistics together."""
     names = [shard_name(shard, settings) for shard in plan.shards]
     shards = []
     for name, info in zip(names, read_shard_infos(settings, names), strict=True):
@@ -449,7 +489,8 @@ def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]
                 f"{name} was written, but is missing now from {settings.snapshot}. "
                 "Build again to resume."
             )
-        shards.append(info)
+        measured.add(info.statistics)
+        shards.append(dataclasses.replace(info, statistics={}))
     return shards
 
 

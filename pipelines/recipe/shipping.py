@@ -418,6 +418,7 @@ def _import_recipe(
             f"{shown}: {attribute} is {type(recipe).__name__!r}, expected an ss.Recipe(…)."
         )
     object.__setattr__(recipe, "folder", folder)
+    object.__setattr__(recipe, "file", os.path.join(folder, os.path.basename(shown)))
     object.__setattr__(recipe, "loaded_files", modules.loaded_files)
     return attribute, recipe
 

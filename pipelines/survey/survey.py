@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,7 @@ from ...transforms.prepare.engine.chain import digest_with_files, read_step_file
 from ...transforms.sources.combined import (
     blocks_have_sides,
     open_files,
+    parts_of,
     settings_of_all,
     tables_of,
     with_tables,
@@ -40,6 +42,7 @@ from ...transforms.storage.opened_source import OpenedSource
 from ..inventory.exclusions import IdList, read_ids
 from ..inventory.sample import Limit
 from ..inventory.step import EXCLUDED, Inventory, count_unused_rows, take_inventory, with_rows
+from ..recipe.lock import Lock, read_lock
 from ..recipe.shipping import altered, refuse_written_secrets
 from ..watchdog import expected_to_advance
 from .artifact import StoredInventory
@@ -94,6 +97,8 @@ class Survey:
     """The records that the recipe excludes; None if it excludes none."""
     code: CodeHashes
     """The hashes of the recipe's functions."""
+    lock: Lock | None
+    """What the recipe's data is held to."""
 
     @property
     def num_files_excluded(self) -> int:
@@ -163,7 +168,12 @@ def take_survey(
         opened = opened.expecting(dict(zip(recipe.files.side_urls, stored.sides, strict=False)))
         described = _described_source(recipe, code)
         inventory, inferred = stored.inventory, stored.inferred
-    source = recipe.files
+    source, lock = recipe.files, read_lock(recipe)
+    if lock is not None:
+        types = (getattr(part.source, "types", None) or {} for part in parts_of(source, opened))
+        declared = {*(recipe.features or {}), *itertools.chain.from_iterable(types)}
+        ordered = lock.in_order(inferred.features, declared=declared)
+        inferred = inferred._replace(features=ordered)
     with explaining_strings(source, inventory.selected, opened, inferred.features):
         features = resolve_features(recipe, inferred)
     if stored is None:
@@ -202,6 +212,7 @@ def take_survey(
         label=recipe.label,
         revision=recipe.revision,
         excluded=None if excluded is None else excluded.to_json(),
+        lock=None if lock is None else lock.digest,
         versions=versions,
         format_version=FORMAT_VERSION,
     )
@@ -222,6 +233,7 @@ def take_survey(
         excluded=excluded,
         stage_digests=_stage_digests(recipe, stages, between, base=prepare, code=code),
         code=code,
+        lock=lock,
     )
 
 

@@ -40,7 +40,8 @@ def trees(folder: Path, num: int = 8, *, name: str = "trees", **about: Any) -> s
 
 def files_of(snapshot: ss.Snapshot) -> dict[str, bytes]:
     paths = [path for path in Path(snapshot.path).rglob("*") if path.is_file()]
-    return {str(path): path.read_bytes() for path in paths if path.name != "build.json"}
+    varying = {"build.json", "croissant.json"}
+    return {str(path): path.read_bytes() for path in paths if path.name not in varying}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -295,6 +296,22 @@ def test_an_error_about_a_file_names_it(tmp_path: Path, capsys: pytest.CaptureFi
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["file"].startswith("/proc/out")
     assert error["file"] in error["message"]
+
+
+def test_an_error_about_records_names_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "numbers.csv").write_text("x\n1\n2\nthree\n")
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        "import snapshard as ss\n"
+        "recipe = ss.Recipe(name='numbers', source=ss.Csv('numbers.csv'),"
+        " features={'x': ss.Scalar('int64')})\n"
+    )
+    with pytest.raises(SystemExit):
+        cli.main(["build", str(recipe), "--out", str(tmp_path / "out"), "--json"])
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["class"], error["record"]) == ("RejectsError", "numbers.csv#6")
 
 
 def test_plan_and_inspect_answer_in_json(

@@ -25,8 +25,8 @@ from ....schemas.manifest import SplitEntry
 from ....schemas.naming import REJECTS
 from ....schemas.steps import STEPS
 from ....schemas.visible import human_bytes, human_count, shorten
+from ...display import first_image
 from ..rejects import RejectFilter, RejectsFile
-from ..show import first_image
 from .charts import Bars, Histogram, bars, histogram, percentage
 from .evidence import Evidence
 from .findings import Finding, find_all
@@ -179,7 +179,7 @@ def _pairs(
     evidence: Evidence, album: Album, odd: Sequence[OddImage]
 ) -> list[tuple[Picture, Picture]]:
     """Each odd image beside the one that it resembles."""
-    name = first_image(evidence.snapshot) or ""
+    name = first_image(evidence.features) or ""
     pairs = []
     for one in odd:
         shown = [picture_of(evidence, album, name, row) for row in (one.row, one.neighbour)]

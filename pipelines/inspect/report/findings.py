@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ....schemas.features import ClassLabel, Feature, Scalar, Text, Timestamp
 from ....schemas.visible import human_count
-from ..show import first_image
+from ...display import first_image
 from .charts import percentage
 from .evidence import Evidence
 from .odd_images import MAX_IMAGES, OddImage, edge_vectors, find_odd
@@ -248,7 +248,7 @@ def _rank_correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float6
 
 def odd_images(evidence: Evidence) -> Iterator[Finding]:
     """Images that look like another class: likely labelled wrong."""
-    name, sample = first_image(evidence.snapshot), evidence.sample
+    name, sample = first_image(evidence.features), evidence.sample
     if name is None or not evidence.label_counts():
         return
     classes = [class_of(evidence, row) for row in range(len(sample))]

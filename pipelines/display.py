@@ -1,0 +1,179 @@
+"""How records and snapshots are shown: values as text and pixels, HTML for notebooks."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..schemas.features import Audio, Feature, Features, Image, Mask, frames_of
+from ..schemas.manifest import Manifest
+from ..schemas.visible import visible
+from .records import Record, value_of
+
+_MAX_TEXT = 200
+"""Characters that are shown of one value."""
+_MAX_SIDE = 96
+"""Height and width of thumbnails in pixels, at most."""
+_MAX_FEATURES = 100
+"""Features that a notebook shows of a snapshot, at most."""
+
+
+def describe(record: Record, features: Features) -> dict[str, str]:
+    """Each feature's value as one line of text."""
+    return {
+        name: _text(value_of(record, name, feature), feature) for name, feature in features.items()
+    }
+
+
+def first_image(features: Features) -> str | None:
+    """The name of the first feature of images; None if there is none."""
+    for name, feature in features.items():
+        if isinstance(feature, Image) and not isinstance(feature, Mask):
+            return name
+    return None
+
+
+def as_pixels(value: Any, feature: Feature) -> npt.NDArray[np.uint8]:
+    """An image as uint8[height, width] or [height, width, channels], turned upright.
+
+    Args:
+        value: Pixels, or the content of a file.
+        feature: Its feature.
+    """
+    if isinstance(value, bytes):
+        from PIL import Image as Pillow
+        from PIL import ImageOps
+
+        with Pillow.open(io.BytesIO(value)) as file:
+            image = ImageOps.exif_transpose(file)
+            if image.mode.startswith("I"):  # 16 bits
+                value = np.asarray(image).astype(np.uint16)
+            else:
+                channels = feature.channels if isinstance(feature, Image) else 3
+                value = np.asarray(image.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels]))
+    pixels: npt.NDArray[Any] = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
+    # As bright as in the file.
+    return (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
+
+
+def _text(value: Any, feature: Feature) -> str:
+    """One value as a line of text."""
+    if value is None:
+        return "missing"
+    if isinstance(feature, Image) and isinstance(value, bytes):
+        pixels = as_pixels(value, feature)
+        shape = [*pixels.shape, 1][:3]
+        return f"{len(value):,} bytes, {pixels.dtype.name}{shape}, mean {pixels.mean():.3g}"
+    if frames_of(feature) is not None:
+        return f"{len(value):,} images"
+    if isinstance(feature, Image | Audio):
+        array = np.asarray(value)
+        return f"{array.dtype.name}{list(array.shape)}, mean {array.mean():.3g}"
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    names = getattr(feature, "names", None)
+    if names and isinstance(plain, int) and 0 <= plain < len(names):
+        name = visible(names[plain])
+        return name if name == str(plain) else f"{plain} = {name}"
+    text = visible(repr(plain.decode(errors="replace") if isinstance(plain, bytes) else plain))
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} …"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Shown:
+    """Records to look at: a table with thumbnails in a notebook, otherwise text."""
+
+    records: Sequence[Record]
+    features: Features
+
+    def __repr__(self) -> str:
+        lines = []
+        for record in self.records:
+            lines.append(f"record {visible(record.record_id)}")
+            described = describe(record, self.features)
+            lines += [f"  {visible(name)}: {text}" for name, text in described.items()]
+        return "\n".join(lines) or "no records"
+
+    def _repr_html_(self) -> str:
+        columns = ["record", *self.features]
+        rows = []
+        for record in self.records:
+            texts = describe(record, self.features)
+            cells = [_escaped(record.record_id)]
+            for name, feature in self.features.items():
+                is_image = isinstance(feature, Image) and not isinstance(feature, Mask)
+                is_missing = value_of(record, name, feature) is None
+                cell = _escaped(texts[name])
+                if is_image and not is_missing:
+                    cell = _thumbnail(as_pixels(record.values[name], feature), alt=texts[name])
+                cells.append(cell)
+            rows.append(cells)
+        return _table(columns, rows)
+
+
+def snapshot_html(path: str, manifest: Manifest, gaps: Mapping[str, int]) -> str:
+    """A snapshot in a notebook: its splits and features.
+
+    Args:
+        path: Its folder.
+        manifest: What it holds.
+        gaps: How many values are missing, by feature.
+    """
+    total = sum(split.num_examples for split in manifest.splits.values())
+    splits = [
+        [_escaped(name), f"{split.num_examples:,}", f"{len(split.shards):,}"]
+        for name, split in manifest.splits.items()
+    ]
+    features = [
+        [
+            _escaped(name) + (" (label)" if name == manifest.label else ""),
+            _escaped(type(feature).__name__),
+            f"{gaps[name] / total:.1%}" if gaps.get(name) else "",
+        ]
+        for name, feature in [*manifest.features.items()][:_MAX_FEATURES]
+    ]
+    more = len(manifest.features) - len(features)
+    sample = "" if manifest.limit is None else f", a SAMPLE of {manifest.limit:,} records"
+    parts = [
+        f"<p><b>{_escaped(manifest.name)}</b> {manifest.fingerprint}{sample}<br>",
+        f"<code>{_escaped(path)}</code></p>",
+        _table(["split", "examples", "shards"], splits),
+        _table(["feature", "type", "missing"], features),
+        f"<p>and {more:,} more features</p>" if more else "",
+    ]
+    return "".join(parts)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; cells are HTML, columns are text."""
+    return "".join(_table_parts(columns, rows))
+
+
+def _table_parts(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "<table><thead><tr>"
+    yield from (f'<th scope="col">{_escaped(column)}</th>' for column in columns)
+    yield "</tr></thead><tbody>"
+    for cells in rows:
+        yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    yield "</tbody></table>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text))
+
+
+def _thumbnail(pixels: npt.NDArray[np.uint8], *, alt: str) -> str:
+    from PIL import Image as Pillow
+
+    image = Pillow.fromarray(pixels).convert("RGB")
+    image.thumbnail((_MAX_SIDE, _MAX_SIDE))
+    content = io.BytesIO()
+    image.save(content, "JPEG", quality=80)
+    data = base64.b64encode(content.getvalue()).decode()
+    return f'<img alt="{_escaped(alt)}" src="data:image/jpeg;base64,{data}">'
