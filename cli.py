@@ -1126,6 +1126,7 @@ def _json_facts(snapshot: Snapshot) -> dict[str, Any]:
 def _show_next(snapshot: Snapshot, *, seconds: float) -> None:
     """Prints what a build has made, how long it took, and what to do with it."""
     from . import terminal
+    from .schemas.naming import REPORT, join
     from .transforms import storage
 
     splits = snapshot.manifest.splits.values()
@@ -1134,6 +1135,10 @@ def _show_next(snapshot: Snapshot, *, seconds: float) -> None:
     terminal.say(f"{num_examples}, {num_bytes}, in {terminal.human_seconds(seconds)}")
     path = shlex.quote(snapshot.path)
     terminal.say(f"to look at records: snapshard show {path}")
+    if storage.exists(join(snapshot.path, REPORT)):
+        terminal.say(f"what may be wrong with the data: {join(snapshot.path, REPORT)}")
+    else:
+        terminal.say(f"to see what may be wrong with the data: snapshard report {path}")
     if storage.is_local(snapshot.path):
         supervised = "" if snapshot.manifest.label is None else ", as_supervised=True"
         terminal.say("to train from it:")

@@ -83,6 +83,8 @@ from .write.strategy import WriteBy, checked_write_by
 
 ATTEMPTS = 3
 """One more than needed, unless concurrent builds meet the same damage."""
+_REPORT_S, _REPORT_SHARE = 0.3, 0.05
+"""A build makes its report if that takes less than this, or than this part of its time."""
 
 T = TypeVar("T")
 
@@ -429,9 +431,26 @@ def _all_steps(build: Build, *, repair: bool) -> Snapshot:
             build.progress.warn(notice)
         if process is None and survey.inventory.num_hashed:
             process = _start_analysis(build, stack)
-        return build.dropping_damage(
+        snapshot = build.dropping_damage(
             survey, lambda: _from_prepare_on(build, survey, process, started=started)
         )
+    _put_report(build, snapshot, seconds=time.time() - started)
+    return snapshot
+
+
+def _put_report(build: Build, snapshot: Snapshot, *, seconds: float) -> None:
+    """Puts the report beside the manifest, unless that takes long for a build of this duration."""
+    from .inspect.report.evidence import expected_seconds
+
+    is_quick = expected_seconds(snapshot) < max(_REPORT_S, _REPORT_SHARE * seconds)
+    if not (is_quick and storage.is_local(snapshot.path)):
+        return
+    try:
+        from .inspect.report.page import write_report
+
+        write_report([snapshot], None)
+    except Exception as error:  # the snapshot is published, whatever its data does to the page
+        build.progress.warn(f"The report was not written: {storage.redact(str(error))}")
 
 
 def _from_prepare_on(
@@ -701,10 +720,11 @@ def _from_analyze_on(
 
     settings = shard_settings(survey, prepared.summary, plan, graph, out=build.out)
     names = shard_names(plan, settings)
-    infos = [info for info in read_shard_infos(settings, names) if info is not None]
+    found = read_shard_infos(settings, names)
+    sizes = [(info.num_examples, info.num_bytes) for info in found if info is not None]
     if step == "write":
         written = Written()
-        if len(infos) < len(names):
+        if len(sizes) < len(names):
             with build.timed(step):
                 written = write_shards(
                     prepared,
@@ -718,15 +738,15 @@ def _from_analyze_on(
         num_shards = len(names if part is None else part.of(names))
         facts = {"num_shards": num_shards, "num_written": written.num_shards}
         return _Done(facts, reused=not written.num_shards)
-    if len(infos) < len(names):
-        note = f" ({len(infos):,} of {len(names):,} shards are)"
+    if len(sizes) < len(names):
+        note = f" ({len(sizes):,} of {len(names):,} shards are)"
         _refuse(step, "write", place=settings.snapshot, note=note)
 
-    num_examples = sum(info.num_examples for info in infos)
+    num_examples = sum(num for num, _ in sizes)
     if step == "verify":
         with build.timed(step):
             verify_shards(settings, names, progress=progress)
-        shard_bytes = sum(info.num_bytes for info in infos)
+        shard_bytes = sum(num_bytes for _, num_bytes in sizes)
         facts = {
             "num_shards": len(names),
             "num_examples": num_examples,

@@ -22,6 +22,8 @@ REJECTS = "rejects.parquet"
 STATISTICS = "statistics.json"
 STATISTICS_PB = "statistics.pb"
 BUILD = "build.json"
+CROISSANT = "croissant.json"
+"""The snapshot's description for data catalogues."""
 TFDS_INFO = "dataset_info.json"
 """With ``features.json``: makes the snapshot a folder of TensorFlow Datasets."""
 TFDS_FEATURES = "features.json"
@@ -31,7 +33,7 @@ LATEST = "latest.json"
 LATEST_READER = "reader.py"
 WORKSPACE = ".work"
 
-UNLISTED = frozenset({MANIFEST, BUILD, REPORT})
+UNLISTED = frozenset({MANIFEST, BUILD, CROISSANT, REPORT})
 """Files of a snapshot that the manifest does not list: itself, and what varies."""
 
 _SHARD = re.compile(
@@ -43,15 +45,6 @@ _READER_FILE = re.compile(rf"{READER}/[A-Za-z0-9_]+\.py|reader(_[a-z]+)*\.py")
 def reader_file(name: str) -> str:
     """The name in a snapshot of a file of its reader."""
     return f"{READER}/{name}"
-
-
-def tfds_labels(feature: str) -> str:
-    """The name in a snapshot of the file in which TensorFlow Datasets finds a feature's classes.
-
-    >>> tfds_labels("at/kind")
-    'at.kind.labels.txt'
-    """
-    return f"{feature.replace('/', '.')}.labels.txt"
 
 
 def is_reader_file(name: str) -> bool:

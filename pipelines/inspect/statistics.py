@@ -30,11 +30,9 @@ from ...schemas.features import (
 )
 from ...schemas.wire import FLOATS
 from ...transforms.examples.statistics import (
-    ExampleMeasures,
     Numbers,
     SplitStatistics,
     estimate_distinct,
-    merge_statistics,
 )
 
 FORMAT_VERSION = 1
@@ -50,27 +48,27 @@ Json = dict[str, Any]
 
 
 def statistics_of(
-    features: Features, shards: Mapping[str, Sequence[ShardInfo]], *, label: str | None
+    features: Features,
+    shards: Mapping[str, Sequence[ShardInfo]],
+    measured: Mapping[str, SplitStatistics],
+    *,
+    label: str | None,
 ) -> Json:
     """The content of ``statistics.json``.
 
     Args:
         features: Features of the examples.
         shards: The shards of each split, in order.
+        measured: What was measured of them, by split.
         label: The label, if there is one.
     """
-    measures = ExampleMeasures(features)
-    merged = {
-        split: merge_statistics(measures, [shard.statistics for shard in infos])
-        for split, infos in shards.items()
-    }
-    edges = _all_edges(measures.sampled, list(merged.values()))
+    edges = _all_edges(list(measured.values()))
     splits = {}
     for split, infos in shards.items():
         counts = _sums(shard.label_counts for shard in infos)
         missing = _sums(shard.num_missing for shard in infos)
         num_examples = sum(shard.num_examples for shard in infos)
-        found = merged[split]
+        found = measured[split]
         described: dict[str, Json] = {}
         for name in sorted(features, key=str.encode):
             facts = _describe(name, features[name], found, edges.get(name))
@@ -93,13 +91,13 @@ def _sums(counts: Iterator[Mapping[str, int]]) -> Counter[str]:
     return total
 
 
-def _all_edges(names: Sequence[str], splits: Sequence[SplitStatistics]) -> dict[str, list[float]]:
+def _all_edges(splits: Sequence[SplitStatistics]) -> dict[str, list[float]]:
     """Edges of the bins of each feature's histogram, the same in all splits.
 
     A feature without values has none.
     """
     edges = {}
-    for name in names:
+    for name in splits[0].sampled if splits else ():
         values = np.sort(np.concatenate([split.sampled[name] for split in splits]))
         values = values[: np.searchsorted(values, np.inf)]
         numbers = [split.numbers[name, "values"] for split in splits]

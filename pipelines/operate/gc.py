@@ -24,9 +24,11 @@ from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ...schemas.manifest import STARTED_FORMAT
 from ...schemas.naming import (
     BUILD,
+    CROISSANT,
     LATEST,
     MANIFEST,
     REJECTS,
+    REPORT,
     SCHEMA,
     SERVING,
     STATISTICS,
@@ -60,8 +62,8 @@ _TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
 _BYTECODE = re.compile(r"(?<=^reader/)__pycache__/([^/.]+)\.[^/]+\.pyc$")
 _FILES = re.compile(
-    rf"{BUILD}|{SCHEMA}|{REJECTS}|{STATISTICS}|{STATISTICS_PB}|{TFDS_INFO}|{TFDS_FEATURES}"
-    r"|.+\.labels\.txt|report\.html"
+    rf"{BUILD}|{CROISSANT}|{SCHEMA}|{REJECTS}|{STATISTICS}|{STATISTICS_PB}|{TFDS_INFO}"
+    rf"|{TFDS_FEATURES}|{REPORT}"
 )
 
 

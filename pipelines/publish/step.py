@@ -36,6 +36,7 @@ from ...schemas.manifest import (
 )
 from ...schemas.naming import (
     BUILD,
+    CROISSANT,
     MANIFEST,
     REJECTS,
     SCHEMA,
@@ -52,6 +53,7 @@ from ...transforms.analysis.graph import PUBLISHED, TransformGraph, read_graph_f
 from ...transforms.examples.metadata import schema_text
 from ...transforms.examples.shards import ShardSettings, read_shard_infos, shard_name
 from ...transforms.examples.sizing import length_boundaries, varying_lists
+from ...transforms.examples.statistics import ExampleMeasures, SplitStatistics
 from ...transforms.runs.partitions import most_frequent
 from ...transforms.storage.artifacts import put_if_changed
 from ..inspect.drift import drift_warnings
@@ -71,6 +73,7 @@ from ..survey.fingerprint_details import fingerprint_details, list_inputs
 from ..survey.stages import label_of, times_of
 from ..survey.survey import Survey
 from ..write.step import Written
+from .croissant import croissant
 from .serving import put_serving
 from .tfds import tfds_files
 
@@ -130,7 +133,8 @@ def find_published(survey: Survey, out: OutputPaths, progress: Progress) -> Snap
     facts = build_facts(snapshot.path)
     if facts and facts.get("metadata", {}) != survey.recipe.metadata:
         try:
-            _put_build_facts(snapshot.path, {**facts, "metadata": survey.recipe.metadata})
+            facts["metadata"] = survey.recipe.metadata
+            _put_unlisted(snapshot.path, facts, snapshot.manifest)
         except StorageError as error:  # in a place that may only be read
             logging.getLogger(__name__).warning("The description was not updated: %s", error)
     forget_refused(Workspace(out.workspace))
@@ -271,7 +275,7 @@ def publish(
     survey.held.check()
     facts = _build_facts(survey, prepared, plan, settings, extras, history=history)
     manifest, not_tfds = _put_files(survey, prepared, plan.splits, settings, extras)
-    _put_build_facts(settings.snapshot, {**facts, "not_tfds": not_tfds})
+    _put_unlisted(settings.snapshot, {**facts, "not_tfds": not_tfds}, manifest)
     snapshot = Snapshot(settings.snapshot, manifest)
     refuse_drift(survey, snapshot)
     _check_files(settings.snapshot, manifest)
@@ -337,9 +341,11 @@ def _build_facts(
     return facts
 
 
-def _put_build_facts(folder: str, facts: Mapping[str, object]) -> None:
+def _put_unlisted(folder: str, facts: Mapping[str, Any], manifest: Manifest) -> None:
+    """Puts the files that the manifest does not list: they hold what may vary."""
     content = json.dumps(with_checksum(facts), indent=1, sort_keys=True)
     storage.put_bytes(join(folder, BUILD), content.encode())
+    storage.put_bytes(join(folder, CROISSANT), croissant(manifest, facts["metadata"]))
 
 
 def _put_files(
@@ -349,13 +355,15 @@ def _put_files(
     settings: ShardSettings,
     extras: Extras,
 ) -> tuple[Manifest, str]:
-    """Puts all files but ``build.json`` and the manifest in place.
+    """Puts all files in place that the manifest lists.
 
     Returns:
         The manifest, and why TensorFlow Datasets cannot read the snapshot; "" if it can.
     """
     publisher = Publisher(settings.snapshot)
-    written = {plan.name: _written_shards(plan, settings) for plan in plans}
+    measures = ExampleMeasures(settings.final)
+    measured = {plan.name: SplitStatistics(measures) for plan in plans}
+    written = {plan.name: _written_shards(plan, settings, measured[plan.name]) for plan in plans}
     splits = {name: _split_entry(shards, publisher) for name, shards in written.items()}
     if settings.graph is not None:
         # In the layout that `tft.TFTransformOutput` expects in the snapshot's folder.
@@ -369,7 +377,7 @@ def _put_files(
         gather_rejects(prepared.entries, settings.workspace, path)
         publisher.put_file(REJECTS, path)
     publisher.put(SCHEMA, schema_text(settings.final))
-    statistics = statistics_of(settings.final, written, label=settings.label)
+    statistics = statistics_of(settings.final, written, measured, label=settings.label)
     publisher.put(STATISTICS, statistics_json(statistics))
     publisher.put(STATISTICS_PB, statistics_pb(statistics, settings.final))
     num_missing = Counter[str]()
@@ -469,8 +477,10 @@ def _check_files(folder: str, manifest: Manifest) -> None:
             )
 
 
-def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]:
-    """The facts of a split's shards, which must be in place."""
+def _written_shards(
+    plan: SplitPlan, settings: ShardSettings, measured: SplitStatistics
+) -> list[ShardInfo]:
+    """The facts of a split's shards, which must be in place; puts their statistics together."""
     names = [shard_name(shard, settings) for shard in plan.shards]
     shards = []
     for name, info in zip(names, read_shard_infos(settings, names), strict=True):
@@ -479,7 +489,8 @@ def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]
                 f"{name} was written, but is missing now from {settings.snapshot}. "
                 "Build again to resume."
             )
-        shards.append(info)
+        measured.add(info.statistics)
+        shards.append(dataclasses.replace(info, statistics={}))
     return shards
 
 

@@ -1,16 +1,15 @@
 """TensorFlow Datasets: the files by which ``tfds.builder_from_directory`` reads a snapshot.
 
 ``dataset_info.json`` names the splits and the lengths of their shards, ``features.json`` the
-features, and ``<feature>.labels.txt`` the classes of one. They are messages of TFDS as JSON
-(``tensorflow_datasets/core/proto``), written as text: nothing of TFDS is imported. TFDS parses the
-same examples as the snapshot's own reader, so a snapshot that it could not read, or would read with
-other values, has none of these files.
+features. They are messages of TFDS as JSON (``tensorflow_datasets/core/proto``), written as text:
+nothing of TFDS is imported. TFDS parses the same examples as the snapshot's own reader, so a
+snapshot that it could not read, or would read with other values, has none of these files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...schemas.features import (
@@ -28,7 +27,7 @@ from ...schemas.features import (
     tensor_form,
 )
 from ...schemas.manifest import Manifest
-from ...schemas.naming import TFDS_FEATURES, TFDS_INFO, stays_inside, tfds_labels
+from ...schemas.naming import TFDS_FEATURES, TFDS_INFO
 
 _MODULES = {
     "Audio": "audio_feature",
@@ -45,8 +44,6 @@ _VERSION = "1.0.0"
 """TFDS demands one; ``manifest.json`` has the fingerprint, which tells snapshots apart."""
 _FORMATS = {1: {"jpeg", "png"}, 3: {"jpeg", "png"}, 4: {"png"}}
 """Formats of images that TFDS decodes to a number of channels."""
-_MAX_NAME = 255
-"""Bytes of a file's name."""
 
 
 class _NoCounterpartError(Exception):
@@ -72,7 +69,6 @@ def tfds_files(
         return {}, f"its shards are compressed ({manifest.compression})"
     features = dict(sorted(manifest.features.items()))
     content: dict[str, Any] = {}
-    files: dict[str, bytes] = {}
     for name, feature in features.items():
         formats = (image_formats or {}).get(name, frozenset())
         if manifest.num_missing.get(name) and not _is_plain_list(feature):
@@ -81,14 +77,12 @@ def tfds_files(
             return {}, f"feature {name!r} has images with an EXIF orientation"
         try:
             content[name] = _counterpart(feature, formats)
-            if names := _class_names(feature):
-                files[_labels_file(name, files)] = _lines(names)
         except _NoCounterpartError as error:
             return {}, f"feature {name!r} {error}"
         if isinstance(feature, Audio) and feature.rate is None:
             content[f"{name}/rate"] = _tensor("int64", ())
     root = _feature("FeaturesDict", "featuresDict", {"features": content})
-    return {TFDS_INFO: _json(_info(manifest, set(times))), TFDS_FEATURES: _json(root), **files}, ""
+    return {TFDS_INFO: _json(_info(manifest, set(times))), TFDS_FEATURES: _json(root)}, ""
 
 
 def _json(value: object) -> bytes:
@@ -129,28 +123,6 @@ def _column(feature: Feature) -> Any:
     return feature.wire_columns("")[0]
 
 
-def _class_names(feature: Feature) -> tuple[str, ...]:
-    of = feature.of if isinstance(feature, Sequence) else feature
-    return of.names if isinstance(of, ClassLabel) else ()
-
-
-def _labels_file(name: str, files: Collection[str]) -> str:
-    """The name of a feature's file of class names, which differs from the others on any disk."""
-    file = tfds_labels(name)
-    if not stays_inside(file) or len(file.encode()) > _MAX_NAME:
-        raise _NoCounterpartError("has a name that cannot be that of a file")
-    if file.casefold() in map(str.casefold, files):
-        raise _NoCounterpartError(f"has its classes in {file}, as another feature")
-    return file
-
-
-def _lines(names: tuple[str, ...]) -> bytes:
-    """A file of class names, of which TFDS strips each line and skips empty ones."""
-    if any(not name or name != name.strip() or len(name.splitlines()) > 1 for name in names):
-        raise _NoCounterpartError("has class names that are empty, padded or of several lines")
-    return "".join(f"{name}\n" for name in names).encode()
-
-
 def _counterpart(feature: Feature, formats: frozenset[str]) -> dict[str, Any]:
     """The feature of TFDS that reads a feature's column.
 
@@ -188,7 +160,9 @@ def _counterpart(feature: Feature, formats: frozenset[str]) -> dict[str, Any]:
 
 
 def _classes(label: ClassLabel) -> dict[str, Any]:
-    return _feature("ClassLabel", "classLabel", {"numClasses": len(label.names)})
+    # Otherwise TFDS looks for the names in a file named by the feature.
+    names = json.dumps({"names": label.names})
+    return _feature("ClassLabel", "jsonFeature", {"json": names})
 
 
 def _encoded(image: Image, formats: frozenset[str]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def trees(folder: Path, num: int = 8, *, name: str = "trees", **about: Any) -> s
 
 def files_of(snapshot: ss.Snapshot) -> dict[str, bytes]:
     paths = [path for path in Path(snapshot.path).rglob("*") if path.is_file()]
-    return {str(path): path.read_bytes() for path in paths if path.name != "build.json"}
+    varying = {"build.json", "croissant.json"}
+    return {str(path): path.read_bytes() for path in paths if path.name not in varying}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

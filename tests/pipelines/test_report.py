@@ -3,6 +3,10 @@
 import html.parser
 import http.client
 import random
+import re
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,13 +19,21 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.pipelines.inspect.report import charts, findings, odd_images, page, pictures
+from snapshard.pipelines.inspect.report import (
+    charts,
+    evidence,
+    findings,
+    odd_images,
+    page,
+    pictures,
+)
 from snapshard.pipelines.inspect.report.evidence import Evidence, Sample, gather
 from snapshard.pipelines.inspect.report.facts import Limits, facts_of
 from snapshard.pipelines.snapshot import Snapshot
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
 from snapshard.schemas.manifest import Manifest, ShardEntry, SplitEntry
+from snapshard.schemas.progress import Silent
 
 Call = Callable[..., tuple[int, str, str]]
 NUMS = {"train": 800, "validation": 100, "test": 100}
@@ -197,12 +209,14 @@ class TestFindings:
                 "word": top_stats(words),
                 "gaps": gaps,
                 "part": {**top_stats([split] * num), "distinct": {"count": 1}},
+                "day": numeric_stats(rng.random(num) + 2 * list(NUMS).index(split), [0, 2, 4, 6]),
             }
         features: Features = {
             "x": ss.Scalar("float32"),
             "word": ss.Scalar("string"),
             "gaps": ss.Scalar("float32", optional=True),
-            "part": ss.Scalar("string"),
+            "part": ss.Scalar("string"),  # the column that divides the splits
+            "day": ss.Timestamp("s"),  # in the order of which they are
         }
         found = rows_of(made(features, stats=stats), findings.differing_splits)
         assert {name: row[0] for name, row in found.items()} == {
@@ -335,6 +349,16 @@ class TestPictures:
         heights = [float(number) for number in numbers[1::2]]
         assert (min(heights), max(heights)) == (1.0, 39.5)
 
+    def test_a_matrix_of_floats(self) -> None:
+        value = np.zeros((50, 10), np.float32)
+        value[:, 0] = 5  # the lowest band: the bottom row
+        image = pictures.thumbnail(value, ss.Tensor("float32", (None, 10)), 96)
+        assert image is not None
+        shades = np.asarray(image.convert("L"))
+        assert shades.shape == (10, 50)
+        assert (shades[-1] == 0).all()
+        assert (shades[:-1] == 255).all()
+
     def test_an_album_that_is_full(self) -> None:
         album = pictures.Album(1_500)
         image = PillowImage.new("RGB", (20, 20))
@@ -342,13 +366,13 @@ class TestPictures:
 
 
 class TestCharts:
-    def test_a_histogram_has_the_areas_of_its_counts(self) -> None:
-        stats = {"histogram": {"edges": [0, 1, 2, 4], "counts": [10, 0, 20]}}
+    def test_bars_of_a_histogram_are_its_shares(self) -> None:
+        stats = {"histogram": {"edges": [0, 1, 2, 3, 900], "counts": [10, 0, 20, 5]}}
         chart = charts.histogram([("train", stats), ("none", {})])
         assert chart is not None
         assert [row.title for row in chart.rows] == ["train"]
-        # Twice the count over twice the width: the same height.
-        assert chart.rows[0].outline == "M0 28v-26h99V28zM200 28v-26h199V28z"
+        assert chart.rows[0].outline == "M0 28v-13h99V28zM200 28v-26h99V28zM300 28v-6.5h99V28z"
+        assert [text for *_, text in chart.axis] == ["0", "2", "3 to 900"]
 
     def test_bars_are_in_proportion(self) -> None:
         chart = charts.bars([("a", {"x": 30, "y": 10}, 40), ("b", {"x": 20}, 20)], most=1)
@@ -389,6 +413,25 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return ss.build(recipe, folder / "out")
 
 
+class Recorder(Silent):
+    """Keeps the warnings of a build."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def numbers_file(folder: Path) -> Path:
+    (folder / "numbers.csv").write_text("x,y\n" + "".join(f"{k},{k * k}\n" for k in range(200)))
+    return folder / "numbers.csv"
+
+
+def numbers_recipe(folder: Path) -> ss.Recipe:
+    return ss.Recipe(name="numbers", source=ss.Csv(str(numbers_file(folder))))
+
+
 class TestPage:
     def test_what_a_stranger_looks_for(self, call: Call, table: Snapshot) -> None:
         code, printed, _ = call("report", table.path)
@@ -419,6 +462,48 @@ class TestPage:
         text = check_page(page.render([evidence]))
         assert "built by an older version" in text
         assert "1 % missing (10 of 1,000)" in text
+
+    @pytest.mark.parametrize(
+        "label", ["vector", "words", "moment", "flag", "price", "kind", "image"]
+    )
+    def test_every_kind_of_feature(self, label: str) -> None:
+        num = 60
+        rng = np.random.default_rng(0)
+        features: Features = {
+            "vector": ss.Tensor("float32", (3,)),
+            "words": ss.Sequence(ss.Scalar("string"), optional=True),
+            "moment": ss.Timestamp("s", optional=True),
+            "flag": ss.Scalar("bool", optional=True),
+            "price": ss.Scalar("float64", optional=True),
+            "kind": ss.ClassLabel(("a", "b"), optional=True),
+            "image": ss.Image(),
+            "sound": ss.Audio(),
+            "clip": ss.Sequence(ss.Image(storage="encoded")),
+            "deep": ss.Image(8, 8, channels=1, dtype="uint16"),
+        }
+        sizes = [(int(a), int(b), 3) for a, b in rng.integers(1, 30, (num, 2))]
+        values: dict[str, list[Any]] = {
+            "vector": [*np.ones((num, 3), np.float32)],
+            "words": [np.array([b"\xff\xfe", b"x"], object)] * num,
+            "moment": [np.int64(2**62)] * num,
+            "flag": [np.bool_(k % 2) for k in range(num)],
+            "price": [np.float64("nan")] * num,
+            "kind": [np.int64(k % 2) for k in range(num)],
+            "image": [np.zeros(size, np.uint8) for size in sizes],
+            "sound": [np.zeros(k % 3, np.float32) for k in range(num)],
+            "clip": [np.array([b"no image"] * (k % 2), object) for k in range(num)],
+            "deep": [np.full((8, 8, 1), 65_535, np.uint16)] * num,
+        }
+        for column in list(features)[1:6]:
+            values[column][0] = None
+        nothing = {"count": 0, "min": None, "max": None, "mean": None, "deviation": None}
+        one = {name: {"num_missing": 1, **nothing} for name in features}
+        stats = {split: one for split in NUMS}
+        counts = {"train": {"a": 400, "b": 400}} if label == "kind" else None
+        evidence = made(features, values=values, stats=stats, label=label, counts=counts)
+        text = check_page(page.render([evidence]))
+        assert "[1, 1, 1]" in text
+        assert "missing" in text
 
     def test_records_that_cannot_be_read(self, table: Snapshot) -> None:
         gone = Snapshot("/nowhere/at/all", table.manifest)
@@ -482,3 +567,102 @@ def test_open_serves_the_page_on_loopback_only_under_its_own_name(table: Snapsho
     assert address.startswith("127.0.0.1:")
     with pytest.raises(RecipeError, match="--port"):
         page.serve_page(table, port=70_000, started=started, browser=False)
+
+
+class TestInABuild:
+    def test_a_small_build_makes_it(self, table: Snapshot) -> None:
+        assert "14 × wrong type" in check_page((Path(table.path) / "report.html").read_bytes())
+        assert "report.html" not in table.manifest.files
+
+    def test_one_that_would_take_long_does_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(evidence, "expected_seconds", lambda _: 0.31)
+        monkeypatch.setattr(page, "write_report", None)
+        snapshot = ss.build(numbers_recipe(tmp_path), tmp_path / "out")
+        assert not (Path(snapshot.path) / "report.html").exists()
+
+    def test_a_report_that_fails_fails_no_build(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: Any) -> None:
+            raise ZeroDivisionError("odd data")
+
+        monkeypatch.setattr(page, "write_report", fail)
+        recorded = Recorder()
+        snapshot = ss.build(numbers_recipe(tmp_path), tmp_path / "out", progress=recorded)
+        assert recorded.warnings[-1] == "The report was not written: odd data"
+        assert Snapshot.open(snapshot.path).manifest.num_rejects == 0
+
+    def test_a_build_that_makes_none_loads_nothing_for_it(self, tmp_path: Path) -> None:
+        names = ("jinja2", "snapshard.pipelines.inspect.report.page")
+        code = (
+            "import sys, snapshard as ss\n"
+            "from snapshard.pipelines import build\n"
+            "build._REPORT_S = build._REPORT_SHARE = 0\n"
+            f"source = ss.Csv({str(numbers_file(tmp_path))!r})\n"
+            f"ss.build(ss.Recipe(name='n', source=source), {str(tmp_path / 'out')!r})\n"
+            f"print([name for name in {names} if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Callable[..., str]:
+    """Runs Chromium on a page and returns what it prints."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+
+    def run(file: Path, *options: str) -> str:
+        always = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+        command = [path, *always, *options, file.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.slow
+class TestInABrowser:
+    @pytest.mark.parametrize("width", [1400, 400])
+    def test_nothing_is_wider_than_the_screen(
+        self, chromium: Callable[..., str], table: Snapshot, tmp_path: Path, width: int
+    ) -> None:
+        content = page.render([gather(table)]).decode()
+        # The page allows no scripts: this copy does, and reports its width.
+        content, num = re.subn("<meta http-equiv=.*?>", "", content)
+        script = "<script>parent.postMessage(document.documentElement.scrollWidth, '*')</script>"
+        (tmp_path / "report.html").write_text(content.replace("</body>", f"{script}</body>"))
+        (tmp_path / "frame.html").write_text(
+            "<script>onmessage = event => document.title = event.data</script>"
+            f'<iframe src="report.html" style="border: 0; width: {width}px; height: 900px">'
+        )
+        shown = chromium(tmp_path / "frame.html", "--dump-dom", "--virtual-time-budget=5000")
+        assert num == 1
+        assert f"<title>{width}</title>" in shown
+
+    @pytest.mark.parametrize(("scheme", "shade"), [("light", 255), ("dark", 30)])
+    def test_light_and_dark(
+        self,
+        chromium: Callable[..., str],
+        table: Snapshot,
+        tmp_path: Path,
+        scheme: str,
+        shade: int,
+    ) -> None:
+        (tmp_path / "report.html").write_bytes(page.render([gather(table)]))
+        picture = tmp_path / "shot.png"
+        dark = ["--blink-settings=preferredColorScheme=0"] * (scheme == "dark")
+        options = (f"--screenshot={picture}", "--window-size=1400,900", *dark)
+        chromium(tmp_path / "report.html", *options)
+        pixels = np.asarray(PillowImage.open(picture).convert("L")).astype(int)
+        assert pixels.shape == (900, 1400)
+        assert abs(int(pixels[3, 3]) - shade) <= 15
+        assert pixels.std() > 5
+
+    def test_print(self, chromium: Callable[..., str], table: Snapshot, tmp_path: Path) -> None:
+        (tmp_path / "report.html").write_bytes(page.render([gather(table)]))
+        chromium(tmp_path / "report.html", f"--print-to-pdf={tmp_path / 'page.pdf'}")
+        assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")

@@ -15,7 +15,6 @@ from snapshard.transforms.examples.statistics import (
     ShardStatistics,
     SplitStatistics,
     estimate_distinct,
-    merge_statistics,
 )
 
 FEATURES: Features = {
@@ -56,11 +55,18 @@ def measured(columns: pa.RecordBatch, ends: list[int], *, num_shards: int = 1) -
     return shard.to_json()
 
 
+def merged(features: Features, shards: list[dict[str, Any]]) -> SplitStatistics:
+    split = SplitStatistics(ExampleMeasures(features))
+    for shard in shards:
+        split.add(shard)
+    return split
+
+
 @pytest.fixture(scope="module")
 def split(columns: pa.RecordBatch) -> SplitStatistics:
     halves = [columns.slice(0, 17_001), columns.slice(17_001)]
     shards = [measured(half, [], num_shards=2) for half in halves]
-    return merge_statistics(ExampleMeasures(FEATURES), shards)
+    return merged(FEATURES, shards)
 
 
 @pytest.mark.parametrize("ends", [[1], [4095, 4096, 4097], list(range(100, NUM, 100)), [0, NUM]])
@@ -112,7 +118,7 @@ def test_few_distinct_values_are_counted_exactly() -> None:
     values = np.tile(np.arange(NUM_HASHES - 1, dtype=np.float32), 20)
     shard = ShardStatistics(ExampleMeasures(features), num_shards=1)
     shard.add(pa.record_batch({"x": pa.array([*values, -0.0, 0.0], pa.float32())}))
-    split = merge_statistics(ExampleMeasures(features), [shard.to_json()])
+    split = merged(features, [shard.to_json()])
     assert estimate_distinct(split.hashes["x"]) == (NUM_HASHES - 1, True)
 
 
@@ -132,14 +138,16 @@ def test_equal_numbers_do_not_deviate(value: float) -> None:
     cells = [np.float64(value).tobytes()] * 5000
     shard = ShardStatistics(ExampleMeasures(features), num_shards=1)
     shard.add(pa.record_batch({"x": pa.array(cells, pa.large_binary())}))
-    found = merge_statistics(ExampleMeasures(features), [shard.to_json()]).numbers["x", "values"]
+    found = merged(features, [shard.to_json()]).numbers["x", "values"]
     assert (found.mean, found.deviation) == (value, 0.0)
 
 
 def test_a_split_without_shards_has_no_values() -> None:
-    split = merge_statistics(ExampleMeasures(FEATURES), [])
+    split = merged(FEATURES, [])
     assert (split.num_sampled, split.numbers["id", "values"].count) == (0, 0)
-    facts = statistics_of(FEATURES, {"train": [], "test": []}, label=None)["splits"]["train"]
+    shards: dict[str, list[Any]] = {"train": [], "test": []}
+    measured = dict.fromkeys(shards, split)
+    facts = statistics_of(FEATURES, shards, measured, label=None)["splits"]["train"]
     assert facts["features"]["id"]["distinct"] == {"count": 0, "exact": True}
     assert facts["features"]["name"]["top"] == []
     assert facts["features"]["amount"]["mean"] is None

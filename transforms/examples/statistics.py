@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mmh3
@@ -365,7 +366,7 @@ class ShardStatistics:
             self._media[name] += [measure(cell) for cell in column]
 
     def to_json(self) -> dict[str, Any]:
-        """The figures as plain JSON: see :func:`merge_statistics`."""
+        """The figures as plain JSON: see :class:`SplitStatistics`."""
         measured: dict[str, dict[str, Any]] = {}
         for (name, aspect), stream in self._streams.items():
             stream.finish()
@@ -390,55 +391,46 @@ def _encoded(values: Array) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
-@dataclasses.dataclass
 class SplitStatistics:
-    """The figures of a split: those of its shards, put together in their order."""
+    """The figures of a split: those of its shards, put together in their order.
 
-    numbers: dict[tuple[str, str], Numbers] = dataclasses.field(default_factory=dict)
-    """By feature and aspect, as :class:`ExampleMeasures` names them."""
-    hashes: dict[str, npt.NDArray[np.uint64]] = dataclasses.field(default_factory=dict)
-    """The smallest hashes of a feature's values."""
-    sampled: dict[str, npt.NDArray[np.float64]] = dataclasses.field(default_factory=dict)
-    """Single numbers of the sampled records: float64[num_sampled], NaN where one is missing."""
-    texts: dict[str, list[str | None]] = dataclasses.field(default_factory=dict)
-    """Single strings of the sampled records, of at most 100 bytes."""
-    media: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
-    """What was measured of each sampled image, sound or list of boxes."""
-    num_sampled: int = 0
-
-
-def merge_statistics(
-    measures: ExampleMeasures, shards: Sequence[Mapping[str, Any]]
-) -> SplitStatistics:
-    """Puts the figures of shards together.
-
-    Args:
-        measures: What was measured.
-        shards: What :meth:`ShardStatistics.to_json` returned, in the order of the shards.
+    Attributes:
+        numbers: By feature and aspect, as :class:`ExampleMeasures` names them.
+        hashes: The smallest hashes of a feature's values.
+        texts: Single strings of the sampled records, of at most 100 bytes.
+        media: What was measured of each sampled image, sound or list of boxes.
+        num_sampled: Number of sampled records.
     """
-    split = SplitStatistics(num_sampled=sum(shard["num_sampled"] for shard in shards))
-    split.numbers = {key: Numbers() for key in measures.streams}
-    sampled = [_decoded(shard["numbers"], np.float64) for shard in shards]
-    num = len(measures.sampled)
-    table = np.concatenate(
-        [np.empty((num, 0)), *(part.reshape(num, -1) for part in sampled if num)], 1
-    )
-    split.sampled = dict(zip(measures.sampled, table, strict=True))
-    split.texts = {name: [] for name in measures.texts}
-    split.hashes = {n: np.empty(0, np.uint64) for n in (*measures.sampled, *measures.texts)}
-    split.media = {name: [] for name in measures.media}
-    for shard in shards:
-        for (name, aspect), numbers in split.numbers.items():
+
+    def __init__(self, measures: ExampleMeasures) -> None:
+        """Begins without shards."""
+        self.numbers = {key: Numbers() for key in measures.streams}
+        self.hashes = {n: np.empty(0, np.uint64) for n in (*measures.sampled, *measures.texts)}
+        self.texts: dict[str, list[str | None]] = {name: [] for name in measures.texts}
+        self.media: dict[str, list[Any]] = {name: [] for name in measures.media}
+        self.num_sampled = 0
+        self._names = measures.sampled
+        self._tables: list[npt.NDArray[np.float64]] = [np.empty((len(self._names), 0))]
+
+    def add(self, shard: Mapping[str, Any]) -> None:
+        """Adds the next shard: what :meth:`ShardStatistics.to_json` returned."""
+        for (name, aspect), numbers in self.numbers.items():
             numbers.merge(Numbers(*shard["features"][name][aspect]))
-        for name, facts in shard["features"].items():
-            if "hashes" in facts:
-                hashes = _decoded(facts["hashes"], np.uint64)
-                split.hashes[name] = smallest(split.hashes[name], hashes)
-        for name, texts in split.texts.items():
+        for name, known in self.hashes.items():
+            hashes = _decoded(shard["features"][name]["hashes"], np.uint64)
+            self.hashes[name] = smallest(known, hashes)
+        for name, texts in self.texts.items():
             texts += shard["texts"][name]
-        for name, media in split.media.items():
+        for name, media in self.media.items():
             media += shard["media"][name]
-    return split
+        num = shard["num_sampled"]
+        self.num_sampled += num
+        self._tables.append(_decoded(shard["numbers"], np.float64).reshape(-1, num))
+
+    @functools.cached_property
+    def sampled(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Single numbers of the sampled records: float64[num_sampled], NaN where one is missing."""
+        return dict(zip(self._names, np.concatenate(self._tables, axis=1), strict=True))
 
 
 def _decoded(text: str, dtype: Any) -> Array:

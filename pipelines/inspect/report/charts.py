@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 WIDTH = 400
 """Width of a chart, in its own units."""
 _NAME_WIDTH = 132
@@ -34,8 +36,8 @@ class Histogram:
 
     rows: Sequence[Row]
     height: int
-    low: float
-    high: float
+    axis: Sequence[tuple[float, str, str]]
+    """Places below it, how texts are aligned with them, and the texts."""
     row_height: int = _HEIGHT
     width: int = WIDTH
 
@@ -65,56 +67,58 @@ def _short(number: float) -> str:
 def histogram(series: Sequence[tuple[str, Mapping[str, Any]]]) -> Histogram | None:
     """The chart of a numeric feature.
 
+    All bins are drawn equally wide: only the first and the last one differ, which reach to the
+    extreme values where these are far from all others.
+
     Args:
-        series: Title and statistics of each split.
+        series: Title and statistics of each split; their histograms have the same edges.
 
     Returns:
         The chart; None if no split has a histogram.
     """
-    known = []
-    for title, stats in series:
-        counts, edges = (stats.get("histogram", {}).get(key, []) for key in ("counts", "edges"))
-        if sum(counts) and len(edges) == len(counts) + 1 and edges[0] < edges[-1]:
-            known.append((title, stats, edges, [count / sum(counts) for count in counts]))
+    known = [(title, s) for title, s in series if sum(s.get("histogram", {}).get("counts", ()))]
     if not known:
         return None
-    low, high = min(edges[0] for _, _, edges, _ in known), max(e[-1] for _, _, e, _ in known)
-    # An area is a share: bins of unequal width would mislead as heights.
-    densities = [
-        [share / max(b - a, 1e-300) for share, a, b in zip(shares, edges, edges[1:], strict=False)]
-        for _, _, edges, shares in known
-    ]
-    highest = max(map(max, densities))
-    scale = WIDTH / (high - low)
+    edges = known[0][1]["histogram"]["edges"]
+    wide = WIDTH / (len(edges) - 1)
+    shares = [np.divide(s["histogram"]["counts"], sum(s["histogram"]["counts"])) for _, s in known]
+    scale = (_HEIGHT - 4) / max(float(one.max()) for one in shares)
     rows = []
-    for number, ((title, stats, edges, _), heights) in enumerate(
-        zip(known, densities, strict=True)
-    ):
-        base, outline = _HEIGHT - 2, ""
-        for left, right, height in zip(edges, edges[1:], heights, strict=False):
-            if height:
-                tall = max(1.0, (_HEIGHT - 4) * height / highest)
-                x, wide = (left - low) * scale, max(0.6, (right - left) * scale - 1)
-                outline += f"M{_short(x)} {base}v-{_short(tall)}h{_short(wide)}V{base}z"
-        deciles = stats.get("quantiles") or []
-        middle = deciles[5] if len(deciles) == 11 else None
-        text = f"{title}: no median"
-        if middle is not None:
+    for number, ((title, stats), heights) in enumerate(zip(known, shares, strict=True)):
+        outline = "".join(
+            f"M{_short(place * wide)} {_HEIGHT - 2}v-{_short(max(1.0, scale * height))}"
+            f"h{_short(max(0.6, wide - 1))}V{_HEIGHT - 2}z"
+            for place, height in enumerate(heights.tolist())
+            if height
+        )
+        median, text = None, f"{title}: no median"
+        if len(deciles := stats.get("quantiles") or []) == 11:
+            median = round(float(np.interp(deciles[5], edges, np.arange(len(edges)))) * wide, 1)
             text = (
-                f"{title}: a tenth below {deciles[1]:.4g}, half below {middle:.4g}, "
+                f"{title}: a tenth below {deciles[1]:.4g}, half below {deciles[5]:.4g}, "
                 f"nine tenths below {deciles[9]:.4g}"
             )
-        inside = middle is not None and low <= middle <= high
-        rows.append(
-            Row(
-                title=title,
-                top=number * _HEIGHT,
-                outline=outline,
-                median=round((middle - low) * scale, 1) if inside else None,
-                text=text,
-            )
-        )
-    return Histogram(rows=rows, height=len(rows) * _HEIGHT, low=low, high=high)
+        top = number * _HEIGHT
+        rows.append(Row(title=title, top=top, outline=outline, median=median, text=text))
+    return Histogram(
+        rows=rows,
+        height=len(rows) * _HEIGHT,
+        axis=_axis(edges),
+    )
+
+
+def _axis(edges: Sequence[float]) -> list[tuple[float, str, str]]:
+    middle, last = len(edges) // 2, len(edges) - 1
+    texts = [f"{edge:.5g}" for edge in edges]
+    usual = 1.5 * (edges[middle] - edges[middle - 1])
+    if edges[1] - edges[0] > usual:
+        texts[0] = f"{texts[0]} to {texts[1]}"
+    if edges[last] - edges[last - 1] > usual:
+        texts[last] = f"{texts[last - 1]} to {texts[last]}"
+    return [
+        (WIDTH * place / last, align, texts[place])
+        for place, align in ((0, "start"), (middle, "middle"), (last, "end"))
+    ]
 
 
 def bars(

@@ -161,6 +161,26 @@ def sample_sizes(snapshot: Snapshot) -> dict[str, int]:
     }
 
 
+def expected_seconds(snapshot: Snapshot) -> float:
+    """About how long the page takes, processor time in a process that has not made one before.
+
+    Measured: 0.2 s to load and compile the templates, and the rest for each value, image, sound,
+    chart and reject.
+    """
+    features = snapshot.manifest.features
+    num_records = sum(sample_sizes(snapshot).values())
+    num_images = num_records * sum(map(is_picture, features.values()))
+    num_sounds = 60 * sum(isinstance(feature, Audio) for feature in features.values())
+    return (
+        0.2
+        + 18e-6 * num_records * len(features)
+        + 1.5e-3 * num_images
+        + 4e-3 * num_sounds
+        + 1e-3 * min(len(features), 300)
+        + 20e-6 * min(snapshot.manifest.num_rejects, 20_000)
+    )
+
+
 def is_picture(feature: Feature) -> bool:
     """Whether a feature is an image that can be shown: not a mask."""
     return isinstance(feature, Image) and feature.kind == "image"

@@ -25,12 +25,13 @@ from ....schemas.manifest import SplitEntry
 from ....schemas.naming import REJECTS
 from ....schemas.steps import STEPS
 from ....schemas.visible import human_bytes, human_count, shorten
+from ...display import first_image
 from ..rejects import RejectFilter, RejectsFile
 from .charts import Bars, Histogram, bars, histogram, percentage
-from .evidence import Evidence, is_picture
+from .evidence import Evidence
 from .findings import Finding, find_all
 from .odd_images import OddImage
-from .pictures import Album, Picture, Sheet, main_image, opened, picture_of, sheets
+from .pictures import Album, Picture, Sheet, is_shown, opened, picture_of, sheets
 
 _TEXT = 80
 """Characters that are shown of a value."""
@@ -113,7 +114,6 @@ class Facts:
     """Name, type and missing values of all others."""
     num_features: int
     has_statistics: bool
-    num_sampled: int
     trouble: str
     """Why no records are shown, if so."""
     sheets: Sequence[tuple[str, bool, Sequence[Sheet]]]
@@ -134,8 +134,7 @@ def facts_of(evidence: Evidence, limits: Limits) -> Facts:
     media = [
         (name, isinstance(feature, Audio), sheets(evidence, album, name))
         for name, feature in evidence.features.items()
-        if len(evidence.sample)
-        and (is_picture(feature) or _is_heard(feature) or frames_of(feature))
+        if len(evidence.sample) and is_shown(feature)
     ]
     classes, class_splits, rarest = _classes(evidence)
     drawn, others = _chosen(evidence, limits.charts)
@@ -160,7 +159,6 @@ def facts_of(evidence: Evidence, limits: Limits) -> Facts:
         listed=[_line(evidence, name) for name in others[: limits.listed]],
         num_features=len(evidence.features),
         has_statistics=evidence.statistics is not None,
-        num_sampled=len(evidence.sample),
         trouble=evidence.sample.trouble,
         sheets=media,
         **_first_rows(evidence, limits),
@@ -177,15 +175,11 @@ def _seconds(evidence: Evidence) -> dict[str, float]:
     return {step: seconds[step] for step in STEPS if step in seconds}
 
 
-def _is_heard(feature: Feature) -> bool:
-    return isinstance(feature, Audio) and feature.storage == "raw"
-
-
 def _pairs(
     evidence: Evidence, album: Album, odd: Sequence[OddImage]
 ) -> list[tuple[Picture, Picture]]:
     """Each odd image beside the one that it resembles."""
-    name = main_image(evidence) or ""
+    name = first_image(evidence.features) or ""
     pairs = []
     for one in odd:
         shown = [picture_of(evidence, album, name, row) for row in (one.row, one.neighbour)]

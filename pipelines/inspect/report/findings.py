@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from ....schemas.features import ClassLabel, Feature, Scalar, Text, Timestamp
 from ....schemas.visible import human_count
+from ...display import first_image
 from .charts import percentage
 from .evidence import Evidence
 from .odd_images import MAX_IMAGES, OddImage, edge_vectors, find_odd
-from .pictures import class_of, main_image
+from .pictures import class_of
 
 _SMALL_SPLIT = 100
 _FEW_OF_CLASS = 5
@@ -41,6 +42,7 @@ _SHIFT = 0.05
 _MAX_LISTED = 40
 
 Rows = Sequence[tuple[str, ...]]
+_SINGLE = Scalar | ClassLabel | Text | Timestamp
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,15 +130,15 @@ def near_duplicates(evidence: Evidence) -> Iterator[Finding]:
 
 def leaks(evidence: Evidence) -> Iterator[Finding]:
     """Columns that alone predict the label."""
-    label = evidence.label
-    if label is None or len(evidence.sample) < _MIN_RECORDS:
+    label, values = evidence.label or "", evidence.sample.values
+    kind = evidence.features.get(label)
+    if not isinstance(kind, _SINGLE) or len(evidence.sample) < _MIN_RECORDS:
         return
-    kind, values = evidence.features[label], evidence.sample.values
     truth = _codes(values[label], kind, bins=False)
     columns = {
         name: feature
         for name, feature in evidence.features.items()
-        if name != label and isinstance(feature, Scalar | ClassLabel | Text | Timestamp)
+        if name != label and isinstance(feature, _SINGLE)
     }
     rows: list[tuple[float, str]] = []
     if truth is not None and len(np.unique(truth)) <= len(truth) // 4:
@@ -246,7 +248,7 @@ def _rank_correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float6
 
 def odd_images(evidence: Evidence) -> Iterator[Finding]:
     """Images that look like another class: likely labelled wrong."""
-    name, sample = main_image(evidence), evidence.sample
+    name, sample = first_image(evidence.features), evidence.sample
     if name is None or not evidence.label_counts():
         return
     classes = [class_of(evidence, row) for row in range(len(sample))]
@@ -259,8 +261,8 @@ def odd_images(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         title="Images that may have the wrong label",
         text=f"A simple model, which recognizes {percentage(accuracy)} of the images without "
-        f"having seen them, gives these {len(odd)} another class, with certainty. It looked at "
-        f"{scope} {evidence.total:,} images. The oddest come first; some are only unusual.",
+        f"having seen them, takes these {len(odd)} for another class. It looked at {scope} "
+        f"{evidence.total:,} images. The oddest come first; some are only unusual.",
         remedy="Look at each. Correct the label in the source, or leave the image out: "
         "ss.Recipe(exclude=…) takes a list of ids.",
         columns=("record", "split", "labelled", "looks like"),
@@ -281,12 +283,15 @@ def differing_splits(evidence: Evidence) -> Iterator[Finding]:
     others = [name for name in splits if name != base]
     num_tests = max(1, len(evidence.features) * len(others))
     rows: list[tuple[float, tuple[str, ...]]] = []
-    for name in evidence.features:
+    for name, feature in evidence.features.items():
         first = evidence.stats(base, name)
         if all(evidence.stats(s, name).get("distinct", {}).get("count") == 1 for s in splits):
             continue  # constant, or the column that divides the splits
         for split in others:
-            found = _difference(first, evidence.stats(split, name), num_tests)
+            second = evidence.stats(split, name)
+            if isinstance(feature, Timestamp) and _is_apart(first, second):
+                continue  # splits by time
+            found = _difference(first, second, num_tests)
             if found is not None:
                 share, what = found
                 rows.append((share, (name, split, percentage(share), what)))
@@ -303,6 +308,13 @@ def differing_splits(evidence: Evidence) -> Iterator[Finding]:
         columns=("feature", "split", "records that differ", "in what"),
         **_listed([row for _, row in rows]),
     )
+
+
+def _is_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether all values of one split are above all of the other."""
+    if not (first.get("count") and second.get("count")):
+        return False
+    return bool(first["max"] < second["min"] or second["max"] < first["min"])
 
 
 def _difference(
@@ -422,7 +434,7 @@ def missing_values(evidence: Evidence) -> Iterator[Finding]:
 def small_splits(evidence: Evidence) -> Iterator[Finding]:
     """Splits, or classes in them, of too few records to measure anything."""
     rows = [
-        (name, f"{num:,} records")
+        (name, human_count(num, "records"))
         for name in evidence.splits
         if (num := evidence.num_examples(name)) < _SMALL_SPLIT
     ]
@@ -526,7 +538,7 @@ def _equal(evidence: Evidence) -> Iterator[tuple[str, str]]:
         return
     first: dict[tuple[Any, ...], str] = {}
     for name, feature in evidence.features.items():
-        if not isinstance(feature, Scalar | Text | Timestamp | ClassLabel):
+        if not isinstance(feature, _SINGLE):
             continue
         values = tuple(map(_plain, evidence.sample.values[name]))
         if len({*values}) < 2:

@@ -25,7 +25,7 @@ from .pictures import thumbnail
 MAX_IMAGES = 3_000
 """Memory and time grow with the square and the third power of their number."""
 _MIN_IMAGES = 40
-_MIN_ACCURACY = 0.75
+_MIN_ACCURACY = 0.7
 """Where so few images are recognized, a wrong prediction says nothing about the label."""
 _LEAD = 0.3
 """By how much another class's score exceeds the label's: of scores from about 0 to about 1."""

@@ -20,6 +20,7 @@ from ....schemas.features import (
     Feature,
     Features,
     Mask,
+    Tensor,
     frames_of,
 )
 from ....schemas.features import Sequence as SequenceFeature
@@ -99,8 +100,23 @@ def opened(content: bytes, side: int) -> Image.Image | None:
         return None
 
 
+def is_shown(feature: Feature) -> bool:
+    """Whether records are shown by a picture of this feature: images, clips, sounds, maps."""
+    is_heard = isinstance(feature, Audio) and feature.storage == "raw"
+    return is_picture(feature) or is_heard or frames_of(feature) is not None or _is_map(feature)
+
+
+def _is_map(feature: Feature) -> bool:
+    """Whether it is a matrix of floats to look at, such as a spectrogram: [time, band]."""
+    if not isinstance(feature, Tensor) or not feature.dtype.startswith("float"):
+        return False
+    return len(feature.shape) == 2 and all(dim is None or dim >= 8 for dim in feature.shape)
+
+
 def thumbnail(value: Any, feature: Feature, side: int) -> Image.Image | None:
     """An image of the snapshot, or the middle frame of a clip, as RGB; None if it has none."""
+    if _is_map(feature):
+        return _map_picture(value, side)
     if frames_of(feature) is not None:
         value = value[len(value) // 2] if len(value) else None
     if value is None:
@@ -116,6 +132,18 @@ def thumbnail(value: Any, feature: Feature, side: int) -> Image.Image | None:
     step = max(1, max(pixels.shape[:2]) // (4 * side))
     pixels = pixels[::step, ::step]
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    image.thumbnail((side, side))
+    return image
+
+
+def _map_picture(value: Any, side: int) -> Image.Image | None:
+    """A matrix of floats in shades, large ones dark, the second dimension upwards."""
+    if not value.size:
+        return None
+    known = np.nan_to_num(np.asarray(value, np.float32))
+    low, high = np.quantile(known, (0.01, 0.99)).tolist()
+    shades = 255 - 255 * ((known - low) / max(high - low, 1e-9)).clip(0, 1)
+    image = Image.fromarray(shades.T[::-1].astype(np.uint8)).convert("RGB")
     image.thumbnail((side, side))
     return image
 
@@ -189,9 +217,8 @@ def _drawn(evidence: Evidence, album: Album, feature: str, row: int) -> Picture 
         return None
     if isinstance(kind, Audio):
         return _sound(kind, value, sample.rates.get(feature, {}), row, album, caption)
-    annotated = any(
-        getattr(other, "image", None) == feature for other in evidence.features.values()
-    )
+    others = evidence.features.values()
+    annotated = any(getattr(other, "image", None) == feature for other in others)
     image = thumbnail(value, kind, MAX_SIDE if annotated else _SIDE)
     if image is None:
         return None
@@ -341,8 +368,3 @@ def spectrogram(samples: npt.NDArray[np.float32]) -> Image.Image:
 def tail(text: str, limit: int = 40) -> str:
     """The end of a text that is longer than the limit: ids differ there."""
     return text if len(text) <= limit else f"…{text[-limit:]}"
-
-
-def main_image(evidence: Evidence) -> str | None:
-    """The first image feature; None without one."""
-    return next((name for name, feature in evidence.features.items() if is_picture(feature)), None)

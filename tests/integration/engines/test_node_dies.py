@@ -170,7 +170,7 @@ def test_job_goes_on(
     assert all(cluster.failures(job) for job in struck), "what was killed was not at work"
     assert lab.hashes(str(path)) == undisturbed
     found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
-    assert found == {*undisturbed, "build.json"}
+    assert found == {*undisturbed, "build.json", "croissant.json"}
 
 
 def wait_for(folder: Path, pattern: str, number: int, *, process: Any) -> None:
