@@ -8,7 +8,7 @@ import io
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from .blocks import Block, RawBatch, Selection, SourceFile
@@ -196,6 +196,14 @@ class Remarks(Protocol):
 
     def remarks(self, files: Sequence[SourceFile], opened: OpenSource) -> Sequence[str]:
         """One line for each such finding, after ``infer`` has returned."""
+
+
+@runtime_checkable
+class NamesNumbers(Protocol):
+    """A source whose files may say which classes their numbers are."""
+
+    def named_numbers(self, files: Sequence[SourceFile], opened: OpenSource) -> Set[str]:
+        """The features of such numbers: their classes have the files' order, and no other."""
 
 
 @runtime_checkable

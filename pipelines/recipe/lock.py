@@ -76,17 +76,17 @@ class Lock(pydantic.BaseModel):
         changes = {} if own is None else own.model_dump(exclude_unset=True)
         return self.thresholds.model_copy(update=changes)
 
-    def in_order(self, features: Features, *, declared: Container[str]) -> dict[str, Feature]:
+    def in_order(self, features: Features, *, kept: Container[str]) -> dict[str, Feature]:
         """Inferred features, whose classes are in the order of the lock, new ones last.
 
         Args:
             features: The features of the source's records.
-            declared: Those whose classes are not inferred.
+            kept: Those whose classes stay as they are.
         """
         changed = {
             name: _in_order(feature, self.classes[name])
             for name, feature in features.items()
-            if name in self.classes and name not in declared and class_names(feature)
+            if name in self.classes and name not in kept and class_names(feature)
         }
         return {**features, **changed}
 

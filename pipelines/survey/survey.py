@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...schemas.blocks import SourceFile
 from ...schemas.features import Features, features_to_json
 from ...schemas.fingerprint import FingerprintParts, digest, fingerprint, library_versions
 from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
-from ...schemas.recipe import Recipe, Source, reads_files
+from ...schemas.recipe import NamesNumbers, Recipe, Source, reads_files
 from ...transforms.analysis.graph import ANALYSIS, ON_RUNNER
 from ...transforms.code.dependencies import (
     Dependencies,
@@ -36,6 +36,7 @@ from ...transforms.sources.combined import (
     settings_of_all,
     tables_of,
     with_tables,
+    without_prefix,
 )
 from ...transforms.sources.extracted import ExtractedTable
 from ...transforms.storage.opened_source import OpenedSource
@@ -169,11 +170,8 @@ def take_survey(
         described = _described_source(recipe, code)
         inventory, inferred = stored.inventory, stored.inferred
     source, lock = recipe.files, read_lock(recipe)
-    if lock is not None:
-        types = (getattr(part.source, "types", None) or {} for part in parts_of(source, opened))
-        declared = {*(recipe.features or {}), *itertools.chain.from_iterable(types)}
-        ordered = lock.in_order(inferred.features, declared=declared)
-        inferred = inferred._replace(features=ordered)
+    if lock is not None and stored is None:
+        inferred = _in_order_of(lock, inferred, recipe, inventory.selected, opened)
     with explaining_strings(source, inventory.selected, opened, inferred.features):
         features = resolve_features(recipe, inferred)
     if stored is None:
@@ -312,6 +310,26 @@ def _infer(
     inferred = infer_features(source, inventory.selected, remembering)
     remembering.check()
     return count_unused_rows(inventory, source, opened), inferred
+
+
+def _in_order_of(
+    lock: Lock,
+    inferred: Inferred,
+    recipe: Recipe,
+    files: Sequence[SourceFile],
+    opened: OpenedSource,
+) -> Inferred:
+    """The features with inferred classes in the order of a lock.
+
+    Others stay: those that the recipe declares, and those of numbers that the files name.
+    """
+    kept = {*(recipe.features or {})}
+    for part in parts_of(recipe.files, opened):
+        kept |= {*(getattr(part.source, "types", None) or {})}
+        if isinstance(part.source, NamesNumbers):
+            own = without_prefix(files, part.prefix)
+            kept |= part.source.named_numbers(own, part.opened)
+    return inferred._replace(features=lock.in_order(inferred.features, kept=kept))
 
 
 def _prepare_part(

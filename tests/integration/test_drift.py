@@ -248,19 +248,41 @@ def _hugging_face(folder: Path, classes: Sequence[str]) -> Any:
     return 'ss.Parquet("t.parquet", label="label")'
 
 
-@pytest.mark.parametrize("write", [_folders, _strings, _hugging_face])
-def test_class_indexes_stay(tmp_path: Path, write: Callable[..., str]) -> None:
-    source = write(tmp_path, ["cat", "dog"])
-    recipe_file = tmp_path / "recipe.py"
-    recipe_file.write_text(
+def _in_memory(folder: Path, classes: Sequence[str]) -> Any:
+    _hugging_face(folder, classes)
+    return f'ss.Table(__import__("pyarrow.parquet").parquet.read_table("{folder}/t.parquet"))'
+
+
+def _pin(folder: Path, source: str) -> Path:
+    path = folder / "recipe.py"
+    path.write_text(
         "import snapshard as ss\n"
-        f'recipe = ss.Recipe(name="homes", source={source}, splits=ss.Splits(train=1.0))\n'
+        f'recipe = ss.Recipe(name="homes", source={source}, splits=ss.Splits(train=1.0), '
+        f'depends_on=["t.parquet"] if {"Table" in source} else [])\n'
     )
-    build(recipe_file)
-    pin(str(recipe_file), str(tmp_path / "out"))
+    build(path)
+    pin(str(path), str(folder / "out"))
+    return path
+
+
+@pytest.mark.parametrize("write", [_folders, _strings])
+def test_class_indexes_stay(tmp_path: Path, write: Callable[..., str]) -> None:
+    path = _pin(tmp_path, write(tmp_path, ["cat", "dog"]))
     write(tmp_path, ["dog", "ant", "cat", "dog"])
-    snapshot, _ = build(recipe_file)
+    snapshot, _ = build(path)
     assert [*_codes(snapshot).items()] == [("cat", 15), ("dog", 30), ("ant", 15)]
+
+
+@pytest.mark.parametrize("write", [_hugging_face, _in_memory])
+def test_numbers_that_files_name_are_not_reordered(
+    tmp_path: Path, write: Callable[..., str]
+) -> None:
+    path = _pin(tmp_path, write(tmp_path, ["cat", "dog"]))
+    write(tmp_path, ["dog", "owl", "cat", "dog"])
+    assert [*_codes(build(path)[0]).items()] == [("cat", 15), ("dog", 30), ("owl", 15)]
+    write(tmp_path, ["dog", "ant", "cat", "dog"])
+    with pytest.raises(DataError, match=r"added ant \(0\); moved cat \(0 → 1\), dog"):
+        build(path)
 
 
 def test_pin_refuses(recipe_file: Path, capsys: Any) -> None:

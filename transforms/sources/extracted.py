@@ -13,7 +13,7 @@ import hashlib
 import importlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -151,6 +151,11 @@ class ExtractedTable:
         arrow = dataclasses.replace(self._arrow(), label=None if is_class else self.label)
         inferred: Mapping[str, Any] = arrow.infer(files, opened)
         return with_column_types(inferred, self.specs, declared=self.types or {})
+
+    def named_numbers(self, files: Sequence[SourceFile], opened: OpenSource) -> Set[str]:
+        """The features whose classes are in the metadata."""
+        del files, opened
+        return {*classes_by_leaf(self.specs)}
 
     def remarks(self, files: Sequence[SourceFile], opened: OpenSource) -> Sequence[str]:
         """See :attr:`notes`."""

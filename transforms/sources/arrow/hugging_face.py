@@ -7,10 +7,11 @@ images or sounds. ``datasets`` is not required. A record's id is ``relative/path
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from collections.abc import Sequence as Many
 from typing import Any, get_args
 
@@ -34,7 +35,7 @@ from ....schemas.features import (
 from ....schemas.recipe import OpenSource
 from ...storage.opened_source import is_hidden
 from ..table_files import select_where, types_to_json
-from .files import ArrowSource
+from .files import DAMAGE, ArrowSource
 from .hive import infer_with_folders
 from .ipc import FORMAT
 from .rows import RowReader
@@ -167,6 +168,15 @@ class DescribedColumns(ArrowSource):
         specs = _specs({each.file.path: each.schema for each in inspected})
         inferred = self._infer(inspected, opened)
         return with_column_types(inferred, specs, declared=self.types or {})
+
+    def named_numbers(self, files: Many[SourceFile], opened: OpenSource) -> Set[str]:
+        """The features whose classes are in the metadata, which are those of the first file."""
+        for file in files:
+            if file.num_bytes and not file.problem:
+                with contextlib.suppress(*DAMAGE):
+                    schema = self._format.open(opened, file.path).schema
+                    return {*classes_by_leaf(column_types(schema))}
+        return set()
 
     def _read_label(self, schema: pa.Schema) -> str | None:
         """None if the metadata names the classes of the label: rows are not read for them."""

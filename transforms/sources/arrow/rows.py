@@ -378,11 +378,11 @@ def _shown_feature(feature: Feature) -> str:
 
 
 def _names_to_read(feature: Feature, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of a file's classes, if a feature has these and others, or in another order."""
+    """The names of a file's classes, if a feature has these and others: else ()."""
     item = item_of(feature)
     if not isinstance(item, ClassLabel) or item.values is not None:
         return ()
-    return names if names != item.names and {*names} <= {*item.names} else ()
+    return names if set(names) < set(item.names) else ()
 
 
 def _named(numbers: pa.Array, names: tuple[str, ...]) -> pa.Array:
