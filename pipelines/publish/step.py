@@ -342,10 +342,13 @@ def _build_facts(
 
 
 def _put_unlisted(folder: str, facts: Mapping[str, Any], manifest: Manifest) -> None:
-    """Puts the files that the manifest does not list: they hold what may vary."""
+    """Puts the files that the manifest does not list: they hold what may vary.
+
+    ``build.json`` comes last: its metadata tell whether the other is up to date.
+    """
+    storage.put_bytes(join(folder, CROISSANT), croissant(manifest, facts["metadata"]))
     content = json.dumps(with_checksum(facts), indent=1, sort_keys=True)
     storage.put_bytes(join(folder, BUILD), content.encode())
-    storage.put_bytes(join(folder, CROISSANT), croissant(manifest, facts["metadata"]))
 
 
 def _put_files(

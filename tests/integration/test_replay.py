@@ -16,6 +16,7 @@ import pytest
 
 from snapshard.pipelines.operate.gc import collect_garbage
 from snapshard.schemas.errors import DamagedSnapshotError
+from snapshard.schemas.naming import UNLISTED
 
 from .faults import look
 from .replay import Recorded, ends_of_kinds, files_of, leave_unfinished, replay
@@ -39,7 +40,7 @@ def check_killed(recorded: Recorded, out: Path, number: int) -> None:
     assert not committed.intersection(operation.path for operation in again), "done again"
     (manifest,) = folder.glob("*/manifest.json")
     found = {str(p.relative_to(manifest.parent)) for p in manifest.parent.rglob("*") if p.is_file()}
-    assert found == {*json.loads(manifest.read_bytes())["files"], "manifest.json", "build.json"}
+    assert found == {*json.loads(manifest.read_bytes())["files"], *UNLISTED}
     assert not list(folder.glob(".work/scratch/*"))
     # What was on its way elsewhere, garbage collection clears.
     collect_garbage(str(out))
