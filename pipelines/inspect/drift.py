@@ -228,8 +228,17 @@ def drift_of_splits(snapshot: Snapshot) -> Drift:
             f"{snapshot.path} has examples in the split {main!r} only, and nothing to compare them "
             "with. Name an older snapshot: snapshard drift OLD NEW."
         )
-    found = _distributions(profile, profile, [(main, other) for other in others])
-    return Drift(old=None, new=snapshot, differences=tuple(found), notes=())
+    differences = tuple(split_differences(profile, main, others))
+    return Drift(old=None, new=snapshot, differences=differences, notes=())
+
+
+def split_differences(profile: Profile, main: str, others: Sequence[str]) -> list[Difference]:
+    """How the distributions of other splits differ from those of a main one.
+
+    Raises:
+        DamagedSnapshotError: if the statistics are not such as a build writes.
+    """
+    return _distributions(profile, profile, [(main, other) for other in others])
 
 
 ThresholdsOf = Callable[[str], Thresholds]

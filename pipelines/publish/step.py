@@ -128,7 +128,8 @@ def find_published(survey: Survey, out: OutputPaths, progress: Progress) -> Snap
         splits = snapshot.manifest.splits
         counts = {name: split.num_examples for name, split in splits.items()}
         refuse_empty_splits(survey.recipe.splits, counts)
-        _warn_of_drift(snapshot, out, progress)
+        for warning in drift_warnings(snapshot, out):
+            progress.warn(warning)
         point_latest(out, survey.fingerprint)
     facts = build_facts(snapshot.path)
     if facts and facts.get("metadata", {}) != survey.recipe.metadata:
@@ -275,23 +276,20 @@ def publish(
     survey.held.check()
     facts = _build_facts(survey, prepared, plan, settings, extras, history=history)
     manifest, not_tfds = _put_files(survey, prepared, plan.splits, settings, extras)
-    _put_unlisted(settings.snapshot, {**facts, "not_tfds": not_tfds}, manifest)
     snapshot = Snapshot(settings.snapshot, manifest)
     refuse_drift(survey, snapshot)
+    drift = [] if survey.limit is not None else [*drift_warnings(snapshot, out)]
+    facts |= {"drift": drift, "not_tfds": not_tfds}
+    _put_unlisted(settings.snapshot, facts, manifest)
     _check_files(settings.snapshot, manifest)
     storage.settle(settings.snapshot)
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
     if survey.limit is None:
-        _warn_of_drift(snapshot, out, progress)
+        for warning in drift:
+            progress.warn(warning)
         point_latest(out, survey.fingerprint)
     forget_refused(settings.workspace)
     return snapshot
-
-
-def _warn_of_drift(snapshot: Snapshot, out: OutputPaths, progress: Progress) -> None:
-    """Warns of what differs from the latest snapshot, which this one will replace."""
-    for warning in drift_warnings(snapshot, out):
-        progress.warn(warning)
 
 
 def _build_facts(

@@ -17,6 +17,8 @@ import snapshard as ss
 from snapshard import cli
 from snapshard.pipelines.build import run_step
 from snapshard.pipelines.inspect.pin import pin
+from snapshard.pipelines.inspect.report.evidence import gather
+from snapshard.pipelines.inspect.report.findings import drifted
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.schemas.progress import Silent
@@ -99,6 +101,9 @@ def test_a_build_warns(recipe_file: Path, change: dict[str, Any], text: str) -> 
     assert warnings[0].startswith(f"drift since {same.manifest.fingerprint}: {text}")
     assert latest(recipe_file) == other.manifest.fingerprint
     assert build(recipe_file)[1] == []
+    (finding,) = drifted(gather(other))
+    assert [row[0] for row in finding.rows] == warnings
+    assert not [*drifted(gather(first))]
     # The first becomes the latest again.
     write_homes(recipe_file.parent)
     again, warnings = build(recipe_file)

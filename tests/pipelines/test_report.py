@@ -1,5 +1,6 @@
 """The report: what it finds in data with planted faults, how it is rendered, written and served."""
 
+import dataclasses
 import html.parser
 import http.client
 import random
@@ -196,6 +197,20 @@ class TestFindings:
         }
         assert not rows_of(made(features, stats=stats), findings.differing_splits)
 
+    def test_a_split_that_is_quieter(self) -> None:
+        sizes = {"count": 900, "min": 10, "max": 90, "mean": 50.0, "deviation": 20.0}
+        stats = {
+            split: {"sound": {"num_missing": 0, "lengths": sizes, "level": level}}
+            for split, level in (("train", 0.06), ("validation", 0.06), ("test", 0.01))
+        }
+        sampled = {
+            name: {"num_examples": num, "features": stats[name]} for name, num in NUMS.items()
+        }
+        evidence = dataclasses.replace(made({"sound": ss.Audio()}), statistics={"splits": sampled})
+        found = rows_of(evidence, findings.differing_splits)
+        assert [row[0] for row in found.values()] == ["test"]
+        assert "level in dB" in found["sound"][-1]
+
     def test_a_split_that_differs(self) -> None:
         rng = np.random.default_rng(0)
         edges = np.linspace(-5, 5, 21)
@@ -224,7 +239,7 @@ class TestFindings:
             "word": "test",
             "gaps": "validation",
         }
-        assert found["gaps"][2] == "missing: 0 % against 50 %"
+        assert found["gaps"][2] == "missing: 0 % → 50 %"
 
     def test_columns_that_add_nothing(self) -> None:
         values = {
@@ -272,9 +287,10 @@ class TestFindings:
         features: Features = {"label": ss.ClassLabel(("cat", "dog", "eel", "yak"))}
         evidence = made(features, label="label", counts=counts)
         assert list(rows_of(evidence, findings.imbalance))[:2] == ["yak", "eel"]
-        assert rows_of(evidence, findings.small_splits)["validation"] == (
-            "classes with few records: eel: 0, yak: 0",
-        )
+        absent = rows_of(evidence, findings.absent_classes)
+        assert absent == {name: ("eel, yak",) for name in ("validation", "test")} | {
+            "train": ("yak",)
+        }
         facts = facts_of(evidence, Limits())
         assert facts.rarest == "yak (0), eel (10), dog (105)"
         assert [row[0] for row in facts.classes] == ["cat", "dog", "eel", "yak"]

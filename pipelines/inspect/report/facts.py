@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -353,7 +353,7 @@ def _feature(evidence: Evidence, name: str, num_values: int) -> FeatureFacts:
         is_label=name == evidence.label,
         missing=_missing(evidence, name),
         missing_by_split=gaps,
-        numbers=_numbers_of([stats for _, stats in series], feature),
+        numbers=_numbers_of(series, feature),
         chart=_chart(series, feature, num_values),
     )
 
@@ -389,9 +389,12 @@ def _class_name(feature: Feature, index: str) -> str:
     return f"{index} {names[int(index)]}" if known and names else index
 
 
-def _numbers_of(stats: Sequence[Mapping[str, Any]], feature: Feature) -> list[tuple[str, str]]:
-    """Statistics of all splits together, in words."""
+def _numbers_of(
+    series: Sequence[tuple[str, Mapping[str, Any]]], feature: Feature
+) -> list[tuple[str, str]]:
+    """Statistics in words: of all splits together, or of each where there is no chart."""
     lines: list[tuple[str, str]] = []
+    stats = [facts for _, facts in series]
     known = [one for one in stats if one.get("min") is not None and one.get("max") is not None]
     is_number = not isinstance(feature, ClassLabel) and getattr(feature, "dtype", "") != "bool"
     if known and is_number:
@@ -414,23 +417,38 @@ def _numbers_of(stats: Sequence[Mapping[str, Any]], feature: Feature) -> list[tu
         if spans:
             low, high = min(span["min"] for span in spans), max(span["max"] for span in spans)
             lines.append((words, f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"))
-    distinct = [one["distinct"] for one in stats if one.get("distinct")]
+    distinct = [(one["distinct"], split) for split, one in series if one.get("distinct")]
     if distinct and is_number:
-        most = max(distinct, key=lambda one: one["count"])
+        most, split = max(distinct, key=lambda pair: pair[0]["count"])
         about = "" if most.get("exact") else "about "
-        lines.append(("distinct", f"{about}{most['count']:,}"))
+        where = f" in {split}" if len(distinct) > 1 else ""
+        lines.append(("distinct", f"{about}{most['count']:,}{where}"))
     if bad := sum(one.get("num_non_finite", 0) for one in stats):
         lines.append(("NaN or infinite", f"{bad:,}"))
-    means = [one["channel_means"] for one in stats if one.get("channel_means")]
-    if means:
-        lines.append(("channel means", ", ".join(f"{mean:.0f}" for mean in means[0])))
-    levels = [one["level"] for one in stats if one.get("level")]
-    if levels:
-        lines.append(("level", f"{20 * math.log10(max(levels[0], 1e-9)):.0f} dB"))
-    areas = [one["areas"] for one in stats if one.get("areas")]
-    if areas and areas[0].get("mean") is not None:
-        lines.append(("area of a box", f"{percentage(areas[0]['mean'])} of the image"))
+    lines += _by_split(
+        "channel means", series, "channel_means", lambda it: ", ".join(f"{mean:.0f}" for mean in it)
+    )
+    lines += _by_split("level", series, "level", lambda it: f"{20 * math.log10(it or 1e-9):.0f} dB")
+    lines += _by_split(
+        "area of a box",
+        [(split, one.get("areas", {})) for split, one in series],
+        "mean",
+        lambda it: f"{percentage(it)} of the image",
+    )
     return lines
+
+
+def _by_split(
+    title: str,
+    series: Sequence[tuple[str, Mapping[str, Any]]],
+    key: str,
+    show: Callable[[Any], str],
+) -> list[tuple[str, str]]:
+    """A figure of each split, or one if all are shown alike."""
+    shown = [(split, show(one[key])) for split, one in series if one.get(key) is not None]
+    if len({text for _, text in shown}) > 1:
+        return [(title, "; ".join(f"{split} {text}" for split, text in shown))]
+    return [(title, text) for _, text in shown[:1]]
 
 
 def _value(number: Any, feature: Feature) -> str:

@@ -7,6 +7,7 @@ columns of a record (leaks, equal columns, images that stand out) from the sampl
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,15 +16,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....schemas.features import ClassLabel, Feature, Scalar, Text, Timestamp
+from ....schemas.errors import DamagedSnapshotError
+from ....schemas.features import (
+    ClassLabel,
+    Feature,
+    Scalar,
+    Text,
+    Timestamp,
+    features_to_json,
+)
 from ....schemas.visible import human_count
 from ...display import first_image
+from ..drift import Profile, split_differences
 from .charts import percentage
 from .evidence import Evidence
 from .odd_images import MAX_IMAGES, OddImage, edge_vectors, find_odd
 from .pictures import class_of
 
 _SMALL_SPLIT = 100
+_MANY_MISSING = 0.2
 _FEW_OF_CLASS = 5
 _RARE = 0.1
 """A class is rare if it has less than this part of an equal share."""
@@ -295,19 +306,36 @@ def differing_splits(evidence: Evidence) -> Iterator[Finding]:
             if found is not None:
                 share, what = found
                 rows.append((share, (name, split, percentage(share), what)))
+    rows += _without_chart(evidence, base, others)
     if not rows:
         return
     rows.sort(key=lambda row: -row[0])
     yield Finding(
         title="A split has another distribution",
         text=f"Compared with {base!r}, these values are distributed differently, by more than "
-        "chance explains. Results on such a split say little about the others.",
+        "chance explains: another unit, source or filter? Results on such a split say little about "
+        "the others.",
         remedy="Splits by the hash of records (ss.Splits(train=…, …)) are alike, and stratify_by= "
         "makes classes exactly so. If the split is different on purpose (by time, by group, a "
         "test set from elsewhere), expect different results on it.",
-        columns=("feature", "split", "records that differ", "in what"),
+        columns=("feature", "split", "share that would have to change", f"{base} → this split"),
         **_listed([row for _, row in rows]),
     )
+
+
+def _without_chart(
+    evidence: Evidence, base: str, others: Sequence[str]
+) -> Iterator[tuple[float, tuple[str, ...]]]:
+    """What differs in features without values to count: levels, brightness, lengths, sizes."""
+    features = {
+        name: feature
+        for name, feature in evidence.features.items()
+        if not {"top", "histogram"} & evidence.stats(base, name).keys()
+    }
+    profile = Profile(features_to_json(features), evidence.label, (), evidence.statistics)
+    with contextlib.suppress(DamagedSnapshotError):  # edited, of which `verify` tells
+        for one in split_differences(profile, base, others):
+            yield 1.0, (one.feature, one.splits[-1], "", one.text)
 
 
 def _is_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
@@ -358,7 +386,7 @@ def _difference(
         margin = math.sqrt(noise * math.log(100 * num_tests) / 2)
         gap = abs(gaps[0] - gaps[1])
         if gap > max(_SHIFT, margin):
-            what = f"missing: {percentage(gaps[0])} against {percentage(gaps[1])}"
+            what = f"missing: {percentage(gaps[0])} → {percentage(gaps[1])}"
             found.append((gap, what))
     return max(found, default=None)
 
@@ -393,15 +421,15 @@ def _bin_counts(stats: Mapping[str, Any]) -> dict[str, int]:
 
 def _moved_value(_: Any, __: Any, names: Sequence[str], shares: npt.NDArray[np.float64]) -> str:
     most = int(np.abs(shares[0] - shares[1]).argmax())
-    return f"{names[most]}: {percentage(shares[0, most])} against {percentage(shares[1, most])}"
+    return f"{names[most]}: {percentage(shares[0, most])} → {percentage(shares[1, most])}"
 
 
 def _moved_mean(first: Mapping[str, Any], second: Mapping[str, Any], *_: Any) -> str:
     medians = [(stats.get("quantiles") or [math.nan] * 11)[5] for stats in (first, second)]
     means = [stats.get("mean") for stats in (first, second)]
     if all(isinstance(mean, int | float) for mean in means):
-        return f"mean {means[0]:.4g} against {means[1]:.4g}"
-    return f"median {medians[0]:.4g} against {medians[1]:.4g}"
+        return f"mean {means[0]:.4g} → {means[1]:.4g}"
+    return f"median {medians[0]:.4g} → {medians[1]:.4g}"
 
 
 def missing_values(evidence: Evidence) -> Iterator[Finding]:
@@ -426,9 +454,42 @@ def missing_values(evidence: Evidence) -> Iterator[Finding]:
         "type. To set a value: ss.tables.fill. To leave such records out: ss.records.filter after "
         "ss.tables.missing.",
         columns=("feature", "missing", "records"),
-        is_note=not unlabelled and max(counts.values()) < total / 2,
+        is_note=not unlabelled and max(counts.values()) < total * _MANY_MISSING,
         **_listed(rows),
     )
+
+
+def drifted(evidence: Evidence) -> Iterator[Finding]:
+    """What differed from the snapshot that was the latest before this one."""
+    lines = evidence.build.get("drift", [])
+    if isinstance(lines, list) and lines:
+        yield Finding(
+            title="The data differs from the snapshot before",
+            text="Compared with the snapshot that latest.json named when this one was built.",
+            remedy="Models that were trained before may not fit. `snapshard drift OLD NEW` "
+            "compares two snapshots, `snapshard pin` refuses data that differs.",
+            columns=("difference",),
+            **_listed([(str(line),) for line in lines]),
+        )
+
+
+def absent_classes(evidence: Evidence) -> Iterator[Finding]:
+    """Classes without a record in a split that has records."""
+    rows = []
+    for split, counts in evidence.label_counts().items():
+        absent = [name for name, num in counts.items() if not num]
+        if absent and evidence.num_examples(split):
+            more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
+            rows.append((split, f"{', '.join(absent[:10])}{more}"))
+    if rows:
+        yield Finding(
+            title="Classes that a split lacks",
+            text="A model is neither trained on nor measured by classes that a split does not "
+            "contain.",
+            remedy="ss.Splits(…, stratify_by=…) gives each split its share of each class.",
+            columns=("split", "classes without records"),
+            **_listed(rows),
+        )
 
 
 def small_splits(evidence: Evidence) -> Iterator[Finding]:
@@ -439,12 +500,11 @@ def small_splits(evidence: Evidence) -> Iterator[Finding]:
         if (num := evidence.num_examples(name)) < _SMALL_SPLIT
     ]
     for split, counts in evidence.label_counts().items():
-        if evidence.num_examples(split):
-            few = {name: num for name, num in counts.items() if num < _FEW_OF_CLASS}
-            listed = [f"{name}: {num}" for name, num in sorted(few.items(), key=lambda i: i[1])]
-            if few:
-                more = f" and {len(few) - 5} more" if len(few) > 5 else ""
-                rows.append((split, f"classes with few records: {', '.join(listed[:5])}{more}"))
+        few = sorted((num, name) for name, num in counts.items() if 0 < num < _FEW_OF_CLASS)
+        if few:
+            listed = ", ".join(f"class {name} has {num}" for num, name in few[:5])
+            more = f" and {len(few) - 5} more classes" if len(few) > 5 else ""
+            rows.append((split, f"{listed}{more}"))
     if not rows:
         return
     yield Finding(
@@ -454,7 +514,7 @@ def small_splits(evidence: Evidence) -> Iterator[Finding]:
         "10 percentage points.",
         remedy="Give these splits a larger fraction, or evaluate on every record: "
         "ss.Splits.k_fold. stratify_by= gives each split its share of rare classes.",
-        columns=("split", "has"),
+        columns=("split", "records"),
         **_listed(rows),
     )
 
@@ -585,9 +645,11 @@ LOOKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     near_duplicates,
     odd_images,
     differing_splits,
+    drifted,
+    absent_classes,
     imbalance,
+    missing_values,
     small_splits,
     extreme_values,
-    missing_values,
     useless_columns,
 )
