@@ -35,6 +35,7 @@ from .pictures import class_of
 
 _SMALL_SPLIT = 100
 _MANY_MISSING = 0.2
+_FEW_SHARED = 0.001
 _FEW_OF_CLASS = 5
 _RARE = 0.1
 """A class is rare if it has less than this part of an equal share."""
@@ -104,6 +105,7 @@ def shared_contents(evidence: Evidence) -> Iterator[Finding]:
         remedy="Drop them: prepare=[…, ss.records.drop_duplicates()]. Or keep what belongs "
         "together in one split: ss.Splits(…, group_by=…).",
         columns=("splits", "equal contents"),
+        is_note=sum(shared.values()) < _FEW_SHARED * evidence.total,
         **_listed(rows),
     )
 
@@ -621,7 +623,7 @@ def extreme_values(evidence: Evidence) -> Iterator[Finding]:
                 continue
             low, high = deciles[1], deciles[9]
             reach = _EXTREME * (high - low)
-            usual = f"eight tenths from {low:.4g} to {high:.4g}"
+            usual = f"80 % between {low:.4g} and {high:.4g}"
             for end in ("min", "max"):
                 value = stats.get(end)
                 if value is not None and reach > 0 and not low - reach <= value <= high + reach:
