@@ -201,6 +201,7 @@ def test_facts_of_runs_read_back(run: RunInfo, keys: tuple[BatchInfo, ...]) -> N
         sha256=HASHES,
         label_counts=st.dictionaries(NAMES, NUMBERS, max_size=3),
         lengths=st.dictionaries(NAMES, st.lists(NUMBERS, max_size=3), max_size=2),
+        statistics=st.dictionaries(NAMES, st.lists(NUMBERS, max_size=3), max_size=2),
         start_key=NUMBERS,
         stop_key=NUMBERS,
         index_files=st.dictionaries(NAMES, st.tuples(NUMBERS, HASHES), max_size=2),

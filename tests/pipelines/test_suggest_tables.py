@@ -358,7 +358,9 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     Path("recipe.py").write_text(text)
     warnings.clear()
     ss.build(load_recipe_file("recipe.py"), "out", progress=Recorded())
-    assert not warnings  # the recipe declares the columns
+    assert not [
+        warning for warning in warnings if said in warning
+    ]  # the recipe declares the columns
 
 
 @pytest.mark.parametrize(
