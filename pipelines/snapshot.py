@@ -123,8 +123,6 @@ class Snapshot:
         """
         from .frame import to_pandas
 
-        if isinstance(num, bool) or not isinstance(num, int) or num < 0:
-            raise RecipeError(f"to_pandas: num={num!r}, expected a number of records such as 1000.")
         return to_pandas(self.records(split, num=num), self.manifest.features)
 
     def show(
@@ -180,6 +178,8 @@ class Snapshot:
         """
         from .records import read_records
 
+        if num is not None and (isinstance(num, bool) or not isinstance(num, int) or num < 0):
+            raise RecipeError(f"num={num!r}, expected a number of records such as 1000.")
         asked = self.main_split if split is None else split
         return read_records(
             self.path, self.manifest, self.reader(), asked, num=num, ids=ids, label=label

@@ -89,7 +89,8 @@ def read_counted(folder: str) -> Counted:
     total = Counted()
     for entry in os.scandir(folder):
         if entry.name.endswith(SUFFIX):
-            with open(entry.path, "rb") as file:
+            head = b""
+            with contextlib.suppress(FileNotFoundError), open(entry.path, "rb") as file:
                 head = file.read(HEAD.size + TOTALS.size)
             if len(head) == HEAD.size + TOTALS.size:
                 added = TOTALS.unpack_from(head, HEAD.size)

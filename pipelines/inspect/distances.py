@@ -82,10 +82,10 @@ class Comparison:
             yield from self._numbers()
         elif self._both("top"):
             yield from self._categories()
-        elif self._both("mean"):
+        elif self._both("mean") and self._both("deviation"):
             yield self._mean("values", self.old, self.new)
         for aspect in ("lengths", "heights", "widths", "areas"):
-            if self._both(aspect, "mean"):
+            if self._both(aspect, "mean") and self._both(aspect, "deviation"):
                 yield self._mean(aspect, self.old[aspect], self.new[aspect])
         yield from self._media()
 
@@ -117,7 +117,11 @@ class Comparison:
         totals = [side["top_of"] for side in (self.old, self.new)]
         if self.kind[0] == "class_label":
             counts = [{c: n for c, n in side.items() if c in self.classes} for side in counts]
-            totals = [sum(side.values()) for side in counts]
+            others = [
+                sum(n for name, n in side["top"] if name not in self.classes)
+                for side in (self.old, self.new)
+            ]
+            totals = [total - other for total, other in zip(totals, others, strict=True)]
         if not all(totals):
             return
         sizes = Sizes(*totals)
@@ -148,7 +152,8 @@ class Comparison:
             sizes = Sizes(*(sum(side["histogram"]["counts"]) for side in sides))
         limit = max(self.thresholds.numbers, sizes.divergence(len(bins[0])))
         before, after = ({"median": s["quantiles"][5], "mean": s["mean"]} for s in sides)
-        text = ", ".join(_arrow(key, before[key], after[key]) for key in before)
+        known = [key for key in before if before[key] is not None and after[key] is not None]
+        text = ", ".join(_arrow(key, before[key], after[key]) for key in known)
         yield Change("values", text, before, after, jensen_shannon(*bins), limit)
 
     def _mean(self, aspect: str, old: Mapping[str, float], new: Mapping[str, float]) -> Change:

@@ -253,8 +253,13 @@ def compare(
     Raises:
         DamagedSnapshotError: if the statistics are not such as a build writes.
     """
-    pairs = [(name, name) for name in _splits(new) if name in _splits(old)]
-    return [*schema_differences(old, new), *_distributions(old, new, pairs, thresholds_of)]
+    names = [[*_splits(side)] for side in (old, new)]
+    pairs = [(name, name) for name in names[1] if name in names[0]]
+    found = schema_differences(old, new)
+    if all(names) and not pairs:
+        text = f"splits {_short(names[0])} → {_short(names[1])}: no distributions to compare"
+        found.append(_schema("", "splits", names[0], names[1], text))
+    return [*found, *_distributions(old, new, pairs, thresholds_of)]
 
 
 def schema_differences(old: Profile, new: Profile) -> list[Difference]:
@@ -357,7 +362,7 @@ def _distributions(
 ) -> list[Difference]:
     """How the distributions of pairs of splits differ.
 
-    Features of another type are left out, and times: they differ as time goes on.
+    Features of another type are left out, and of times all but gaps: they differ as time goes on.
 
     Raises:
         DamagedSnapshotError: if the statistics are not such as a build writes.
@@ -367,7 +372,7 @@ def _distributions(
         for name, feature in old.features.items():
             other = new.features.get(name, {})
             kind = feature["kind"], feature.get("dtype")
-            if kind[0] == "timestamp" or kind != (other.get("kind"), other.get("dtype")):
+            if kind != (other.get("kind"), other.get("dtype")):
                 continue
             for pair in pairs:
                 before, after = (side[split] for side, split in zip(sides, pair, strict=True))
@@ -384,6 +389,7 @@ def _distributions(
                     Difference(feature=name, splits=where, **change._asdict())
                     for change in comparison.changes()
                     if change.distance > change.limit
+                    and (kind[0] != "timestamp" or change.measure == "missing")
                 ]
     except _OTHER_FORM as error:
         raise _damaged(error) from None

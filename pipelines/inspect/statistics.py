@@ -40,6 +40,8 @@ MAX_CLASSES = 50
 """Figures of classes are given for at most this many, the most frequent ones."""
 MAX_TOP = 50
 """At most this many frequent values are listed."""
+_MAX_EXACT = 2.0**53
+"""Sampled numbers are float64: larger integers are rounded."""
 _NUM_BINS = 20
 _OUTER = 10
 """Where all values span more than this many times the middle 98 %, the outer bins hold the rest."""
@@ -136,7 +138,8 @@ def _describe(
             facts[aspect] = _figures(found)
     if name in split.hashes:
         count, exact = estimate_distinct(split.hashes[name])
-        facts["distinct"] = {"count": count, "exact": exact}
+        num_values = facts.get("lengths", facts)["count"]
+        facts["distinct"] = {"count": min(count, num_values), "exact": exact}
     if name in split.texts:
         known = Counter(text for text in split.texts[name] if text is not None)
         facts |= {"top": _most(known), "top_of": known.total()}
@@ -169,7 +172,8 @@ def _sampled(
 ) -> Json:
     values = np.sort(sampled[np.isfinite(sampled)])
     facts: Json = {}
-    if isinstance(feature, ClassLabel) or distinct <= MAX_TOP:
+    is_exact = not len(values) or float(np.abs(values).max()) <= _MAX_EXACT
+    if isinstance(feature, ClassLabel) or (distinct <= MAX_TOP and is_exact):
         facts["top"] = _most(Counter(_shown(feature, values)))
         facts["top_of"] = len(values)
     if isinstance(feature, ClassLabel) or edges is None or _dtype(feature) == "bool":

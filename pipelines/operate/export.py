@@ -341,7 +341,17 @@ def _flat(name: str, feature: Feature, values: Any, *, is_binary: bool) -> pa.Ar
         return pa.array([_text(name, value) for value in values], pa.string())
     dtype = {"bfloat16": "float32", "bool": "bool_"}.get(form.dtype, form.dtype)
     array = pa.array(values, getattr(pa, dtype)())
-    return array.cast(pa.timestamp(item.unit, "UTC")) if isinstance(item, Timestamp) else array
+    if not isinstance(item, Timestamp):
+        return array
+    # Parquet has no seconds: Arrow stores them as milliseconds.
+    unit = "ms" if item.unit == "s" else item.unit
+    try:
+        return array.cast(pa.timestamp(item.unit, "UTC")).cast(pa.timestamp(unit, "UTC"))
+    except pa.ArrowInvalid as error:
+        raise RecipeError(
+            f"Feature {name!r} has a time that Parquet cannot store: {error}. Export it with --to "
+            "webdataset."
+        ) from None
 
 
 def _text(name: str, value: bytes | None) -> str | None:
@@ -397,15 +407,15 @@ class _WebDatasetWriter:
     def open(self, folder: str, name: ShardName) -> Iterator[Put]:
         path = os.path.join(folder, f"{name.split}-{name.index:06d}.tar")
         with open(path, "wb") as archive:
-            last = ""
+            keys: set[str] = set()
 
             def put(ids: list[str], records: list[Record]) -> None:
-                nonlocal last
                 for record_id, record in zip(ids, records, strict=True):
                     parts = self._parts(record)
-                    last = _key(record_id, parts, last)
+                    key = _key(record_id, parts, keys)
+                    keys.add(key)
                     for part, content in parts.items():
-                        member = tarfile.TarInfo(f"{last}.{part}")
+                        member = tarfile.TarInfo(f"{key}.{part}")
                         member.size = len(content)
                         archive.write(member.tobuf(tarfile.GNU_FORMAT))
                         archive.write(content)
@@ -456,11 +466,11 @@ class _WebDatasetWriter:
         return parts
 
 
-def _key(record_id: str, parts: Collection[str], last: str) -> str:
+def _key(record_id: str, parts: Collection[str], taken: Collection[str]) -> str:
     """A record's key, up to the first dot of its members' names: ``c0/7`` of ``c0/7.png``.
 
-    Where the suffix is not that of a part, or the record before has the same key, it stays in the
-    key, with its dot as ``%2E``.
+    Where the suffix is not that of a part, or the key is taken, it stays in the key, with its dot
+    as ``%2E``.
     """
     name = _quoted(record_id)
     if not stays_inside(name):
@@ -469,7 +479,10 @@ def _key(record_id: str, parts: Collection[str], last: str) -> str:
     stem, _, suffix = base.rpartition(".")
     keys = [folder + slash + text.replace(".", "%2E") for text in (stem, base)]
     is_known = suffix.lower().replace("jpeg", "jpg") in parts
-    return keys[0] if stem and is_known and keys[0] != last else keys[1]
+    key = keys[0] if stem and is_known and keys[0] not in taken else keys[1]
+    while key in taken:
+        key += "%2E"
+    return key
 
 
 def _quoted(name: str) -> str:

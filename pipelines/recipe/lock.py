@@ -92,8 +92,8 @@ class Lock(pydantic.BaseModel):
 
     @property
     def digest(self) -> str:
-        """A hash of it, for the fingerprint."""
-        return digest(self.model_dump(mode="json"))
+        """A hash of it, for the fingerprint: the same for a snapshot that was built with it."""
+        return digest(self.model_dump(mode="json", exclude={"snapshot"}))
 
 
 def class_names(feature: Feature) -> tuple[str, ...]:

@@ -148,6 +148,12 @@ def test_images_are_arrays_or_files(tmp_path: Path) -> None:
         assert frame["label"]["c1/3.png"] == "c1"
 
 
+def test_a_negative_number_of_records_is_refused(snapshot: ss.Snapshot) -> None:
+    for read in (snapshot.records, snapshot.show, snapshot.to_pandas):
+        with pytest.raises(RecipeError, match=r"num=-1, expected a number"):
+            read("train", num=-1)
+
+
 def test_a_snapshot_in_a_store_is_read_from_there(tmp_path: Path) -> None:
     import fsspec
 

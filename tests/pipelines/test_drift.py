@@ -422,3 +422,41 @@ def test_edited_statistics(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "b" / "statistics.json").write_bytes(content)
     with pytest.raises(DamagedSnapshotError, match=r"statistics\.json is damaged"):
         drift(old, new)
+
+
+def test_one_of_many_classes_is_compared_with_all_records() -> None:
+    names = tuple(f"k{k:04}" for k in range(1000))
+    labels = [name for name in names for _ in range(20)]
+    sides = [one(ss.ClassLabel(names), part) for part in (labels, [*labels, *["k0500"] * 220])]
+    for side, grown in zip(sides, (20, 240), strict=True):
+        assert side.statistics is not None
+        facts = side.statistics["splits"]["train"]["features"]["x"]
+        counts = {**dict.fromkeys(names, 20), "k0500": grown}
+        top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:50]
+        facts |= {"top": top, "top_of": sum(counts.values())}
+    assert compare(*sides) == []
+
+
+def test_other_names_of_splits_are_a_difference() -> None:
+    values = {"x": [1, 2, 3] * 100}
+    old = profile({"x": INT}, train=values, test=values)
+    new = profile({"x": INT}, fit=values, check=values)
+    assert [difference.measure for difference in compare(old, new)] == ["splits"]
+
+
+def test_times_that_go_missing_are_a_difference() -> None:
+    stamp = ss.Timestamp("s", optional=True)
+    old, new = (
+        one(stamp, [None] * gaps + [k * 10**6 for k in range(500 - gaps)]) for gaps in (1, 400)
+    )
+    assert [difference.measure for difference in compare(old, new)] == ["missing"]
+    later = one(stamp, [None, *(10**9 + k * 10**6 for k in range(499))])
+    assert compare(old, later) == []
+
+
+def test_figures_that_overflow_are_not_compared() -> None:
+    sides = [one(FLOAT, [k % 7.0 for k in range(900)]) for _ in range(2)]
+    for side in sides:
+        assert side.statistics is not None
+        side.statistics["splits"]["train"]["features"]["x"] |= {"mean": None, "deviation": None}
+    assert compare(*sides) == []

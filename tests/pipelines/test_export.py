@@ -291,11 +291,12 @@ def test_json_cannot_hold_lists_of_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record_id", "last", "key"),
+    ("record_id", "taken", "key"),
     [
         ("c0/7.png", "", "c0/7"),
         ("c0/7.JPEG", "", "c0/7"),
         ("c0/7.png", "c0/7", "c0/7%2Epng"),
+        ("c/7", "c/7", "c/7%2E"),
         ("v1.0/7.txt", "", "v1.0/7%2Etxt"),
         ("rows.csv#12", "", "rows%2Ecsv#12"),
         ("a.b.png", "", "a%2Eb"),
@@ -306,8 +307,8 @@ def test_json_cannot_hold_lists_of_bytes(tmp_path: Path) -> None:
         ("ü \0", "", "ü %00"),
     ],
 )
-def test_keys_of_samples(record_id: str, last: str, key: str) -> None:
-    assert module._key(record_id, {"png", "jpg", "cls"}, last) == key
+def test_keys_of_samples(record_id: str, taken: str, key: str) -> None:
+    assert module._key(record_id, {"png", "jpg", "cls"}, {taken}) == key
 
 
 def test_two_features_are_not_one_part(tmp_path: Path) -> None:
@@ -403,3 +404,36 @@ class TestNothingByHalves:
             [sys.executable, "-c", code], check=True, capture_output=True, text=True
         )
         assert done.stdout.splitlines()[-1] == "0 False"
+
+
+def test_files_of_one_name_are_records_of_their_own(tmp_path: Path) -> None:
+    for suffix in ("png", "jpg"):
+        for k in range(12):
+            path = tmp_path / "images" / "a" / f"{k}.{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            PillowImage.new("RGB", (4, 4), (k, 0, 0)).save(path)
+    recipe = ss.Recipe(
+        name="twins",
+        source=ss.ImageFolder(str(tmp_path / "images")),
+        splits=ss.Splits(train=1.0),
+    )
+    run(ss.build(recipe, tmp_path / "out"), "webdataset", tmp_path / "exported")
+    (path,) = (tmp_path / "exported").rglob("*.tar")
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+    assert len(names) == len(set(names))
+    assert len({name.rpartition("/")[2].partition(".")[0] for name in names}) == 24
+
+
+def test_a_time_that_parquet_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"at": pa.array([10**16] * 5)}), tmp_path / "a.parquet")
+    recipe = ss.Recipe(
+        name="far",
+        source=ss.Parquet(str(tmp_path / "a.parquet")),
+        features={"at": ss.Timestamp("s")},
+        splits=ss.Splits(train=1.0),
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    with pytest.raises(RecipeError, match="'at' has a time that Parquet cannot store"):
+        run(snapshot, "parquet", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()

@@ -682,3 +682,16 @@ class TestInABrowser:
         (tmp_path / "report.html").write_bytes(page.render([gather(table)]))
         chromium(tmp_path / "report.html", f"--print-to-pdf={tmp_path / 'page.pdf'}")
         assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(
+    "content", ["null", '{"splits":[]}', '{"splits":{"train":{"features":[]}}}']
+)
+def test_damaged_statistics_are_left_out(content: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n" + "".join(f"{k}\n" for k in range(50)))
+    recipe = ss.Recipe(
+        name="damaged", source=ss.Csv(str(tmp_path / "a.csv")), splits=ss.Splits(train=1.0)
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    (Path(snapshot.path) / "statistics.json").write_text(content)
+    assert gather(ss.Snapshot.open(snapshot.path)).statistics is None

@@ -1,5 +1,6 @@
 """What shards measure: the same figures however records are batched, and those of NumPy."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.statistics import statistics_of
-from snapshard.schemas.features import Features
+from snapshard.schemas.features import Feature, Features
 from snapshard.transforms.examples.statistics import (
     NUM_HASHES,
     ExampleMeasures,
@@ -16,6 +17,7 @@ from snapshard.transforms.examples.statistics import (
     SplitStatistics,
     estimate_distinct,
 )
+from snapshard.transforms.runs.files import arrow_type
 
 FEATURES: Features = {
     "amount": ss.Scalar("float32", optional=True),
@@ -151,3 +153,38 @@ def test_a_split_without_shards_has_no_values() -> None:
     assert facts["features"]["id"]["distinct"] == {"count": 0, "exact": True}
     assert facts["features"]["name"]["top"] == []
     assert facts["features"]["amount"]["mean"] is None
+
+
+def facts_of(feature: Feature, values: list[Any]) -> dict[str, Any]:
+    """The figures of one feature of one shard, from wire values."""
+    kind = arrow_type(feature.wire_columns("x")[0])
+    shard = ShardStatistics(ExampleMeasures({"x": feature}), num_shards=1)
+    shard.add(pa.record_batch({"x": pa.array(values, kind)}))
+    split = merged({"x": feature}, [shard.to_json()])
+    statistics = statistics_of({"x": feature}, {"train": []}, {"train": split}, label=None)
+    facts: dict[str, Any] = statistics["splits"]["train"]["features"]["x"]
+    return facts
+
+
+def test_figures_that_overflow_are_null() -> None:
+    huge = [np.float64(value).tobytes() for value in (-1.797e308, *range(50), -1.797e308)]
+    facts = facts_of(ss.Scalar("float64"), huge)
+    assert facts["deviation"] is None
+    assert facts["mean"] == pytest.approx(-1.797e308 / 26)
+    assert (facts["min"], facts["max"], facts["count"]) == (-1.797e308, 49.0, 52)
+
+
+def test_infinity_is_not_a_distinct_value() -> None:
+    facts = facts_of(ss.Scalar("float32"), [1.0, 2.0, math.inf, -math.inf, math.nan])
+    assert (facts["distinct"]["count"], facts["num_non_finite"]) == (2, 3)
+
+
+def test_integers_that_a_float_rounds_have_no_frequent_values() -> None:
+    facts = facts_of(ss.Scalar("int64"), [2**60 + k % 5 for k in range(500)])
+    assert facts["distinct"] == {"count": 5, "exact": True}
+    assert "top" not in facts
+
+
+def test_bytes_that_are_not_text_stay_apart() -> None:
+    facts = facts_of(ss.Scalar("string"), [bytes([200 + k % 2]) for k in range(10)])
+    assert facts["top"] == [["\\xc8", 5], ["\\xc9", 5]]

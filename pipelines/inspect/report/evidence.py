@@ -6,8 +6,11 @@ Records are stored in random order, so the first of each split are a random samp
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ....schemas.errors import SnapshardError, StorageError
 from ....schemas.features import Audio, ClassLabel, Feature, Image
@@ -113,8 +116,11 @@ def gather(snapshot: Snapshot) -> Evidence:
     """Reads what the page is made from. What is missing or damaged is left out."""
     try:
         statistics = snapshot.statistics
-    except (StorageError, ValueError, RecursionError):
-        statistics = None
+        if statistics is not None:
+            for split in snapshot.manifest.splits:
+                _ = [facts.keys() for facts in statistics["splits"][split]["features"].values()]
+    except (StorageError, ValueError, RecursionError, TypeError, LookupError, AttributeError):
+        statistics = None  # damaged: `verify` tells
     return Evidence(
         snapshot=snapshot,
         build=build_facts(snapshot.path),
@@ -128,9 +134,14 @@ def _sample(snapshot: Snapshot) -> Sample:
     records: list[Record] = []
     names: list[str] = []
     try:
+        left = _MAX_BYTES
         for name, num in sample_sizes(snapshot).items():
-            records += snapshot.records(name, num=num)
-            names += [name] * (len(records) - len(names))
+            for record in snapshot.records(name, num=num) if left > 0 else ():
+                records.append(record)
+                names.append(name)
+                left -= sum(map(_num_bytes, record.values.values()))
+                if left <= 0:
+                    break
     except (SnapshardError, ValueError, OSError) as error:
         return Sample(trouble=f"Its records could not be read: {storage.redact(str(error))}")
     return Sample(
@@ -146,6 +157,10 @@ def _sample(snapshot: Snapshot) -> Sample:
             if isinstance(feature, Audio) and records and f"{name}/rate" in records[0].values
         },
     )
+
+
+def _num_bytes(value: Any) -> int:
+    return int(value.nbytes) if isinstance(value, np.ndarray) else sys.getsizeof(value)
 
 
 def sample_sizes(snapshot: Snapshot) -> dict[str, int]:
