@@ -48,7 +48,7 @@ class Limits:
 
     charts: int = 300
     """Features that have a chart."""
-    values: int = 8
+    values: int = 12
     """Values that a chart of categories names."""
     listed: int = 10_000
     """Features that are listed."""
