@@ -102,7 +102,7 @@ def files_of(out: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(out)): path.read_bytes()
         for path in out.rglob("*")
-        if path.is_file() and path.name != "lock"
+        if path.is_file() and path.name not in ("lock", "report.html")
     }
 
 

@@ -61,7 +61,8 @@ def _snapshot(folder: Path) -> Path:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "build.json")
+    varying = ("build.json", "report.html")
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in varying)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
