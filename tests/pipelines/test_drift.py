@@ -14,7 +14,7 @@ from snapshard.pipelines.inspect.drift import (
     drift,
     drift_of_splits,
 )
-from snapshard.pipelines.recipe.lock import Thresholds
+from snapshard.pipelines.recipe.lock import Lock, Thresholds
 from snapshard.pipelines.snapshot import Snapshot
 from snapshard.schemas.errors import DamagedSnapshotError, RecipeError
 from snapshard.schemas.features import Features, features_to_json
@@ -460,3 +460,11 @@ def test_figures_that_overflow_are_not_compared() -> None:
         assert side.statistics is not None
         side.statistics["splits"]["train"]["features"]["x"] |= {"mean": None, "deviation": None}
     assert compare(*sides) == []
+
+
+def test_a_lock_is_the_same_for_a_snapshot_that_was_built_with_it() -> None:
+    facts: dict[str, Any] = {"classes": {}, "features": {}, "label": None, "structs": []}
+    locks = [
+        Lock(name="homes", snapshot=16 * digit, statistics={}, **facts) for digit in ("0", "1")
+    ]
+    assert locks[0].digest == locks[1].digest
