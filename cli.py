@@ -66,8 +66,9 @@ _MAX_FEATURES = 20
 _MAX_REASONS = 5
 """Maximum number of reasons of rejects that ``build`` and ``inspect`` print."""
 _MOST = 2**31 - 1
-_SHEET_RECORDS = 64
 """The largest number of lines to show or skip."""
+_SHEET_RECORDS = 64
+"""Number of images on a sheet."""
 _LINES = 1_000
 """Lines that are printed at once."""
 _MAX_LEAKS = 4
@@ -720,7 +721,7 @@ def show(
 ) -> None:
     """Show records of a snapshot: the first ones are a random sample."""
     from . import terminal
-    from .pipelines.display import describe
+    from .pipelines.display import Shown, describe
     from .pipelines.inspect.show import find_records, write_sheet
     from .pipelines.snapshot import Snapshot
 
@@ -730,15 +731,13 @@ def show(
     most = max(num, _SHEET_RECORDS if sheet and not wanted else 0)
     found = find_records(opened, split, num=most, ids=wanted, label=label)
     features = opened.manifest.features
-    shown = [{"record_id": one.record_id, **describe(one, features)} for one in found[:num]]
     drawn = None if sheet is None else write_sheet(opened, found, sheet)
     if as_json:
+        shown = [{"record_id": one.record_id, **describe(one, features)} for one in found[:num]]
         terminal.say_json({"records": shown, "sheet": sheet})
         return
-    for record in shown:
-        terminal.say(f"record {visible(record.pop('record_id'))}")
-        for name, text in record.items():
-            terminal.say(f"  {visible(name)}: {text}")
+    if num:
+        terminal.say(repr(Shown(found[:num], features)))
     if drawn is not None:
         feature, count = drawn
         terminal.say(f"{human_count(count, 'images')} of {visible(feature)!r}: {sheet}")

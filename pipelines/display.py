@@ -6,8 +6,8 @@ import base64
 import dataclasses
 import html
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from ..schemas.features import Audio, Feature, Features, Image, Mask, frames_of
 from ..schemas.manifest import Manifest
 from ..schemas.visible import visible
 from .records import Record, value_of
+
+if TYPE_CHECKING:
+    import PIL.Image
 
 _MAX_TEXT = 200
 """Characters that are shown of one value."""
@@ -49,31 +52,42 @@ def as_pixels(value: Any, feature: Feature) -> npt.NDArray[np.uint8]:
     """
     if isinstance(value, bytes):
         from PIL import Image as Pillow
-        from PIL import ImageOps
 
         with Pillow.open(io.BytesIO(value)) as file:
-            image = ImageOps.exif_transpose(file)
-            if image.mode.startswith("I"):  # 16 bits
-                value = np.asarray(image).astype(np.uint16)
-            else:
-                channels = feature.channels if isinstance(feature, Image) else 3
-                value = np.asarray(image.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels]))
+            channels = feature.channels if isinstance(feature, Image) else 3
+            value = np.asarray(upright(file).convert({1: "L", 3: "RGB", 4: "RGBA"}[channels]))
     pixels: npt.NDArray[Any] = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
     # As bright as in the file.
     return (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
+
+
+def upright(file: PIL.Image.Image) -> PIL.Image.Image:
+    """The image of an open file, turned by its EXIF orientation, of 8 bits."""
+    from PIL import Image as Pillow
+    from PIL import ImageOps
+
+    turned = ImageOps.exif_transpose(file)
+    if turned.mode.startswith("I"):  # 16 bits
+        return Pillow.fromarray((np.asarray(turned) >> 8).astype(np.uint8))
+    return turned
+
+
+def data_uri(image: PIL.Image.Image) -> str:
+    """An image as a JPEG in a URI, for HTML."""
+    content = io.BytesIO()
+    image.save(content, "JPEG", quality=78)
+    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
 def _text(value: Any, feature: Feature) -> str:
     """One value as a line of text."""
     if value is None:
         return "missing"
-    if isinstance(feature, Image) and isinstance(value, bytes):
-        pixels = as_pixels(value, feature)
-        shape = [*pixels.shape, 1][:3]
-        return f"{len(value):,} bytes, {pixels.dtype.name}{shape}, mean {pixels.mean():.3g}"
+    if isinstance(feature, Image):
+        return _image_text(value, as_pixels(value, feature) if isinstance(value, bytes) else value)
     if frames_of(feature) is not None:
         return f"{len(value):,} images"
-    if isinstance(feature, Image | Audio):
+    if isinstance(feature, Audio):
         array = np.asarray(value)
         return f"{array.dtype.name}{list(array.shape)}, mean {array.mean():.3g}"
     plain = value.tolist() if hasattr(value, "tolist") else value
@@ -83,6 +97,13 @@ def _text(value: Any, feature: Feature) -> str:
         return name if name == str(plain) else f"{plain} = {name}"
     text = visible(repr(plain.decode(errors="replace") if isinstance(plain, bytes) else plain))
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} …"
+
+
+def _image_text(value: Any, pixels: npt.NDArray[Any]) -> str:
+    """An image as text: of a file, its length, too."""
+    shape = [*pixels.shape, 1][:3]
+    text = f"{pixels.dtype.name}{shape}, mean {pixels.mean():.3g}"
+    return f"{len(value):,} bytes, {text}" if isinstance(value, bytes) else text
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -104,27 +125,26 @@ class Shown:
         columns = ["record", *self.features]
         rows = []
         for record in self.records:
-            texts = describe(record, self.features)
             cells = [_escaped(record.record_id)]
             for name, feature in self.features.items():
-                is_image = isinstance(feature, Image) and not isinstance(feature, Mask)
-                is_missing = value_of(record, name, feature) is None
-                cell = _escaped(texts[name])
-                if is_image and not is_missing:
-                    cell = _thumbnail(as_pixels(record.values[name], feature), alt=texts[name])
-                cells.append(cell)
+                value = value_of(record, name, feature)
+                if isinstance(feature, Image) and not isinstance(feature, Mask):
+                    pixels = as_pixels(value, feature)
+                    cells.append(_thumbnail(pixels, alt=_image_text(value, pixels)))
+                else:
+                    cells.append(_escaped(_text(value, feature)))
             rows.append(cells)
         return _table(columns, rows)
 
 
-def snapshot_html(path: str, manifest: Manifest, gaps: Mapping[str, int]) -> str:
+def snapshot_html(path: str, manifest: Manifest) -> str:
     """A snapshot in a notebook: its splits and features.
 
     Args:
         path: Its folder.
         manifest: What it holds.
-        gaps: How many values are missing, by feature.
     """
+    gaps = manifest.num_missing
     total = sum(split.num_examples for split in manifest.splits.values())
     splits = [
         [_escaped(name), f"{split.num_examples:,}", f"{len(split.shards):,}"]
@@ -173,7 +193,4 @@ def _thumbnail(pixels: npt.NDArray[np.uint8], *, alt: str) -> str:
 
     image = Pillow.fromarray(pixels).convert("RGB")
     image.thumbnail((_MAX_SIDE, _MAX_SIDE))
-    content = io.BytesIO()
-    image.save(content, "JPEG", quality=80)
-    data = base64.b64encode(content.getvalue()).decode()
-    return f'<img alt="{_escaped(alt)}" src="data:image/jpeg;base64,{data}">'
+    return f'<img alt="{_escaped(alt)}" src="{data_uri(image)}">'

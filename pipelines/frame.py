@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..schemas.errors import RecipeError
+from ..schemas.errors import DamagedSnapshotError, RecipeError
 from ..schemas.features import Audio, ClassLabel, Feature, Features, Image, Timestamp, is_optional
+from ..schemas.naming import STATISTICS
 from .records import Record, value_of
 
 if TYPE_CHECKING:
@@ -21,8 +23,36 @@ _NULLABLE = {"bool": "boolean"} | {
 """dtype -> the type with which pandas shows gaps."""
 
 
+OTHER_FORM = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading edited statistics may raise."""
+
+
+def damaged_statistics(error: Exception) -> DamagedSnapshotError:
+    """The error for statistics that are not such as a build writes."""
+    return DamagedSnapshotError(
+        f"{STATISTICS} is damaged ({type(error).__name__}: {error}). `snapshard verify` shows what "
+        "else is; building again with --repair repairs it."
+    )
+
+
 class Statistics(dict[str, Any]):
     """The content of ``statistics.json``, which docs/statistics.md describes."""
+
+    @classmethod
+    def parse(cls, content: bytes) -> Statistics:
+        """Reads the file.
+
+        Raises:
+            DamagedSnapshotError: if it does not hold the figures of features by split.
+        """
+        try:
+            found = cls(json.loads(content))
+            for split in found["splits"].values():
+                for facts in split["features"].values():
+                    facts.keys()
+        except (*OTHER_FORM, RecursionError) as error:
+            raise damaged_statistics(error) from None
+        return found
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each split and feature, a column for each figure that is a number."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
-import json
 import types
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from ..schemas.errors import DamagedSnapshotError, RecipeError
 from ..schemas.features import ClassLabel, Feature, mask_name
 from ..schemas.manifest import Manifest
-from ..schemas.naming import MANIFEST, ShardName, join
+from ..schemas.naming import ShardName, join
 from ..transforms import storage
 from ..transforms.examples.index import class_codes_from_bytes, index_from_bytes
 from ..transforms.examples.stored_records import stored_ids
@@ -69,9 +68,8 @@ def read_records(
             "reader, or build it again."
         ) from None
     parse = examples.Parser(facts.FEATURES, sides=facts.SIDES, decode=None)
-    listed = json.loads(storage.read_bytes(join(folder, MANIFEST)))
     try:
-        sections = [*splits.select(split).sections(listed)]
+        sections = [*splits.select(split).sections(manifest.model_dump(include={"splits"}))]
     except ValueError as error:
         raise RecipeError(str(error)) from None
     code = None if label is None else _code_of(manifest, label)

@@ -152,7 +152,7 @@ class Snapshot:
     def _repr_html_(self) -> str:
         from .display import snapshot_html
 
-        return snapshot_html(storage.redact(self.path), self.manifest, self.manifest.num_missing)
+        return snapshot_html(storage.redact(self.path), self.manifest)
 
     def records(
         self,
@@ -190,13 +190,14 @@ class Snapshot:
         """Figures of each feature by split; None if the snapshot is of an older version.
 
         Raises:
+            DamagedSnapshotError: if they are not such as a build writes.
             StorageError: if they cannot be read.
         """
         if STATISTICS not in self.manifest.files:
             return None
         from .frame import Statistics
 
-        return Statistics(json.loads(storage.read_bytes(join(self.path, STATISTICS))))
+        return Statistics.parse(storage.read_bytes(join(self.path, STATISTICS)))
 
     def to_json(self) -> dict[str, Any]:
         """What it holds and how it was made, as plain JSON: without the lists of its files."""

@@ -10,18 +10,17 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...schemas.errors import DamagedSnapshotError, RecipeError, SnapshardError
+from ...schemas.errors import RecipeError, SnapshardError
 from ...schemas.features import features_to_json
 from ...schemas.manifest import Manifest
 from ...schemas.naming import STATISTICS, OutputPaths
 from ...schemas.visible import human_count, visible
 from ...transforms import storage
+from ..frame import OTHER_FORM, damaged_statistics
 from ..recipe.lock import Thresholds
 from ..snapshot import Snapshot, manifest_bytes, read_latest
 from .distances import Comparison, Sizes
 
-_OTHER_FORM = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What reading edited statistics may raise."""
 _CHANGES_TYPE = {"dtype", "kind", "of.dtype", "of.kind", "shape", "storage"}
 _NAMES = ("names", "of.names")
 """Settings that hold class names, by dotted names."""
@@ -55,20 +54,9 @@ class Profile:
             DamagedSnapshotError: if its statistics are no JSON object.
             StorageError: if they cannot be read.
         """
-        try:
-            statistics = snapshot.statistics
-        except (*_OTHER_FORM, RecursionError) as error:
-            raise _damaged(error) from None
         manifest = snapshot.manifest
         features = features_to_json(manifest.features)
-        return cls(features, manifest.label, manifest.structs, statistics)
-
-
-def _damaged(error: Exception) -> DamagedSnapshotError:
-    return DamagedSnapshotError(
-        f"{STATISTICS} is damaged ({type(error).__name__}: {error}). `snapshard verify` shows what "
-        "else is; building again with --repair repairs it."
-    )
+        return cls(features, manifest.label, manifest.structs, snapshot.statistics)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -350,8 +338,8 @@ def _splits(profile: Profile) -> dict[str, Any]:
     try:
         splits = profile.statistics["splits"].items()
         return dict(sorted(splits, key=lambda split: -split[1]["num_examples"]))
-    except _OTHER_FORM as error:
-        raise _damaged(error) from None
+    except OTHER_FORM as error:
+        raise damaged_statistics(error) from None
 
 
 def _distributions(
@@ -391,8 +379,8 @@ def _distributions(
                     if change.distance > change.limit
                     and (kind[0] != "timestamp" or change.measure == "missing")
                 ]
-    except _OTHER_FORM as error:
-        raise _damaged(error) from None
+    except OTHER_FORM as error:
+        raise damaged_statistics(error) from None
     return found
 
 

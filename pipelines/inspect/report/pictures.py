@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import collections
 import dataclasses
 import io
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw
 
 from ....schemas.features import (
     Audio,
@@ -24,6 +23,7 @@ from ....schemas.features import (
     frames_of,
 )
 from ....schemas.features import Sequence as SequenceFeature
+from ...display import data_uri, upright
 from .evidence import Evidence, is_picture
 
 MAX_SIDE = 160
@@ -74,13 +74,11 @@ class Album:
 
     def uri(self, image: Image.Image) -> str | None:
         """The picture's URI; None if the album is full."""
-        content = io.BytesIO()
-        image.save(content, "JPEG", quality=78)
-        text = base64.b64encode(content.getvalue()).decode()
-        if len(text) > self.num_left:
+        uri = data_uri(image)
+        if len(uri) > self.num_left:
             return None
-        self.num_left -= len(text)
-        return f"data:image/jpeg;base64,{text}"
+        self.num_left -= len(uri)
+        return uri
 
 
 def opened(content: bytes, side: int) -> Image.Image | None:
@@ -90,10 +88,7 @@ def opened(content: bytes, side: int) -> Image.Image | None:
             if image.width * image.height > _MAX_PIXELS:
                 return None
             image.draft("RGB", (2 * side, 2 * side))  # a JPEG is decoded at 1/2, 1/4 or 1/8
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I"):  # 16 bits
-                upright = Image.fromarray((np.array(upright) >> 8).astype(np.uint8))
-            small = upright.convert("RGB")
+            small = upright(image).convert("RGB")
             small.thumbnail((side, side))
             return small
     except Exception:  # whatever a damaged file makes Pillow raise
