@@ -6,12 +6,14 @@ none of these types carries records, except :class:`RawBatch`, which stays in on
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
 import operator
+import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -42,20 +44,21 @@ class Packed(Sequence[_T]):
         self._num = 0
         rows = map(operator.attrgetter(*names), items)
         while part := list(itertools.islice(rows, _PACKED_TOGETHER)):
-            self._parts.append(zlib.compress(json.dumps(part).encode(), 1))
+            columns = list(zip(*part, strict=True))
+            self._parts.append(zlib.compress(pickle.dumps(columns, pickle.HIGHEST_PROTOCOL), 1))
             self._num += len(part)
 
-    def _made(self, row: Sequence[Any]) -> _T:
-        # As the class would, in a third of the time.
-        item = object.__new__(self._kind)
+    def _unpacked(self, part: bytes) -> list[_T]:
+        # As the class would make them, in a fifth of the time: each field of all items at once.
         kind: Any = self._kind
-        for put, value in zip(_setters(kind), row, strict=True):
-            put(item, value)
-        return item
+        columns = pickle.loads(zlib.decompress(part))
+        items: list[_T] = [object.__new__(kind) for _ in columns[0]]
+        for put, column in zip(_setters(kind), columns, strict=True):
+            collections.deque(map(put, items, column), maxlen=0)
+        return items
 
     def __iter__(self) -> Iterator[_T]:
-        rows = map(_unpacked, self._parts)
-        return map(self._made, itertools.chain.from_iterable(rows))
+        return itertools.chain.from_iterable(map(self._unpacked, self._parts))
 
     def __len__(self) -> int:
         return self._num
@@ -65,10 +68,17 @@ class Packed(Sequence[_T]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[_T]: ...
     def __getitem__(self, index: int | slice) -> _T | Sequence[_T]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(self._num)[index]]
-        part, place = divmod(range(self._num)[index], _PACKED_TOGETHER)
-        return self._made(_unpacked(self._parts[part])[place])
+        numbers = range(self._num)[index]
+        if isinstance(numbers, int):
+            part, place = divmod(numbers, _PACKED_TOGETHER)
+            return self._unpacked(self._parts[part])[place]
+        if numbers.step != 1:
+            return [self[number] for number in numbers]
+        first = numbers.start // _PACKED_TOGETHER
+        last = -(-numbers.stop // _PACKED_TOGETHER)
+        items = itertools.chain.from_iterable(map(self._unpacked, self._parts[first:last]))
+        skipped = first * _PACKED_TOGETHER
+        return list(itertools.islice(items, numbers.start - skipped, numbers.stop - skipped))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
@@ -80,11 +90,6 @@ class Packed(Sequence[_T]):
 @functools.cache
 def _setters(kind: Any) -> list[Callable[[object, Any], None]]:
     return [getattr(kind, field.name).__set__ for field in dataclasses.fields(kind)]
-
-
-def _unpacked(part: bytes) -> list[Sequence[Any]]:
-    rows: list[Sequence[Any]] = json.loads(zlib.decompress(part))
-    return rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
