@@ -15,7 +15,7 @@ import locale
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .pipelines.build import build, run_step
+    from .pipelines.build import build, plan, run_step
     from .pipelines.snapshot import Snapshot, load
     from .schemas.errors import SnapshardError
     from .schemas.features import (
@@ -117,6 +117,7 @@ __all__ = [
     "images",
     "load",
     "parse_example",
+    "plan",
     "records",
     "run_step",
     "series",
@@ -171,6 +172,7 @@ _EXPORTS: dict[str, str] = {
     "TextFolder": ".transforms.sources.folders.texts",
     "Timestamp": ".schemas.features",
     "build": ".pipelines.build",
+    "plan": ".pipelines.build",
     "run_step": ".pipelines.build",
     "encode_example": ".transforms.prepare.engine.rows",
     "parse_example": ".transforms.prepare.engine.rows",

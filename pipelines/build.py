@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from ..schemas.errors import DamagedWorkError, RecipeError, StepOrderError
 from ..schemas.fingerprint import differences
@@ -80,6 +80,9 @@ from .workspace import (
 )
 from .write.step import Written, shard_names, shard_settings, verify_shards, write_shards
 from .write.strategy import WriteBy, checked_write_by
+
+if TYPE_CHECKING:
+    from .inspect.forecast import Forecast
 
 ATTEMPTS = 3
 """One more than needed, unless concurrent builds meet the same damage."""
@@ -155,6 +158,31 @@ def build(
         ) as started,
     ):
         return _all_steps(started, repair=repair)
+
+
+def plan(
+    recipe: Recipe, *, limit: int | None = None, progress: Progress | bool | None = None
+) -> Forecast:
+    """Tells what a build would read and write, from a list of files and a sample of records.
+
+    Args:
+        recipe: What would be built.
+        limit: As for :func:`build`, like ``progress``.
+        progress: Receives how far the steps are.
+
+    Returns:
+        Features, splits, shards and warnings; a notebook shows them as tables.
+
+    Raises:
+        RecipeError: if the recipe is invalid or does not fit the data.
+        DataError: if the data is refused.
+        StorageError: if a file or store fails.
+    """
+    from .inspect.forecast import forecast
+
+    _check_recipe("ss.plan", recipe, limit=limit)
+    with _shown(progress) as shown:
+        return forecast(recipe, progress=shown, limit=limit)
 
 
 @contextlib.contextmanager
@@ -238,9 +266,7 @@ def run_step(
         return _one_step(started, step, wanted)
 
 
-def _check_call(
-    name: str, recipe: object, out: object, *, limit: object, runner: object, workspace: object
-) -> None:
+def _check_recipe(name: str, recipe: object, *, limit: object) -> None:
     """Refuses invalid arguments, and a Python that cannot build at all."""
     refuse_while_loading(name)
     refuse_unfit_python()
@@ -261,6 +287,15 @@ def _check_call(
         )
     if not isinstance(recipe, Recipe):
         raise RecipeError(f"{name}: recipe={recipe!r}, expected an ss.Recipe.")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise RecipeError(f"{name}: limit={limit!r}, expected a number of records, 1 or more.")
+
+
+def _check_call(
+    name: str, recipe: object, out: object, *, limit: object, runner: object, workspace: object
+) -> None:
+    """Refuses invalid arguments."""
+    _check_recipe(name, recipe, limit=limit)
     for argument, value in (("out", out), ("workspace", workspace)):
         if value is None and argument == "workspace":
             continue
@@ -270,8 +305,6 @@ def _check_call(
             f'{name}: runner={runner!r}, expected "direct" or another engine\'s name, its settings '
             'such as ss.Flink(master="host:8081"), or the path of a TOML file.'
         )
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise RecipeError(f"{name}: limit={limit!r}, expected a number of records, 1 or more.")
 
 
 def _config(runner: str | RunnerConfig, workers: int | None) -> RunnerConfig:

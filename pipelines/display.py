@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import html
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,16 +125,16 @@ class Shown:
         columns = ["record", *self.features]
         rows = []
         for record in self.records:
-            cells = [_escaped(record.record_id)]
+            cells = [escaped(record.record_id)]
             for name, feature in self.features.items():
                 value = value_of(record, name, feature)
                 if isinstance(feature, Image) and not isinstance(feature, Mask):
                     pixels = as_pixels(value, feature)
                     cells.append(_thumbnail(pixels, alt=_image_text(value, pixels)))
                 else:
-                    cells.append(_escaped(_text(value, feature)))
+                    cells.append(escaped(_text(value, feature)))
             rows.append(cells)
-        return _table(columns, rows)
+        return table_html(columns, rows)
 
 
 def snapshot_html(path: str, manifest: Manifest) -> str:
@@ -144,47 +144,54 @@ def snapshot_html(path: str, manifest: Manifest) -> str:
         path: Its folder.
         manifest: What it holds.
     """
-    gaps = manifest.num_missing
     total = sum(split.num_examples for split in manifest.splits.values())
     splits = [
-        [_escaped(name), f"{split.num_examples:,}", f"{len(split.shards):,}"]
+        [escaped(name), f"{split.num_examples:,}", f"{len(split.shards):,}"]
         for name, split in manifest.splits.items()
     ]
-    features = [
-        [
-            _escaped(name) + (" (label)" if name == manifest.label else ""),
-            _escaped(type(feature).__name__),
-            f"{gaps[name] / total:.1%}" if gaps.get(name) else "",
-        ]
-        for name, feature in [*manifest.features.items()][:_MAX_FEATURES]
-    ]
-    more = len(manifest.features) - len(features)
     sample = "" if manifest.limit is None else f", a SAMPLE of {manifest.limit:,} records"
     parts = [
-        f"<p><b>{_escaped(manifest.name)}</b> {manifest.fingerprint}{sample}<br>",
-        f"<code>{_escaped(path)}</code></p>",
-        _table(["split", "examples", "shards"], splits),
-        _table(["feature", "type", "missing"], features),
-        f"<p>and {more:,} more features</p>" if more else "",
+        f"<p><b>{escaped(manifest.name)}</b> {manifest.fingerprint}{sample}<br>",
+        f"<code>{escaped(path)}</code></p>",
+        table_html(["split", "examples", "shards"], splits),
+        features_html(manifest.features, manifest.label, manifest.num_missing, total),
     ]
     return "".join(parts)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def features_html(
+    features: Features, label: str | None, num_missing: Mapping[str, int], total: int
+) -> str:
+    """A table of features, with the share of ``total`` records that lack a value."""
+    rows = [
+        [
+            escaped(name) + (" (label)" if name == label else ""),
+            escaped(type(feature).__name__),
+            f"{num_missing[name] / total:.1%}" if num_missing.get(name) else "",
+        ]
+        for name, feature in [*features.items()][:_MAX_FEATURES]
+    ]
+    table = table_html(["feature", "type", "missing"], rows)
+    more = len(features) - len(rows)
+    return f"{table}<p>and {more:,} more features</p>" if more else table
+
+
+def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; cells are HTML, columns are text."""
-    return "".join(_table_parts(columns, rows))
+    return "".join(_parts_of_table(columns, rows))
 
 
-def _table_parts(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _parts_of_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield "<table><thead><tr>"
-    yield from (f'<th scope="col">{_escaped(column)}</th>' for column in columns)
+    yield from (f'<th scope="col">{escaped(column)}</th>' for column in columns)
     yield "</tr></thead><tbody>"
     for cells in rows:
         yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
     yield "</tbody></table>"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text for HTML, with what is not visible escaped."""
     return html.escape(visible(text))
 
 
@@ -193,4 +200,4 @@ def _thumbnail(pixels: npt.NDArray[np.uint8], *, alt: str) -> str:
 
     image = Pillow.fromarray(pixels).convert("RGB")
     image.thumbnail((_MAX_SIDE, _MAX_SIDE))
-    return f'<img alt="{_escaped(alt)}" src="{data_uri(image)}">'
+    return f'<img alt="{escaped(alt)}" src="{data_uri(image)}">'

@@ -27,7 +27,7 @@ PATHS = {"url", "uri", "table", "pattern", "beside", "shards", "vocabulary", "to
     *("binary", "jar", "transform_from", "depends_on", "folders"),
 }
 """Arguments that may be paths or globs of files whose names are not UTF-8."""
-NO_SETTINGS = {"Snapshot", "SnapshardError", "build", "load", "run_step"} | {
+NO_SETTINGS = {"Snapshot", "SnapshardError", "build", "load", "plan", "run_step"} | {
     *("encode_example", "parse_example"),
 }
 BASES: dict[str, dict[str, Any]] = {

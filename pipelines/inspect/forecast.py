@@ -22,7 +22,7 @@ from ...schemas.progress import Progress
 from ...schemas.recipe import NumbersRecords, Recipe
 from ...schemas.reject_budgets import TOTAL, Exceeded, exceeded_budgets
 from ...schemas.splits import KEY_SPACE
-from ...schemas.visible import human_count
+from ...schemas.visible import human_bytes, human_count
 from ...transforms import storage
 from ...transforms.examples.sizing import SAMPLE_BYTES, SAMPLE_RECORDS, sizes_of
 from ...transforms.examples.tfrecord import FRAME_BYTES
@@ -34,6 +34,7 @@ from ...transforms.sources.combined import SourcePart, part_of, parts_of, withou
 from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, compression_of
 from ...transforms.storage.opened_source import path_bytes
 from ..analyze.step import check_function
+from ..display import escaped, features_html, table_html
 from ..plan.ranges import empty_splits
 from ..plan.step import choose_compression, describe_compression
 from ..prepare.block_worker import PrepareConfig, RunMaker
@@ -60,7 +61,7 @@ class SplitForecast:
     num_shards: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Forecast:
     """What a build would read and write; sizes before a ``preprocessing_fn`` and compression.
 
@@ -114,6 +115,33 @@ class Forecast:
             "output_bytes": self.output_bytes,
             "fits_memory": self.fits_memory,
         }
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{split.name} {split.num_examples:,}" for split in self.splits)
+        return (
+            f"about {human_count(self.num_examples, 'examples')} ({splits}), "
+            f"{human_bytes(self.output_bytes)} before compression; "
+            f"{human_count(len(self.warnings), 'warnings')}"
+        )
+
+    def _repr_html_(self) -> str:
+        splits = [
+            [
+                escaped(split.name),
+                f"{split.num_examples:,}",
+                f"{split.num_shards:,}",
+                human_bytes(split.num_bytes),
+            ]
+            for split in self.splits
+        ]
+        parts = [
+            f"<p>reads {human_count(self.num_files, 'files')}, {human_bytes(self.input_bytes)}; "
+            "numbers are estimates</p>",
+            table_html(["split", "examples", "shards", "size"], splits),
+            features_html(self.features, self.label, self.num_missing, self.num_sampled),
+            *(f"<p>warning: {escaped(warning)}</p>" for warning in self.warnings),
+        ]
+        return "".join(parts)
 
     @property
     def output_bytes(self) -> int:

@@ -225,7 +225,13 @@ def _media(feature: Feature, measured: Sequence[Any]) -> Json:
         return {"shares": {str(index): shares[index] / total for index in sorted(shares)}}
     if isinstance(feature, Image):
         num, *sums = (sum(column) for column in zip(*measured, strict=True))
-        return {"channel_means": [total / num for total in sums] if num else None}
+        if not num:
+            return {}
+        means = [total / num for total in sums[: feature.channels]]
+        squares = (total / num for total in sums[feature.channels :])
+        pairs = zip(means, squares, strict=True)
+        deviations = [math.sqrt(max(0.0, square - mean**2)) for mean, square in pairs]
+        return {"channel_means": means, "channel_deviations": deviations}
     if isinstance(feature, Audio):
         num, squares = (sum(column) for column in zip(*measured, strict=True))
         return {"level": math.sqrt(squares / num) if num else None}

@@ -35,11 +35,12 @@ def test_the_example(examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         if cell["cell_type"] == "code"
     ]
     pages = [value._repr_html_() for value in shown if hasattr(value, "_repr_html_")]
-    assert len(pages) == 4
-    assert "look_at_digits" in pages[0]
-    assert pages[1].count("<img ") == 5
-    assert "7/" in repr(shown[2])
-    assert "deviation" in pages[3]
+    assert len(pages) == 5
+    assert "train</td><td>240" in pages[0]
+    assert "look_at_digits" in pages[1]
+    assert pages[2].count("<img ") == 5
+    assert "7/" in repr(shown[3])
+    assert "deviation" in pages[4]
     assert shown[-1].sum() == 240
     assert not any(cell.get("outputs") for cell in notebook["cells"])
 
@@ -55,8 +56,12 @@ def test_names_and_values_are_escaped(tmp_path: Path) -> None:
         splits=ss.Splits(train=1.0),
         description=HOSTILE,
     )
+    planned = ss.plan(recipe)
+    assert "warning: " in planned._repr_html_()
+    assert repr(planned).startswith("about 2 examples (train 2), ")
     snapshot = ss.build(recipe, tmp_path / "out")
-    for page in (snapshot._repr_html_(), snapshot.show()._repr_html_()):
+    pages = (planned._repr_html_(), snapshot._repr_html_(), snapshot.show()._repr_html_())
+    for page in pages:
         assert "<b>bold" not in page
         assert "<i>" not in page
     assert html.escape("<b>bold/<i>0.png") in snapshot.show()._repr_html_()

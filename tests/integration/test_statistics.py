@@ -13,6 +13,7 @@ from PIL import Image
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 import snapshard as ss
+from snapshard.transforms.examples import statistics as measured
 
 NUM = 1500
 
@@ -172,8 +173,48 @@ def test_images_and_boxes(tmp_path: Path) -> None:
     pixels = np.array(widths) * 10
     assert (facts["heights"]["min"], facts["heights"]["max"]) == (10, 10)
     assert (facts["widths"]["mean"], facts["widths"]["max"]) == (np.mean(widths), 29)
-    assert facts["channel_means"] == pytest.approx([125, 0, 105])
     assert pixels.sum() == facts["widths"]["count"] * facts["widths"]["mean"] * 10
+
+
+@pytest.mark.parametrize("prepare", [[], [ss.images.decode("image")]], ids=["files", "pixels"])
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+def test_channels_of_images(tmp_path: Path, prepare: list[object], suffix: str) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    pictures = []
+    for number in range(20):
+        size = (600, 520) if number == 0 else (16, 24)  # a JPEG of this size is decoded at 1/2
+        blocks = rng.integers(0, 256, (size[1] // 8, size[0] // 8, 3), np.uint8)
+        pictures.append(blocks.repeat(8, 0).repeat(8, 1))
+        path = tmp_path / "images" / f"{number}.{suffix}"
+        Image.fromarray(pictures[-1]).save(path, quality=100, subsampling=0)
+    recipe = ss.Recipe(
+        name="noise",
+        source=ss.ImageFolder(str(tmp_path / "images"), label=None),
+        prepare=prepare,
+        splits=ss.Splits(train=1.0),
+    )
+    facts = facts_of(ss.build(recipe, tmp_path / "out"), "train", "image")
+    pixels = np.concatenate([picture.reshape(-1, 3) for picture in pictures])
+    assert facts["channel_means"] == pytest.approx(pixels.mean(axis=0), abs=0.5)
+    assert facts["channel_deviations"] == pytest.approx(pixels.std(axis=0), abs=0.5)
+
+
+def test_few_large_images_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "_MEDIA_BYTES", 2 * 30 * 30 * 3)
+    (tmp_path / "images").mkdir()
+    for number in range(9):
+        Image.new("L", (30, 30), number).save(tmp_path / "images" / f"{number}.png")
+    recipe = ss.Recipe(
+        name="greys",
+        source=ss.ImageFolder(str(tmp_path / "images"), label=None),
+        prepare=[ss.images.decode("image"), ss.images.resize("image", (30, 30))],
+        splits=ss.Splits(train=1.0),
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    first = [record.values["image"].mean() for record in snapshot.records("train", num=2)]
+    means = facts_of(snapshot, "train", "image")["channel_means"]
+    assert means == pytest.approx([np.mean(first)] * 3)
 
 
 def test_they_are_listed_in_the_manifest(snapshot: ss.Snapshot) -> None:

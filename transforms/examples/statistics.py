@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
+import io
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,6 +48,11 @@ _SAMPLE_VALUES = 1 << 18
 """Values per split that are sampled."""
 MEDIA_RECORDS = 64
 """Records per split whose pixels and samples of sound are measured."""
+_MEDIA_BYTES = 1 << 25
+"""Bytes per split of a feature that are measured: fewer records of large photographs."""
+_SIDE = 256
+"""Pixels that encoded images are measured with, at least, of each side."""
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 MAX_SAMPLED_FEATURES = 500
 """Of wider tables only the exact figures are measured: a sample would take longer than a build."""
 _CHUNK = 16_384
@@ -279,11 +285,13 @@ Measure = Callable[[pa.Scalar], list[Any]]
 
 
 def _media_measure(feature: Feature) -> Measure | None:
-    """What is measured of sampled pixels, sounds and boxes; files are not decoded for it."""
-    if isinstance(feature, Mask) and feature.storage == "raw":
-        return _count_indices
+    """What is measured of sampled images, sounds and boxes; files of sounds are not decoded."""
+    if isinstance(feature, Mask):
+        return _count_indices if feature.storage == "raw" else None
     if isinstance(feature, Image) and feature.storage == "raw":
         return lambda cell: _sum_channels(cell, feature)
+    if isinstance(feature, Image) and feature.dtype == "uint8":
+        return lambda cell: _sum_channels_of_file(cell, feature)
     if isinstance(feature, Audio) and feature.storage == "raw":
         return lambda cell: _sum_squares(cell, feature)
     return _areas if isinstance(feature, BoundingBoxes) else None
@@ -296,10 +304,26 @@ def _count_indices(cell: pa.Scalar) -> list[Any]:
 
 
 def _sum_channels(cell: pa.Scalar, image: Image) -> list[Any]:
-    """The number of pixels of an image, and the sum of each channel."""
+    """The number of pixels of an image, and the sum of each channel and of its squares."""
     pixels = np.frombuffer(cell.as_buffer(), np.dtype(image.dtype).newbyteorder("<"))
+    wide = pixels.reshape(-1, image.channels).astype(np.int64)
+    return [len(wide), *wide.sum(axis=0).tolist(), *np.square(wide).sum(axis=0).tolist()]
+
+
+def _sum_channels_of_file(cell: pa.Scalar, image: Image) -> list[Any]:
+    """The same of an encoded image; of a large JPEG at 1/2, 1/4 or 1/8 of its size."""
+    import PIL.Image
+
+    try:
+        with PIL.Image.open(io.BytesIO(cell.as_buffer())) as opened:
+            num = opened.width * opened.height
+            opened.draft(None, (_SIDE, _SIDE))
+            pixels = np.asarray(opened.convert(_MODES[image.channels]), np.int64)
+    except Exception:  # whatever makes Pillow raise; the record has been checked as it is read
+        return [0] * (1 + 2 * image.channels)
     pixels = pixels.reshape(-1, image.channels)
-    return [len(pixels), *pixels.sum(axis=0, dtype=np.int64).tolist()]
+    means = [*pixels.mean(axis=0), *np.square(pixels).mean(axis=0)]
+    return [num, *(float(num * mean) for mean in means)]
 
 
 def _sum_squares(cell: pa.Scalar, sound: Audio) -> list[Any]:
@@ -318,6 +342,11 @@ def _areas(cell: pa.Scalar) -> list[Any]:
     return areas
 
 
+def _num_bytes(cell: pa.Scalar) -> int:
+    num: int = cell.as_buffer().size if hasattr(cell, "as_buffer") else cell.values.nbytes
+    return num
+
+
 class ShardStatistics:
     """Measures one shard."""
 
@@ -334,6 +363,7 @@ class ShardStatistics:
         self._texts = {name: np.empty(0, np.uint64) for name in measures.texts}
         self._left = math.ceil(measures.num_sampled / num_shards)
         self._media_left = math.ceil(MEDIA_RECORDS / num_shards)
+        self._media_bytes = dict.fromkeys(measures.media, _MEDIA_BYTES // num_shards)
         self._numbers: list[npt.NDArray[np.float64]] = []
         self._sampled_texts: dict[str, list[str | None]] = {name: [] for name in measures.texts}
         self._media: dict[str, list[Any]] = {name: [] for name in measures.media}
@@ -372,8 +402,10 @@ class ShardStatistics:
 
     def _measure_media(self, rows: pa.RecordBatch) -> None:
         for name, measure in self._measures.media.items():
-            column = _known(rows.column(name))
-            self._media[name] += [measure(cell) for cell in column]
+            for cell in _known(rows.column(name)):
+                if self._media_bytes[name] > 0:
+                    self._media_bytes[name] -= _num_bytes(cell)
+                    self._media[name].append(measure(cell))
 
     def to_json(self) -> dict[str, Any]:
         """The figures as plain JSON: see :class:`SplitStatistics`."""
