@@ -29,6 +29,8 @@ _EXPONENT = 12.0
 """Sampling alone exceeds a limit with a probability of at most exp(-12)."""
 _MAX_VALUES = 20
 """Numbers of up to so many different values are compared value by value, others in bins."""
+_FILLED = 0.05
+"""Bins with a smaller part of the values add more noise than they tell."""
 _MAX_TEXT = 60
 _MEDIA = (
     ("brightness", "channel_means", 64.0),
@@ -148,8 +150,12 @@ class Comparison:
             bins = [[values.get(key, 0) for key in either] for values in counts]
             sizes = Sizes(*(sum(values.values()) for values in counts))
         else:
-            bins = _common_bins(*(side["quantiles"] for side in sides))
-            sizes = Sizes(*(sum(side["histogram"]["counts"]) for side in sides))
+            histograms = [side["histogram"] for side in sides]
+            sizes = Sizes(*(sum(one["counts"]) for one in histograms))
+            if histograms[0]["edges"] == histograms[1]["edges"]:
+                bins = _filled_bins(*(one["counts"] for one in histograms))
+            else:
+                bins = _common_bins(*(side["quantiles"] for side in sides))
         limit = max(self.thresholds.numbers, sizes.divergence(len(bins[0])))
         before, after = ({"median": s["quantiles"][5], "mean": s["mean"]} for s in sides)
         known = [key for key in before if before[key] is not None and after[key] is not None]
@@ -188,6 +194,23 @@ def _figures(value: Any) -> dict[str, float]:
     if isinstance(value, list):
         return {f"of channel {channel}": mean for channel, mean in enumerate(value)}
     return {"in dB": 20 * math.log10(max(value, 1e-6))}
+
+
+def _filled_bins(old: Sequence[int], new: Sequence[int]) -> list[list[int]]:
+    """The counts of two histograms with the same edges; bins of few values are joined.
+
+    >>> _filled_bins([50, 1, 1, 40], [60, 0, 1, 40])
+    [[50, 42], [60, 41]]
+    """
+    bins: list[list[int]] = [[0], [0]]
+    least = _FILLED * (sum(old) + sum(new))
+    for counts in zip(old, new, strict=True):
+        if bins[0][-1] + bins[1][-1] >= least:
+            for known in bins:
+                known.append(0)
+        for known, count in zip(bins, counts, strict=True):
+            known[-1] += count
+    return bins
 
 
 def _common_bins(old: Sequence[float], new: Sequence[float]) -> list[list[float]]:

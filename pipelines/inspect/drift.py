@@ -28,6 +28,8 @@ SHOWN = 8
 """A build names so many differences at most."""
 _MAX_TEXT = 80
 _SHOWN_CLASSES = 3
+_OF_SPLITS = Thresholds(categories=0.05, numbers=0.01)
+"""Splits of one snapshot are alike, unless their records were divided by something else."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +85,11 @@ class Difference:
     text: str
     distance: float | None = None
     limit: float | None = None
+
+    @property
+    def excess(self) -> float:
+        """How many times as far the distributions are apart as is allowed."""
+        return (self.distance or 0.0) / (self.limit or 1.0)
 
     @property
     def appends_classes(self) -> bool:
@@ -226,7 +233,8 @@ def split_differences(profile: Profile, main: str, others: Sequence[str]) -> lis
     Raises:
         DamagedSnapshotError: if the statistics are not such as a build writes.
     """
-    return _distributions(profile, profile, [(main, other) for other in others])
+    pairs = [(main, other) for other in others]
+    return _distributions(profile, profile, pairs, lambda _: _OF_SPLITS)
 
 
 ThresholdsOf = Callable[[str], Thresholds]

@@ -13,6 +13,7 @@ from snapshard.pipelines.inspect.drift import (
     compare,
     drift,
     drift_of_splits,
+    split_differences,
 )
 from snapshard.pipelines.recipe.lock import Lock, Thresholds
 from snapshard.pipelines.snapshot import Snapshot
@@ -108,6 +109,28 @@ def test_two_halves_of_a_data_set_do_not_differ(size: int) -> None:
             for n in (size, 1 + size // (1 + seed % 4))
         ]
         assert compare(*halves) == [], seed
+
+
+@pytest.mark.parametrize("sizes", [(80, 10), (800, 100), (4096, 512)])
+def test_splits_of_one_data_set_do_not_differ(sizes: tuple[int, int]) -> None:
+    samplers = _samplers()
+    features = {name: feature for name, (feature, _) in samplers.items()}
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        splits = {
+            split: {name: draw(rng, size) for name, (_, draw) in samplers.items()}
+            for split, size in zip(("train", "test"), sizes, strict=True)
+        }
+        assert split_differences(profile(features, **splits), "train", ["test"]) == [], seed
+
+
+def test_a_split_in_another_unit() -> None:
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        prices = {"train": rng.normal(50, 9, 4096), "test": rng.normal(50, 9, 512) * 1.09}
+        columns = {split: {"x": values.tolist()} for split, values in prices.items()}
+        found = split_differences(profile({"x": FLOAT}, **columns), "train", ["test"])
+        assert [d.splits for d in found] == [("train", "test")], seed
 
 
 def test_larger_samples_explain_less() -> None:

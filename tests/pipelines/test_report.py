@@ -1,6 +1,5 @@
 """The report: what it finds in data with planted faults, how it is rendered, written and served."""
 
-import dataclasses
 import html.parser
 import http.client
 import random
@@ -76,7 +75,11 @@ def made(
     sample = Sample(ids=[f"r{k}" for k in range(num)], splits=["train"] * num, values=values or {})
     statistics = None
     if stats is not None:
-        statistics = {"splits": {name: {"features": one} for name, one in stats.items()}}
+        statistics = {
+            "splits": {
+                name: {"num_examples": NUMS[name], "features": one} for name, one in stats.items()
+            }
+        }
     return Evidence(
         snapshot=Snapshot("/data/made", content), build={}, statistics=statistics, sample=sample
     )
@@ -203,11 +206,7 @@ class TestFindings:
             split: {"sound": {"num_missing": 0, "lengths": sizes, "level": level}}
             for split, level in (("train", 0.06), ("validation", 0.06), ("test", 0.01))
         }
-        sampled = {
-            name: {"num_examples": num, "features": stats[name]} for name, num in NUMS.items()
-        }
-        evidence = dataclasses.replace(made({"sound": ss.Audio()}), statistics={"splits": sampled})
-        found = rows_of(evidence, findings.differing_splits)
+        found = rows_of(made({"sound": ss.Audio()}, stats=stats), findings.differing_splits)
         assert [row[0] for row in found.values()] == ["test"]
         assert "level in dB" in found["sound"][-1]
 
@@ -239,7 +238,7 @@ class TestFindings:
             "word": "test",
             "gaps": "validation",
         }
-        assert found["gaps"][2] == "missing: 0 % → 50 %"
+        assert found["gaps"][1] == "share missing 0 → 0.5"
 
     def test_columns_that_add_nothing(self) -> None:
         values = {

@@ -9,8 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from ....schemas.features import (
 )
 from ....schemas.visible import human_count
 from ...display import first_image
-from ..drift import Profile, split_differences
+from ..drift import Difference, Profile, split_differences
 from .charts import percentage
 from .evidence import Evidence
 from .odd_images import MAX_IMAGES, OddImage, edge_vectors, find_odd
@@ -49,8 +48,6 @@ _MIN_RECORDS = 40
 _BINS = 20
 _EXTREME = 10
 """A value is extreme beyond so many times the distance from the first to the ninth decile."""
-_SHIFT = 0.05
-"""Distributions that differ by less than this share of records are not reported."""
 _MAX_LISTED = 40
 
 Rows = Sequence[tuple[str, ...]]
@@ -289,29 +286,24 @@ def odd_images(evidence: Evidence) -> Iterator[Finding]:
 
 def differing_splits(evidence: Evidence) -> Iterator[Finding]:
     """Splits whose values are distributed otherwise than those of the largest split."""
-    splits = [name for name in evidence.splits if evidence.num_examples(name)]
-    if len(splits) < 2:
-        return
     base = evidence.snapshot.main_split
-    others = [name for name in splits if name != base]
-    num_tests = max(1, len(evidence.features) * len(others))
-    rows: list[tuple[float, tuple[str, ...]]] = []
-    for name, feature in evidence.features.items():
-        first = evidence.stats(base, name)
-        if all(evidence.stats(s, name).get("distinct", {}).get("count") == 1 for s in splits):
-            continue  # constant, or the column that divides the splits
-        for split in others:
-            second = evidence.stats(split, name)
-            if isinstance(feature, Timestamp) and _is_apart(first, second):
-                continue  # splits by time
-            found = _difference(first, second, num_tests)
-            if found is not None:
-                share, what = found
-                rows.append((share, (name, split, percentage(share), what)))
-    rows += _without_chart(evidence, base, others)
-    if not rows:
+    others = [name for name in evidence.splits if evidence.num_examples(name) and name != base]
+    features = {
+        name: feature
+        for name, feature in evidence.features.items()
+        # Constant, or the column that divides the splits.
+        if any(
+            evidence.stats(split, name).get("distinct", {}).get("count") != 1
+            for split in (base, *others)
+        )
+    }
+    profile = Profile(features_to_json(features), evidence.label, (), evidence.statistics)
+    differences: list[Difference] = []  # none without statistics
+    with contextlib.suppress(DamagedSnapshotError):  # edited, of which `verify` tells
+        differences = split_differences(profile, base, others)
+    if not differences:
         return
-    rows.sort(key=lambda row: -row[0])
+    differences.sort(key=lambda one: one.excess, reverse=True)
     yield Finding(
         title="A split has another distribution",
         text=f"Compared with {base!r}, these values are distributed differently, by more than "
@@ -320,118 +312,9 @@ def differing_splits(evidence: Evidence) -> Iterator[Finding]:
         remedy="Splits by the hash of records (ss.Splits(train=…, …)) are alike, and stratify_by= "
         "makes classes exactly so. If the split is different on purpose (by time, by group, a "
         "test set from elsewhere), expect different results on it.",
-        columns=("feature", "split", "share that would have to change", f"{base} → this split"),
-        **_listed([row for _, row in rows]),
+        columns=("feature", "split", f"{base} → this split"),
+        **_listed([(one.feature, one.splits[-1], one.text) for one in differences]),
     )
-
-
-def _without_chart(
-    evidence: Evidence, base: str, others: Sequence[str]
-) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """What differs in features without values to count: levels, brightness, lengths, sizes."""
-    features = {
-        name: feature
-        for name, feature in evidence.features.items()
-        if not {"top", "histogram"} & evidence.stats(base, name).keys()
-    }
-    profile = Profile(features_to_json(features), evidence.label, (), evidence.statistics)
-    with contextlib.suppress(DamagedSnapshotError):  # edited, of which `verify` tells
-        for one in split_differences(profile, base, others):
-            yield 1.0, (one.feature, one.splits[-1], "", one.text)
-
-
-def _is_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether all values of one split are above all of the other."""
-    if not (first.get("count") and second.get("count")):
-        return False
-    return bool(first["max"] < second["min"] or second["max"] < first["min"])
-
-
-def _difference(
-    first: Mapping[str, Any], second: Mapping[str, Any], num_tests: int
-) -> tuple[float, str] | None:
-    """How far two splits differ in one feature, beyond chance: the share of records, and in what.
-
-    The distance is the total variation of the shares of each value or bin. By chance alone it has
-    a known mean, and exceeds it by t with a probability of at most exp(-2 t² n m / (n + m)) for n
-    and m records (McDiarmid).
-    """
-    found = []
-    for counts, describe in (
-        (_top_counts(first, second), _moved_value),
-        ((_bin_counts(first), _bin_counts(second)), _moved_mean),
-    ):
-        if not (counts[0] and counts[1]):
-            continue
-        nums = sum(counts[0].values()), sum(counts[1].values())
-        names = [*dict.fromkeys([*counts[0], *counts[1]])]
-        shares = np.array(
-            [
-                [one.get(name, 0) / num for name in names]
-                for one, num in zip(counts, nums, strict=True)
-            ]
-        )
-        noise = 1 / nums[0] + 1 / nums[1]
-        pooled = (shares[0] * nums[0] + shares[1] * nums[1]) / sum(nums)
-        chance = 0.5 * np.sqrt(2 / math.pi * pooled * (1 - pooled) * noise).sum()
-        margin = math.sqrt(noise * math.log(100 * num_tests) / 2)
-        distance = 0.5 * float(np.abs(shares[0] - shares[1]).sum())
-        if distance > max(_SHIFT, chance + margin):
-            found.append((distance, describe(first, second, names, shares)))
-    missing = [
-        (stats.get("num_missing", 0), stats.get("num_missing", 0) + stats.get("count", 0))
-        for stats in (first, second)
-    ]
-    if all(whole for _, whole in missing):
-        gaps = [number / whole for number, whole in missing]
-        noise = sum(1 / whole for _, whole in missing)
-        margin = math.sqrt(noise * math.log(100 * num_tests) / 2)
-        gap = abs(gaps[0] - gaps[1])
-        if gap > max(_SHIFT, margin):
-            what = f"missing: {percentage(gaps[0])} → {percentage(gaps[1])}"
-            found.append((gap, what))
-    return max(found, default=None)
-
-
-def _top_counts(*stats: Mapping[str, Any]) -> list[dict[str, int]]:
-    """The records of each value in both splits.
-
-    Values that one split's list omits, because it is too short, count as others in both.
-    """
-    tops = [{str(name): int(number) for name, number in one.get("top", [])} for one in stats]
-    nums = [int(one.get("top_of", 0)) for one in stats]
-    short = [sum(top.values()) < num for top, num in zip(tops, nums, strict=True)]
-    omitted = {
-        name
-        for top in tops
-        for name in top
-        if any(is_short and name not in t for t, is_short in zip(tops, short, strict=True))
-    }
-    kept = [{name: num for name, num in top.items() if name not in omitted} for top in tops]
-    for top, num in zip(kept, nums, strict=True):
-        if rest := num - sum(top.values()):
-            top["all others"] = rest
-    return kept
-
-
-def _bin_counts(stats: Mapping[str, Any]) -> dict[str, int]:
-    if stats.get("top"):
-        return {}
-    counts = stats.get("histogram", {}).get("counts", [])
-    return {str(number): int(count) for number, count in enumerate(counts) if count}
-
-
-def _moved_value(_: Any, __: Any, names: Sequence[str], shares: npt.NDArray[np.float64]) -> str:
-    most = int(np.abs(shares[0] - shares[1]).argmax())
-    return f"{names[most]}: {percentage(shares[0, most])} → {percentage(shares[1, most])}"
-
-
-def _moved_mean(first: Mapping[str, Any], second: Mapping[str, Any], *_: Any) -> str:
-    medians = [(stats.get("quantiles") or [math.nan] * 11)[5] for stats in (first, second)]
-    means = [stats.get("mean") for stats in (first, second)]
-    if all(isinstance(mean, int | float) for mean in means):
-        return f"mean {means[0]:.4g} → {means[1]:.4g}"
-    return f"median {medians[0]:.4g} → {medians[1]:.4g}"
 
 
 def missing_values(evidence: Evidence) -> Iterator[Finding]:
