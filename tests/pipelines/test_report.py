@@ -325,6 +325,27 @@ class TestFindings:
         shuffled = random.Random(0).sample(classes, len(classes))
         assert odd_images.find_odd(vectors, shuffled)[0] == []
 
+    def test_sounds_of_another_class(self) -> None:
+        rng = np.random.default_rng(0)
+        sounds, classes = [], []
+        for number in range(90):
+            seconds = np.arange(4000 + int(rng.integers(2000))) / 8000
+            tone = np.sin(2 * np.pi * (300 * 3 ** (number % 3) + rng.integers(60)) * seconds)
+            sounds.append((0.3 * tone + 0.01 * rng.normal(size=len(tone))).astype(np.float32))
+            classes.append(number % 3)
+        classes[30], classes[31] = 1, 2
+        features: Features = {
+            "sound": ss.Audio(rate=8000),
+            "label": ss.ClassLabel(("low", "middle", "high")),
+        }
+        counts = {"train": {"low": 30, "middle": 30, "high": 30}}
+        values: dict[str, list[Any]] = {"sound": sounds, "label": classes}
+        evidence = made(features, values=values, label="label", counts=counts)
+        (found,) = findings.odd_images(evidence)
+        assert found.title == "Sounds that may have the wrong label"
+        assert {(row[0], row[-1]) for row in found.rows} == {("r30", "low"), ("r31", "middle")}
+        assert found.title in check_page(page.render([evidence]))
+
 
 class TestPictures:
     def test_boxes_and_masks_are_drawn(self) -> None:

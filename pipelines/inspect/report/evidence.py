@@ -182,7 +182,7 @@ def expected_seconds(snapshot: Snapshot) -> float:
     features = snapshot.manifest.features
     num_records = sum(sample_sizes(snapshot).values())
     num_images = num_records * sum(map(is_picture, features.values()))
-    num_sounds = 60 * sum(isinstance(feature, Audio) for feature in features.values())
+    num_sounds = num_records * sum(isinstance(feature, Audio) for feature in features.values())
     return (
         0.2
         + 18e-6 * num_records * len(features)

@@ -25,13 +25,21 @@ from ....schemas.manifest import SplitEntry
 from ....schemas.naming import REJECTS
 from ....schemas.steps import STEPS
 from ....schemas.visible import human_bytes, human_count, shorten
-from ...display import first_image
 from ..rejects import RejectFilter, RejectsFile
 from .charts import Bars, Histogram, bars, histogram, percentage
 from .evidence import Evidence
 from .findings import Finding, find_all
 from .odd_images import OddImage
-from .pictures import Album, Picture, Sheet, is_shown, opened, picture_of, sheets
+from .pictures import (
+    Album,
+    Picture,
+    Sheet,
+    first_looked_at,
+    is_shown,
+    opened,
+    picture_of,
+    sheets,
+)
 
 _TEXT = 80
 """Characters that are shown of a value."""
@@ -178,8 +186,8 @@ def _seconds(evidence: Evidence) -> dict[str, float]:
 def _pairs(
     evidence: Evidence, album: Album, odd: Sequence[OddImage]
 ) -> list[tuple[Picture, Picture]]:
-    """Each odd image beside the one that it resembles."""
-    name = first_image(evidence.features) or ""
+    """Each odd image or sound beside the one that it resembles."""
+    name = first_looked_at(evidence.features) or ""
     pairs = []
     for one in odd:
         shown = [picture_of(evidence, album, name, row) for row in (one.row, one.neighbour)]

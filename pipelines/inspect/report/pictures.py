@@ -23,7 +23,7 @@ from ....schemas.features import (
     frames_of,
 )
 from ....schemas.features import Sequence as SequenceFeature
-from ...display import data_uri, upright
+from ...display import data_uri, first_image, upright
 from .evidence import Evidence, is_picture
 
 MAX_SIDE = 160
@@ -97,8 +97,19 @@ def opened(content: bytes, side: int) -> Image.Image | None:
 
 def is_shown(feature: Feature) -> bool:
     """Whether records are shown by a picture of this feature: images, clips, sounds, maps."""
-    is_heard = isinstance(feature, Audio) and feature.storage == "raw"
-    return is_picture(feature) or is_heard or frames_of(feature) is not None or _is_map(feature)
+    known = is_picture(feature) or is_heard(feature)
+    return known or frames_of(feature) is not None or _is_map(feature)
+
+
+def is_heard(feature: Feature) -> bool:
+    """Whether it is a sound whose samples are stored."""
+    return isinstance(feature, Audio) and feature.storage == "raw"
+
+
+def first_looked_at(features: Features) -> str | None:
+    """The first feature of images, or else of sounds; None if there is none."""
+    sounds = (name for name, feature in features.items() if is_heard(feature))
+    return first_image(features) or next(sounds, None)
 
 
 def _is_map(feature: Feature) -> bool:
@@ -109,13 +120,15 @@ def _is_map(feature: Feature) -> bool:
 
 
 def thumbnail(value: Any, feature: Feature, side: int) -> Image.Image | None:
-    """An image of the snapshot, or the middle frame of a clip, as RGB; None if it has none."""
+    """An image, the middle frame of a clip, or a sound's spectrogram; None if it has none."""
     if _is_map(feature):
         return _map_picture(value, side)
     if frames_of(feature) is not None:
         value = value[len(value) // 2] if len(value) else None
     if value is None:
         return None
+    if isinstance(feature, Audio):
+        return spectrogram(_mono(value))
     if isinstance(value, bytes):
         return opened(value, side)
     pixels = value
@@ -318,11 +331,9 @@ def _sound(
 ) -> Picture | None:
     rate = feature.rate or (rates[row] if len(rates) else 0)
     num = len(samples)
-    mono = np.asarray(samples[:_MAX_SAMPLES], np.float32)
-    mono = mono if mono.ndim == 1 else mono.mean(axis=1)
+    mono = _mono(samples)
     if not mono.size:
         return None
-    mono = np.nan_to_num(mono)
     uri = album.uri(spectrogram(mono))
     if uri is None:
         return None
@@ -333,6 +344,12 @@ def _sound(
     return Picture(
         uri=uri, width=_COLUMNS, height=_BANDS, caption=caption, note=note, wave=waveform(mono)
     )
+
+
+def _mono(samples: Any) -> npt.NDArray[np.float32]:
+    """The first samples of a sound, the mean of its channels."""
+    mono = np.asarray(samples[:_MAX_SAMPLES], np.float32)
+    return np.nan_to_num(mono if mono.ndim == 1 else mono.mean(axis=1))
 
 
 def waveform(samples: npt.NDArray[np.float32]) -> str:
