@@ -344,7 +344,9 @@ class TestFindings:
         (found,) = findings.odd_images(evidence)
         assert found.title == "Sounds that may have the wrong label"
         assert {(row[0], row[-1]) for row in found.rows} == {("r30", "low"), ("r31", "middle")}
-        assert found.title in check_page(page.render([evidence]))
+        text = check_page(page.render([evidence]))
+        assert found.title in text
+        assert f"exclude={found.ids}" in text
 
 
 class TestPictures:

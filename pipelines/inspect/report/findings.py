@@ -77,6 +77,11 @@ class Finding:
     images: Sequence[OddImage] = ()
     is_note: bool = False
 
+    @property
+    def ids(self) -> list[str]:
+        """The records that it lists, where it shows them."""
+        return [row[0] for row in self.rows]
+
 
 def find_all(evidence: Evidence) -> list[Finding]:
     """All findings, likely faults first."""
