@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import html
 import itertools
 import os
 import re
@@ -15,6 +16,7 @@ import pydantic
 from pydantic.dataclasses import dataclass
 
 from .errors import RecipeError
+from .visible import visible
 
 _T = TypeVar("_T")
 
@@ -209,16 +211,29 @@ def config_class(cls: type[_T]) -> type[_T]:
 
 def repr_of_settings(self: Any) -> str:
     """The constructor's call, without arguments that have their default value."""
+    parts = (f"{name}={text}" for name, text in _settings(self))
+    return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def html_of_settings(self: Any) -> str:
+    """The same as a table, for notebooks."""
+    rows = (
+        f'<tr><th scope="row">{name}</th><td><code>{html.escape(visible(text))}</code></td></tr>'
+        for name, text in _settings(self)
+    )
+    return f"<table><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _settings(self: Any) -> Iterator[tuple[str, str]]:
+    """The settings that differ from their default, as they are written."""
     shown = _Repr()
-    parts = []
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         if field.init and field.repr and not (type(value) is type(default) and value == default):
-            parts.append(f"{field.name}={shown.repr(value)}")
-    return f"{type(self).__name__}({', '.join(parts)})"
+            yield field.name, shown.repr(value)
 
 
 class _Repr(reprlib.Repr):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from .blocks import Block, RawBatch, Selection, SourceFile
-from .config import check_revision, check_texts, repr_of_settings
+from .config import check_revision, check_texts, html_of_settings, repr_of_settings
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
 from .limits import DEFAULT_LIMITS, Limits
@@ -453,6 +453,7 @@ class Recipe:
     None if this was not observed: the recipe was not loaded from a file."""
 
     __repr__ = repr_of_settings
+    _repr_html_ = html_of_settings
 
     def __post_init__(self) -> None:
         """Validates the recipe, and flattens its features.

@@ -56,6 +56,8 @@ def test_names_and_values_are_escaped(tmp_path: Path) -> None:
         splits=ss.Splits(train=1.0),
         description=HOSTILE,
     )
+    assert html.escape(repr(HOSTILE)) in recipe._repr_html_()
+    assert "<script>" not in recipe._repr_html_()
     planned = ss.plan(recipe)
     assert "warning: " in planned._repr_html_()
     assert repr(planned).startswith("about 2 examples (train 2), ")
