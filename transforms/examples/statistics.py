@@ -38,6 +38,7 @@ from ...schemas.features import (
     TensorForm,
     tensor_form,
 )
+from ..media.image_header import read_header
 from .dtypes import joined_bytes, unpacked
 from .row_values import PCM
 from .sizing import list_lengths, varying_lists
@@ -52,6 +53,8 @@ _MEDIA_BYTES = 1 << 25
 """Bytes per split of a feature that are measured: fewer records of large photographs."""
 _SIDE = 256
 """Pixels that encoded images are measured with, at least, of each side."""
+_MAX_PIXELS = 1 << 26
+"""Of larger images Pillow warns."""
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 MAX_SAMPLED_FEATURES = 500
 """Of wider tables only the exact figures are measured: a sample would take longer than a build."""
@@ -314,13 +317,15 @@ def _sum_channels_of_file(cell: pa.Scalar, image: Image) -> list[Any]:
     """The same of an encoded image; of a large JPEG at 1/2, 1/4 or 1/8 of its size."""
     import PIL.Image
 
+    content = bytes(cell.as_buffer())
     try:
-        with PIL.Image.open(io.BytesIO(cell.as_buffer())) as opened:
-            num = opened.width * opened.height
+        header = read_header(content, max_pixels=_MAX_PIXELS)
+        with PIL.Image.open(io.BytesIO(content)) as opened:
             opened.draft(None, (_SIDE, _SIDE))
             pixels = np.asarray(opened.convert(_MODES[image.channels]), np.int64)
     except Exception:  # whatever makes Pillow raise; the record has been checked as it is read
         return [0] * (1 + 2 * image.channels)
+    num = header.height * header.width
     pixels = pixels.reshape(-1, image.channels)
     means = [*pixels.mean(axis=0), *np.square(pixels).mean(axis=0)]
     return [num, *(float(num * mean) for mean in means)]
