@@ -63,13 +63,11 @@ def as_pixels(value: Any, feature: Feature) -> npt.NDArray[np.uint8]:
 
 def upright(file: PIL.Image.Image) -> PIL.Image.Image:
     """The image of an open file, turned by its EXIF orientation, of 8 bits."""
-    from PIL import Image as Pillow
     from PIL import ImageOps
 
-    turned = ImageOps.exif_transpose(file)
-    if turned.mode.startswith("I"):  # 16 bits
-        return Pillow.fromarray((np.asarray(turned) >> 8).astype(np.uint8))
-    return turned
+    from ..transforms.media.small_image import of_8_bits
+
+    return of_8_bits(ImageOps.exif_transpose(file))
 
 
 def data_uri(image: PIL.Image.Image) -> str:

@@ -47,6 +47,9 @@ ALTERED: dict[str, Callable[[Image.Image], bytes]] = {
     "cropped": lambda image: saved(image.crop((1, 1, 95, 95))),
     "darker": lambda image: saved(image.point(lambda value: int(value * 0.85))),
     "grey": lambda image: saved(image.convert("L")),
+    "grey of 16 bits": lambda image: saved(
+        Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257), "PNG"
+    ),
 }
 
 

@@ -200,6 +200,30 @@ def test_channels_of_images(tmp_path: Path, prepare: list[object], suffix: str) 
     assert facts["channel_deviations"] == pytest.approx(pixels.std(axis=0), abs=0.5)
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_of_deep_grey_files(tmp_path: Path, channels: Any) -> None:
+    """They are read as their high bytes, as ``decode`` does."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    for number in range(6):
+        pixels = rng.integers(0, 65_536, (16, 16)).astype(np.uint16)
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.{'png' if number else 'tif'}")
+    found = []
+    for name, prepare in (("files", []), ("pixels", [ss.images.decode("image", channels)])):
+        recipe = ss.Recipe(
+            name=name,
+            source=ss.ImageFolder(str(tmp_path / "images"), label=None),
+            prepare=prepare,
+            splits=ss.Splits(train=1.0),
+            features={"image": ss.Image(channels=channels, storage="encoded")}
+            if not prepare
+            else None,
+        )
+        found.append(facts_of(ss.build(recipe, tmp_path / "out"), "train", "image"))
+    for key in ("channel_means", "channel_deviations"):
+        assert found[0][key] == pytest.approx(found[1][key])
+
+
 def test_few_large_images_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "_MEDIA_BYTES", 2 * 30 * 30 * 3)
     (tmp_path / "images").mkdir()

@@ -13,7 +13,6 @@ Nothing here is random: the permutations come from a fixed seed.
 from __future__ import annotations
 
 import functools
-import io
 import re
 from collections.abc import Sequence
 
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import PIL.Image
 
-from ..media.image_header import UnreadableImageError, read_header
+from ..media.small_image import small_image
 from .contents import GOLDEN, Hashes, mixed
 
 MAX_BITS = 6
@@ -59,11 +58,8 @@ def encoded_image(content: bytes) -> Image | None:
     None if it is damaged or has more than 33 million pixels, which would take much memory.
     """
     try:
-        read_header(content, max_pixels=MAX_PIXELS)
-        image = PIL.Image.open(io.BytesIO(content))
-        image.draft("L", (4 * _THUMBNAIL, 4 * _THUMBNAIL))
-        return image.convert("L")
-    except (UnreadableImageError, OSError, ValueError, SyntaxError):
+        return small_image(content, mode="L", side=4 * _THUMBNAIL, max_pixels=MAX_PIXELS)[0]
+    except (OSError, ValueError, SyntaxError):
         return None
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-import io
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -315,17 +314,19 @@ def _sum_channels(cell: pa.Scalar, image: Image) -> list[Any]:
 
 def _sum_channels_of_file(cell: pa.Scalar, image: Image) -> list[Any]:
     """The same of an encoded image; of a large JPEG at 1/2, 1/4 or 1/8 of its size."""
-    import PIL.Image
+    from ..media.small_image import small_image
 
-    content = bytes(cell.as_buffer())
+    content, unknown = bytes(cell.as_buffer()), [0] * (1 + 2 * image.channels)
     try:
-        header = read_header(content, max_pixels=_MAX_PIXELS)
-        with PIL.Image.open(io.BytesIO(content)) as opened:
-            opened.draft(None, (_SIDE, _SIDE))
-            pixels = np.asarray(opened.convert(_MODES[image.channels]), np.int64)
+        header = read_header(content)
+        small, file_format = small_image(
+            content, mode=_MODES[image.channels], side=_SIDE, max_pixels=_MAX_PIXELS
+        )
     except Exception:  # whatever makes Pillow raise; the record has been checked as it is read
-        return [0] * (1 + 2 * image.channels)
-    num = header.height * header.width
+        return unknown
+    if file_format == "GIF":  # whose transparent pixels the reader draws in another colour
+        return unknown
+    num, pixels = header.height * header.width, np.asarray(small, np.int64)
     pixels = pixels.reshape(-1, image.channels)
     means = [*pixels.mean(axis=0), *np.square(pixels).mean(axis=0)]
     return [num, *(float(num * mean) for mean in means)]

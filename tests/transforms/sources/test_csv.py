@@ -231,6 +231,8 @@ def cell(text: bytes, feature: Scalar | ClassLabel, **settings: object) -> objec
         (b"12", "int64", 12),
         (b" -7 ", "int64", -7),
         (b"0x1F", "int64", 31),
+        (b"0xFFFFFFFFFFFFFFFF", "int64", "out of range"),
+        (b" 0X80", "int8", "out of range"),
         (b"9223372036854775807", "int64", 2**63 - 1),
         (b"9223372036854775808", "int64", "out of range"),
         (b"1.0", "int64", "wrong type"),

@@ -189,6 +189,8 @@ def test_ranges_of_a_file_have_the_same_columns() -> None:
     [
         (["02134", "10001"], "string"),
         (["1", "  007 "], "string"),
+        (["1", "0x10"], "string"),
+        (["-1", " 0Xff"], "string"),
         (['"007"', "1"], "string"),
         (["-01", "1"], "string"),
         (["038.9", "250"], "string"),  # codes of diagnoses

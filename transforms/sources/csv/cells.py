@@ -11,7 +11,8 @@ and times are ignored. Other valid cells:
 feature     texts
 =========== =======================================================================================
 int8 … 64,  decimal digits with an optional ``-``, or ``0x`` and hexadecimal digits, within the
-uint8 … 64  dtype's range; ``1.0``, ``+1`` and ``1e3`` are not integers
+uint8 … 64  dtype's range; ``1.0``, ``+1`` and ``1e3`` are not integers. Undeclared, a column with
+            hexadecimal digits is one of strings
 floats      a decimal number, rounded to the nearest value of the dtype, but one written as an
             integer must be exact: ``16777217`` is not a float32, ``16777217.0`` is rounded to one;
             ``inf`` and ``nan`` in any case (but texts in ``null_values``, by default including
@@ -350,7 +351,15 @@ class CellReader:
         )
 
     def _find_changed(self, rows: Rows, kept: Offsets, parsed: pa.RecordBatch, bad: _Bad) -> None:
-        """Finds numbers that a column of floats cannot represent as they are written."""
+        """Finds numbers that a column cannot represent as they are written."""
+        if b"0x" in rows.data or b"0X" in rows.data:
+            for place, column in enumerate(self._columns):
+                if pa.types.is_signed_integer(column.arrow_type):
+                    for row, cell in self._wrapped(rows, kept, column, parsed.column(place)):
+                        message = f"column {column.name!r} is {_shown(cell)}, too large for "
+                        message += f"{column.arrow_type}"
+                        fix = f"Declare types={{{column.name!r}: 'u{column.arrow_type}'}}"
+                        bad.setdefault(int(kept[row]), (OUT_OF_RANGE, _with_fix(message, fix)))
         exact = [1 << PRECISION[feature.dtype] for _, feature in self._floats]
         for place in large_numbers(parsed, [place for place, _ in self._floats], exact):
             column, feature = self._columns[place], self._columns[place].feature
@@ -369,6 +378,17 @@ class CellReader:
                 other = "float64" if is_exact(value, "float64") else "string"
                 fix = f"Declare types={{{column.name!r}: {other!r}}}"
                 bad.setdefault(int(kept[row]), (INEXACT, _with_fix(message, fix)))
+
+    def _wrapped(
+        self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
+    ) -> Iterator[tuple[int, bytes]]:
+        """Rows whose hexadecimal number was read as a negative one."""
+        places = np.flatnonzero(values.fill_null(0).to_numpy() < 0)
+        if len(places):
+            texts = self._table.texts(rows.take(kept[places]), column.index)
+            for row, cell in zip(places.tolist(), texts.to_pylist(), strict=True):
+                if cell.strip()[:2].lower() == b"0x":
+                    yield row, cell
 
     def _too_large(
         self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array

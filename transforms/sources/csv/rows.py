@@ -65,7 +65,7 @@ _INTEGER = r"^[ \t]*[-+]?[0-9]+[ \t]*$"
 _QUOTED = re.compile(rb'((?<![^ \t\r\n])"[^"]*(?:""[^"]*)*")')
 _PLAIN_NUMBER = re.compile(rb"[ \t]*[-+]?[0-9][0-9.]*([eE][-+]?[0-9]+)?[ \t]*")
 _BLANKS = re.compile(rb"[ \t]+")
-_ZERO_LED = r"^[ \t]*[-+]?0[0-9]"
+_ZERO_LED = r"^[ \t]*[-+]?0[0-9xX]"
 _MAX_DIGITS = 400
 """More digits than any float has. Python itself reads at most 4,300."""
 
@@ -569,7 +569,7 @@ class Table(Form):
         return large[written.to_numpy(zero_copy_only=False)], np.array(integers, object)
 
     def zero_led(self, rows: Rows, columns: Sequence[int]) -> set[int]:
-        """Which of these columns have a number written with leading zeros, such as ``007``.
+        """Which of these columns have a number with leading zeros or hexadecimal digits.
 
         No row may be ragged.
         """
@@ -721,10 +721,11 @@ def _are_complete(row: bytes, delimiter: str, width: int) -> bool:
 
 
 def _rows_with_zeros(rows: Rows, delimiters: bytes) -> Offsets:
-    """The rows in which a cell may begin with 0 and a digit, or a sign before them."""
+    """The rows in which a cell may begin with 0 and a digit or x, or a sign before them."""
     codes = np.frombuffer(rows.data, np.uint8)
     zeros = np.flatnonzero(codes[:-1] == _ZERO)
-    zeros = zeros[codes[zeros + 1] - _ZERO < 10]
+    after = codes[zeros + 1]
+    zeros = zeros[(after - _ZERO < 10) | (after == ord("x")) | (after == ord("X"))]
     before = codes[np.maximum(zeros - 1, 0)]
     signed = (before == ord("+")) | (before == ord("-"))
     starts = np.zeros(256, bool)
