@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,32 +26,17 @@ OTHER_FORM = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 """What reading edited statistics may raise."""
 
 
-def damaged_statistics(error: Exception) -> DamagedSnapshotError:
+def damaged_statistics(why: Exception | str) -> DamagedSnapshotError:
     """The error for statistics that are not such as a build writes."""
+    shown = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
     return DamagedSnapshotError(
-        f"{STATISTICS} is damaged ({type(error).__name__}: {error}). `snapshard verify` shows what "
-        "else is; building again with --repair repairs it."
+        f"{STATISTICS} is damaged ({shown}). `snapshard verify` shows what else is; building again "
+        "with --repair repairs it."
     )
 
 
 class Statistics(dict[str, Any]):
     """The content of ``statistics.json``, which docs/statistics.md describes."""
-
-    @classmethod
-    def parse(cls, content: bytes) -> Statistics:
-        """Reads the file.
-
-        Raises:
-            DamagedSnapshotError: if it does not hold the figures of features by split.
-        """
-        try:
-            found = cls(json.loads(content))
-            for split in found["splits"].values():
-                for facts in split["features"].values():
-                    facts.keys()
-        except (*OTHER_FORM, RecursionError) as error:
-            raise damaged_statistics(error) from None
-        return found
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each split and feature, a column for each figure that is a number."""

@@ -190,14 +190,18 @@ class Snapshot:
         """Figures of each feature by split; None if the snapshot is of an older version.
 
         Raises:
-            DamagedSnapshotError: if they are not such as a build writes.
+            DamagedSnapshotError: if they are not such as the build wrote.
             StorageError: if they cannot be read.
         """
-        if STATISTICS not in self.manifest.files:
+        entry = self.manifest.files.get(STATISTICS)
+        if entry is None:
             return None
-        from .frame import Statistics
+        from .frame import Statistics, damaged_statistics
 
-        return Statistics.parse(storage.read_bytes(join(self.path, STATISTICS)))
+        content = storage.read_bytes(join(self.path, STATISTICS))
+        if hashlib.sha256(content).hexdigest() != entry.sha256:
+            raise damaged_statistics("its SHA-256 is not that of the manifest")
+        return Statistics(json.loads(content))
 
     def to_json(self) -> dict[str, Any]:
         """What it holds and how it was made, as plain JSON: without the lists of its files."""

@@ -55,14 +55,16 @@ class Evidence:
     Attributes:
         snapshot: The snapshot.
         build: Content of its ``build.json``; empty without one.
-        statistics: Features by split; None if it was built without statistics.
+        statistics: Features by split; None without them.
         sample: Its first records.
+        no_statistics: Why there are none.
     """
 
     snapshot: Snapshot
     build: Mapping[str, Any]
     statistics: Mapping[str, Any] | None
     sample: Sample
+    no_statistics: str = "The snapshot was built by an older version. Build it again."
 
     @property
     def features(self) -> Mapping[str, Feature]:
@@ -114,16 +116,16 @@ class Evidence:
 
 def gather(snapshot: Snapshot) -> Evidence:
     """Reads what the page is made from. What is missing or damaged is left out."""
-    try:
-        statistics = snapshot.statistics
-    except SnapshardError:
-        statistics = None  # damaged: `verify` tells
-    return Evidence(
+    evidence = Evidence(
         snapshot=snapshot,
         build=build_facts(snapshot.path),
-        statistics=statistics,
+        statistics=None,
         sample=_sample(snapshot),
     )
+    try:
+        return dataclasses.replace(evidence, statistics=snapshot.statistics)
+    except SnapshardError as error:
+        return dataclasses.replace(evidence, no_statistics=storage.redact(str(error)))
 
 
 def _sample(snapshot: Snapshot) -> Sample:

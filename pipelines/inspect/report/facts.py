@@ -121,7 +121,8 @@ class Facts:
     listed: Sequence[tuple[str, str, str]]
     """Name, type and missing values of all others."""
     num_features: int
-    has_statistics: bool
+    no_statistics: str
+    """Why there are no statistics, if so."""
     trouble: str
     """Why no records are shown, if so."""
     sheets: Sequence[tuple[str, bool, Sequence[Sheet]]]
@@ -166,7 +167,7 @@ def facts_of(evidence: Evidence, limits: Limits) -> Facts:
         features=[_feature(evidence, name, limits.values) for name in drawn],
         listed=[_line(evidence, name) for name in others[: limits.listed]],
         num_features=len(evidence.features),
-        has_statistics=evidence.statistics is not None,
+        no_statistics=evidence.no_statistics if evidence.statistics is None else "",
         trouble=evidence.sample.trouble,
         sheets=media,
         **_first_rows(evidence, limits),

@@ -7,7 +7,6 @@ columns of a record (leaks, equal columns, images that stand out) from the sampl
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....schemas.errors import DamagedSnapshotError
 from ....schemas.features import (
     ClassLabel,
     Feature,
@@ -25,7 +23,7 @@ from ....schemas.features import (
     features_to_json,
 )
 from ....schemas.visible import human_count
-from ..drift import Difference, Profile, split_differences
+from ..drift import Profile, split_differences
 from .charts import percentage
 from .evidence import Evidence
 from .odd_images import MAX_IMAGES, OddImage, edge_vectors, find_odd
@@ -303,9 +301,7 @@ def differing_splits(evidence: Evidence) -> Iterator[Finding]:
         )
     }
     profile = Profile(features_to_json(features), evidence.label, (), evidence.statistics)
-    differences: list[Difference] = []  # none without statistics
-    with contextlib.suppress(DamagedSnapshotError):  # edited, of which `verify` tells
-        differences = split_differences(profile, base, others)
+    differences = [] if profile.statistics is None else split_differences(profile, base, others)
     if not differences:
         return
     differences.sort(key=lambda one: one.excess, reverse=True)

@@ -15,6 +15,7 @@ snapshot's folder, or copy it next to the model and pass ``root=``.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -99,15 +100,31 @@ def _statistics() -> dict[str, dict[str, dict[str, Any]]]:
 
     From ``statistics.json``, which stands beside this folder.
     """
-    path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "statistics.json")
+    folder = os.path.dirname(os.path.dirname(__file__))
+    path, manifest = (os.path.join(folder, name) for name in ("statistics.json", "manifest.json"))
     if not os.path.isfile(path):
         raise FileNotFoundError(
             f"{path} is missing. Copy the snapshot's statistics.json there, beside the folder of "
             "its reader."
         )
-    with open(path, encoding="utf-8") as file:
-        splits = json.load(file)["splits"]
-    return {split: facts["features"] for split, facts in splits.items()}
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        splits = json.loads(content)["splits"]
+        found = {split: facts["features"] for split, facts in splits.items()}
+        entry = None
+        if os.path.isfile(manifest):
+            with open(manifest, encoding="utf-8") as file:
+                entry = json.load(file)["files"].get("statistics.json")
+        is_whole = entry is None or hashlib.sha256(content).hexdigest() == entry["sha256"]
+    except (AttributeError, LookupError, TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(
+            f"{path} is damaged or was edited. Copy it again from the snapshot, or repair that: "
+            "snapshard build … --repair."
+        )
+    return found
 
 
 def __dir__() -> list[str]:
