@@ -43,6 +43,7 @@ from ...schemas.recipe import (
     reads_files,
 )
 from ...schemas.splits import Splits
+from ...schemas.visible import human_count
 from ...schemas.wire import FLOATS
 from ...transforms import storage
 from ...transforms.prepare import audio
@@ -51,6 +52,7 @@ from ...transforms.sources.combined import Sources, open_files, urls_of
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder, read_headers
+from ...transforms.sources.folders.bystanders import is_document
 from ...transforms.sources.folders.clips import ClipFolder
 from ...transforms.sources.folders.files import LabelledFolder
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps
@@ -59,10 +61,11 @@ from ...transforms.sources.folders.side_tables import csv_source
 from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.tfrecord.source import TFRecords
-from ...transforms.storage.opened_source import OpenedSource, open_source
+from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
 from ..recognize.data import recognize
 from ..recognize.readings import Reading, UnclearError, quoted, source_text
 from ..recognize.record_bytes import pixel_sizes, square_image
+from ..recognize.split_columns import splits_in_column
 from ..recognize.view import View
 from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
@@ -605,13 +608,18 @@ def _suggest(url: str, *, label: str | None = None, number: int | None = None) -
         recipe = Recipe(name=_name_of(url), source=source, splits=reading.splits or _USUAL)
         object.__setattr__(recipe, "folder", ".")
         return _Suggestion(recipe, opened, _files_of(source), ())
+    unread: tuple[str, ...] = ()
     if getattr(source, "url", None) != url:
+        unread = _say_unread(url, source, listed)
         opened = open_files(source, ".", opened.limits)
         listed = opened.list()
     selection = source.select(listed)
     if isinstance(source, SelectsRows):
         selection = source.select_listed(selection, opened)
-    splits, steps = reading.splits or _USUAL, _steps(source, selection.files, opened)
+    splits, steps = reading.splits, _steps(source, selection.files, opened)
+    if splits is None and not source.media:
+        splits = splits_in_column(source, selection.files, opened)
+    splits = splits or _USUAL
     if isinstance(source, LabelledFolder):
         records = [file for file in selection.files if not file.of]
         splits = _stratified_by_class(splits, source, records, opened)
@@ -623,7 +631,7 @@ def _suggest(url: str, *, label: str | None = None, number: int | None = None) -
         max_rejects=reading.num_rejects or None,
     )
     object.__setattr__(recipe, "folder", ".")
-    notes = _notes_on(reading, selection.num_skipped, empty_folders)
+    notes = (*_notes_on(reading, selection.num_skipped, empty_folders), *unread)
     return _Suggestion(recipe, opened, selection.files, notes)
 
 
@@ -666,7 +674,29 @@ def _notes_on(
     skipped = [f"Skipped: {kinds}."] if kinds else []
     shown = quoted(empty_folders)
     empty = [f"Empty folders, which are no classes: {shown}."] if empty_folders else []
-    return (f"A record is {what}, {reading.means}.", *skipped, *empty)
+    return (f"A record is {what}, {reading.means}.", *reading.notes, *skipped, *empty)
+
+
+def _say_unread(url: str, source: Any, listed: Sequence[SourceFile]) -> tuple[str, ...]:
+    """What is said of files outside of the folder of media that is read."""
+    read = urls_of(source)
+    if not isinstance(source, LabelledFolder) or glob.has_magic(read[0]):
+        return ()
+    outside = [
+        file.path
+        for file in listed
+        if file.num_bytes
+        and not is_hidden(file.path)
+        and not is_document(file.path)
+        and not any(f"{join(url, file.path)}/".startswith(f"{place}/") for place in read)
+    ]
+    if not outside:
+        return ()
+    number = human_count(len(outside), "files")
+    return (
+        f"Not read: {number} outside of {read[0]} (first: {outside[0]!r}). If they hold labels, "
+        "splits or annotations, name them in the source.",
+    )
 
 
 def _refuse_snapshots(url: str, paths: Set[str]) -> None:

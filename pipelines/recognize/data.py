@@ -15,10 +15,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SnapshardError
+from ...schemas.naming import join
+from ...schemas.splits import FOLDERS, Splits
+from ...transforms.sources.combined import Sources
 from ...transforms.sources.csv.dialect import SUFFIXES
+from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders import bystanders
 from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder
@@ -37,7 +42,7 @@ from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
 from .split_lists import with_lists
-from .table_folders import arrange_tables, url_of
+from .table_folders import are_splits, arrange_tables, split_in, url_of
 from .typed_tables import TypedTables, find_typed_tables, read_typed
 from .view import View
 
@@ -97,7 +102,22 @@ def _find_media_or_tables(view: View) -> Reading | None:
 
 def _find_other_tables(view: View) -> Reading | None:
     table = find_other_tables(view)
-    return None if table is None else Reading(table)
+    return None if table is None else _by_names(table, view)
+
+
+def _by_names(table: Csv, view: View) -> Reading:
+    """Tables of one suffix, each a split if their names say so."""
+    suffix = table.url.rpartition("*")[2]
+    paths = [file.path for file in view.visible if "/" not in file.path]
+    splits = {split_in(path): path for path in paths if path.endswith(suffix)}
+    if not are_splits(set(splits)) or len(splits) < sum(path.endswith(suffix) for path in paths):
+        return Reading(table)
+    parts: dict[str, Any] = {
+        split: dataclasses.replace(table, url=join(view.url, splits[split]))
+        for split in FOLDERS
+        if split in splits
+    }
+    return Reading(Sources(**parts), Splits.by_folder())
 
 
 def _find_texts(view: View) -> Reading | None:

@@ -40,7 +40,7 @@ from ...transforms.sources.folders.side_tables import (
 from ...transforms.storage.opened_source import is_hidden, url_below
 from .readings import Reading, UnclearError
 from .split_lists import split_of_list
-from .table_folders import SUBMISSION
+from .table_folders import SPLIT_COLUMNS, SUBMISSION
 from .view import View
 
 _MIN_NAMED = 0.99
@@ -59,7 +59,6 @@ _MAX_TABLE_BYTES = 64 << 20
 _SHOWN = 8
 _LABELS = (LABEL, "class", "class_name", "classname", "category", "target", "class_id", "classid")
 """Names of columns to predict, in lower case; the first one counts."""
-_SPLIT_COLUMNS = frozenset({"split", "set", "fold", "subset", "partition", "usage"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,7 +316,7 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 def _find_label(columns: Features, rows: TableRows) -> str | None:
     """The column called like a label, or else the only one, if its texts do not mostly differ."""
-    others = [name for name in columns if name.strip().casefold() not in _SPLIT_COLUMNS]
+    others = [name for name in columns if name.strip().casefold() not in SPLIT_COLUMNS]
     called = (name for label in _LABELS for name in others if name.strip().casefold() == label)
     name = next(called, others[0] if len(others) == 1 else None)
     if name is None:
@@ -349,7 +348,7 @@ def _find_one_hot(columns: Features, rows: TableRows) -> tuple[str, ...]:
 def _find_split_column(columns: Features, rows: TableRows) -> str | None:
     """The column that is called like one of splits, and has only words of splits."""
     for name, feature in columns.items():
-        if name.strip().casefold() in _SPLIT_COLUMNS and feature == Scalar("string"):
+        if name.strip().casefold() in SPLIT_COLUMNS and feature == Scalar("string"):
             words = {text.casefold() for text in _texts(name, rows)}
             if len(words) > 1 and words <= USUAL_WORDS.keys():
                 return name

@@ -380,17 +380,15 @@ class _Folders:
             total = len(pairs.images) + len(pairs.alone)
             if 2 * len(pairs.images) < total:
                 continue
-            firsts = [path.split("/")[0] for path in pairs.images if "/" in path]
-            splits = _by_folder(firsts) if _are_splits(firsts) else None
-            split_folders = None if splits is None else True
+            said, splits = _splits_of_images(pairs.images)
             if of_masks:
                 parts: dict[str, Any] = {"images": images, "masks": masks}
                 means, what = f"with its mask, {masks}", f"images ({images}) and masks ({masks})"
             else:
                 parts = {"pair": {_role_of(images): images, _role_of(masks): masks}}
                 means, what = f"with that in {masks}", f"images in {images} and {masks}"
-            source = self._source(**parts, split_folders=split_folders)
-            reading = Reading(source, splits, means)
+            source, notes = self._source(**parts, **said), _on_folders(pairs.images)
+            reading = Reading(source, splits, means, notes=notes)
             if len(pairs.images) < MIN_PAIRED * total:
                 raise self._unclear(
                     f"{what}, but {len(pairs.alone):,} of {len(self.paths):,} files have no "
@@ -565,6 +563,39 @@ class _Folders:
 
     def _unclear(self, seen: str, readings: Sequence[Reading]) -> UnclearError:
         return UnclearError(f"{storage.redact(self.url)} holds {seen}.", readings)
+
+
+def _splits_of_images(paths: Iterable[str]) -> tuple[dict[str, Any], Splits | None]:
+    """Settings of a source, and splits, if a level of folders says the splits of images.
+
+    >>> _splits_of_images(["images/train/1.jpg", "images/val/2.jpg"])[0]
+    {'pattern': '*/{split}/*'}
+    """
+    places = {tuple(path.split("/")[:-1]) for path in paths}
+    for level in range(min(map(len, places))):
+        names = {place[level] for place in places}
+        if _are_splits(names) and level == 0:
+            return {"split_folders": True}, _by_folder(names)
+        if _are_splits(names) and len({*map(len, places)}) == 1:
+            (depth,) = {*map(len, places)}
+            parts = [f"{{{SPLIT}}}" if at == level else "*" for at in range(depth)]
+            return {"pattern": "/".join([*parts, "*"])}, _by_field(names)
+    return {}, None
+
+
+def _on_folders(paths: Collection[str]) -> tuple[str, ...]:
+    """What is said of folders of images that are neither splits nor one for each image."""
+    places = {tuple(path.split("/")[:-1]) for path in paths}
+    depth, *others = {*map(len, places)}
+    for level in range(0 if others else depth):
+        names = sorted({place[level] for place in places})
+        if 1 < len(names) <= len(paths) // 2 and not _are_splits(names):
+            pattern = "/".join(["{group}" if at == level else "*" for at in range(depth)])
+            return (
+                f"The names of the folders {quoted(names)} are in no feature; "
+                f'pattern="{pattern}/*" makes them one.',
+            )
+    return ()
 
 
 def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from ...schemas.blocks import SourceFile
@@ -37,7 +37,10 @@ from ...transforms.storage.opened_source import OpenedSource, url_below
 from .readings import Reading, UnclearError
 from .view import View
 
-_SPLIT_KEYS = ("split", "set", "subset", "partition", "fold")
+SPLIT_COLUMNS = frozenset({"split", "set", "fold", "subset", "partition", "usage"})
+"""What columns that say the split are called, without case."""
+_FILLER = re.compile(r"(data|set)$")
+_FOLD = re.compile(r"(^|[^a-z])fold[_\- .]?[0-9]", re.IGNORECASE)
 _NUM_PROBED = 64
 _HEAD_BYTES = 1 << 16
 _MAX_TABLES = 20
@@ -68,7 +71,7 @@ def arrange_tables(source: Any, view: View) -> Reading:
         source = dataclasses.replace(source, hive=True)
         for key in keys:
             values = {str(folder_values(path)[key]).lower() for path in paths}
-            if key.lower() in _SPLIT_KEYS and _are_splits({USUAL_WORDS.get(v) for v in values}):
+            if key.lower() in SPLIT_COLUMNS and are_splits({USUAL_WORDS.get(v) for v in values}):
                 return Reading(source, Splits.by_column(key))
     return (
         _by_folders(source, paths, opened)
@@ -83,7 +86,7 @@ def _keys(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> tup
     keys = keys_of(paths)
     if not keys and not any(map(folder_values, paths)):
         return ()
-    both = _columns(source, files[:1], opened) & set(keys)
+    both = columns_in(source, files[:1], opened) & set(keys)
     if keys and not both:
         return keys
     if keys and both == set(keys):
@@ -103,15 +106,16 @@ def _keys(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> tup
 def split_in(name: str) -> str | None:
     """The split that a name says: of its words, exactly one split's.
 
-    >>> [split_in(name) for name in ("Split-train", "x_test.npy", "test-00000-of-00002", "trains")]
+    >>> [split_in(name) for name in ("Split-train", "x_test.npy", "testdata-0-of-2", "trains")]
     ['train', 'test', 'test', None]
     """
-    words = re.split(r"[^a-z]+", name.lower())
+    words = (_FILLER.sub("", word) for word in re.split(r"[^a-z]+", name.lower()))
     found = {USUAL_WORDS[word] for word in words if word in USUAL_WORDS}
     return found.pop() if len(found) == 1 else None
 
 
-def _are_splits(found: set[str | None]) -> bool:
+def are_splits(found: Set[str | None]) -> bool:
+    """Whether these splits, as :func:`split_in` says them, divide records."""
     return len(found) > 1 and "train" in found and None not in found
 
 
@@ -123,7 +127,7 @@ def _by_folders(source: Any, paths: Sequence[str], opened: OpenedSource) -> Read
         return None
     names = sorted({parts[depth] for parts in folders})
     splits = {name: split_in(name) for name in names}
-    if not _are_splits(set(splits.values())) or not all(map(is_unicode, names)):
+    if not are_splits(set(splits.values())) or not all(map(is_unicode, names)):
         return None
     if depth:
         inner = url_of(source.url, "/".join(folders[0][:depth]), opened)
@@ -158,7 +162,7 @@ def _of_competition(
     if set(groups) != {"train", "test", SUBMISSION} or len(files) > len(groups):
         return None
     train, test, submitted = (groups[split][0] for split in ("train", "test", SUBMISSION))
-    columns, known, answers = (_columns(source, [f], opened) for f in (train, test, submitted))
+    columns, known, answers = (columns_in(source, [f], opened) for f in (train, test, submitted))
     labels, ids = columns - known, answers & known
     clear = known < columns and labels < answers and answers == labels | ids and len(ids) == 1
     part = _part(source, [train], files, opened) if clear else None
@@ -194,7 +198,7 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
                     Reading(dataclasses.replace(source, columns="union")),
                 ],
             )
-        return Reading(source, notes=_on_folders([file.path for file in files]))
+        return Reading(source, notes=_on_names([file.path for file in files]))
     shown = ", ".join(repr(group[0].path) for group in splits.values())
     what = f"{opened.shown} holds files that are named like splits ({shown})"
     if isinstance(source, Numpy) and all(file.path.endswith(".npy") for file in files):
@@ -245,13 +249,13 @@ def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], opened: Open
             others = (folder, *(word for word in words if word not in found))
             sides.setdefault(others, {})[found[0] in _TARGETS] = file
     pairs = [(pair[False], pair[True]) for pair in sides.values() if len(pair) == 2]
-    columns = [_columns(source, [file], opened) for file in (pairs[0] if pairs else ())]
+    columns = [columns_in(source, [file], opened) for file in (pairs[0] if pairs else ())]
     if not all(columns) or len(set(map(frozenset, columns))) < 2:
         return
     parts = {file.path: _part(source, [file], files, opened) for file, _ in pairs}
     splits = {split_in(os.path.basename(path)): part for path, part in parts.items()}
     readings = [Reading(part) for part in parts.values() if part is not None]
-    if len(splits) == len(readings) == len(pairs) > 1 and _are_splits(set(splits)):
+    if len(splits) == len(readings) == len(pairs) > 1 and are_splits(set(splits)):
         ordered: dict[str, Any] = {name: splits[name] for name in FOLDERS if name in splits}
         readings = [Reading(Sources(**ordered), Splits.by_folder())]
     inputs, targets = pairs[0]
@@ -263,17 +267,29 @@ def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], opened: Open
     )
 
 
-def _on_folders(paths: Sequence[str]) -> tuple[str, ...]:
-    """What is said of folders that tell files of rows apart."""
+def _on_names(paths: Sequence[str]) -> tuple[str, ...]:
+    """What is said of names that tell files of rows apart: of folders, or else of files.
+
+    >>> _on_names(["x/Fake.csv", "x/True.csv"])[0][:49], _on_names(["part-1.csv", "part-2.csv"])
+    ('The names of the 2 files (Fake, True) are in no c', ())
+    """
+    if any(map(folder_values, paths)):
+        return ()
     folders = [path.split("/")[:-1] for path in paths]
     depth = _num_shared(folders)
     names = sorted({parts[depth] for parts in folders if len(parts) > depth})
-    if len(names) < 2 or any(map(folder_values, paths)):
+    kind, how = "folders", "name them"
+    if not names:
+        names = sorted(map(_stem, paths))
+        kind, how = "files", "move them into folders"
+        if len({re.sub(r"[0-9]+", "", name) for name in names}) < 2 and not _FOLD.search(names[0]):
+            return ()  # parts of one table
+    if len(names) < 2:
         return ()
     shown = ", ".join(names[:_NUM_SHOWN]) + (" …" if len(names) > _NUM_SHOWN else "")
     return (
-        f"The names of the {len(names):,} folders ({shown}) are in no column. To have them as one, "
-        f"name them KEY={names[0]} and so on, and set hive=True.",
+        f"The names of the {len(names):,} {kind} ({shown}) are in no column. To have them as one, "
+        f"{how} KEY={names[0]} and so on, and set hive=True.",
     )
 
 
@@ -414,7 +430,7 @@ def _differing_columns(
     """How the columns of the files of splits differ; empty if they do not, or are unknown."""
     # An object may lack a key that the next one has.
     num = _NUM_PROBED if isinstance(source, JsonLines) else 1
-    columns = {g[0].path: _columns(source, g[:num], opened) for g in splits.values()}
+    columns = {g[0].path: columns_in(source, g[:num], opened) for g in splits.values()}
     return _differing_names(columns) if all(columns.values()) else ""
 
 
@@ -450,7 +466,7 @@ def _differing_names(columns: Mapping[str, set[str]]) -> str:
     )
 
 
-def _columns(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> set[str]:
+def columns_in(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> set[str]:
     """The columns in files; empty if they are unknown: a build will report why."""
     if any(field.name == "label" for field in dataclasses.fields(source)):
         source = dataclasses.replace(source, label=None)

@@ -125,6 +125,21 @@ def of_defects(url: str) -> list[str]:
             None,
         ),
         (
+            files(*each(("images", "masks"), ("train", "val"))),
+            IMAGES("d", images="images", masks="masks", pattern="*/{split}/*"),
+            ss.Splits.by_column("split", train="train", validation="val"),
+        ),
+        (
+            files(*each(("x",), ("annotations", "images"), ("training", "validation"), ("a",))),
+            IMAGES("d/x", images="images", masks="annotations", pattern="*/{split}/*/*"),
+            ss.Splits.by_column("split", train="training", validation="validation"),
+        ),
+        (
+            files(*each(("before", "after"), ("train", "val"))),
+            ss.ImageFolder("d", pair={"before": "before", "after": "after"}, pattern="*/{split}/*"),
+            ss.Splits.by_column("split", train="train", validation="val"),
+        ),
+        (
             files(*each(("train", "val"), ("imgs", "masks"))),
             IMAGES("d", images="imgs", masks="masks", split_folders=True),
             BY(train="train", validation="val"),
@@ -217,6 +232,16 @@ def of_defects(url: str) -> list[str]:
 def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
     reading = recognize(paths, "README.md", "daisy/notes.txt")
     assert (reading.source, reading.splits) == (source, splits)
+
+
+def test_folders_of_masks_that_are_no_feature_are_said() -> None:
+    reading = recognize(files(*each(("ill", "well"), ("images", "masks"))))
+    assert reading.source == IMAGES("d", images="images", masks="masks")
+    (note,) = reading.notes
+    assert note == (
+        "The names of the folders 'ill', 'well' are in no feature; "
+        'pattern="{group}/*/*" makes them one.'
+    )
 
 
 @pytest.mark.parametrize(

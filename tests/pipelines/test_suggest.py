@@ -93,6 +93,21 @@ def test_empty_folders_are_named(pictures: Any, tmp_path: Path) -> None:
     )
 
 
+def test_files_outside_of_the_images_are_named(pictures: Any, tmp_path: Path) -> None:
+    pictures([(8, 6)])
+    (tmp_path / "data").mkdir()
+    (tmp_path / "pets").rename(tmp_path / "data" / "images")
+    for name in ("README.md", ".hidden.json", "empty.json"):
+        (tmp_path / "data" / name).write_text("" if name == "empty.json" else "{}")
+    assert len(suggest("data")[1]) == 1
+    for name in ("boxes/1.mat", "boxes/2.mat"):
+        (tmp_path / "data" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "data" / name).write_text("boxes")
+    recipe, notes = suggest("data")
+    assert recipe.source.url == "data/images"
+    assert notes[1].startswith("Not read: 2 files outside of data/images (first: 'boxes/1.mat').")
+
+
 def test_images_of_several_sizes_take_the_commonest(pictures: Any) -> None:
     recipe = suggest_recipe(pictures([(4, 6), (4, 6), (8, 8)]))
     decode, resize = recipe.prepare

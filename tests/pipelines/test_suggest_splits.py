@@ -102,6 +102,34 @@ def test_folders_that_are_no_columns_are_said() -> None:
     assert "in no column" not in describe_suggestion("one") + describe_suggestion("keys")
 
 
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["Fake", "True"], "Fake, True"),
+        (["fold_1", "fold_2"], "fold_1, fold_2"),
+        (["part-0001", "part-0002"], None),
+        (["2024", "2025"], None),
+    ],
+)
+def test_files_that_are_no_columns_are_said(names: list[str], shown: str | None) -> None:
+    write(*(f"d/{name}.csv" for name in names))
+    text = describe_suggestion("d")
+    if shown is None:
+        assert "in no column" not in text
+    else:
+        assert f"# The names of the 2 files ({shown}) are in no column." in text
+
+
+def test_tables_with_another_suffix_whose_names_say_it() -> None:
+    rows = "id\ttext\n" + "".join(f"{k}\ta text {k}\n" for k in range(9))
+    write("d/news_train.txt", "d/news_test.txt", text=rows)
+    recipe = suggest_recipe("d")
+    parts = {split: ss.Csv(f"d/news_{split}.txt", delimiter="\t") for split in ("train", "test")}
+    assert (recipe.source, recipe.splits) == (ss.Sources(**parts), ss.Splits.by_folder())
+    write("d/other.txt", text=rows)
+    assert suggest_recipe("d").source == ss.Csv("d/*.txt", delimiter="\t")
+
+
 @pytest.mark.parametrize("begin", ["x_", "x_1.0_", "x."])
 @pytest.mark.parametrize("ending", ["jsonl", "txt"])
 def test_other_kinds(begin: str, ending: str) -> None:
