@@ -479,6 +479,11 @@ def _exceeded(survey: Survey, sample: _Sample) -> Sequence[Exceeded]:
 
 def _warnings(survey: Survey, sample: _Sample, counted: Counted) -> Iterator[str]:
     yield from survey_notices(survey)
+    if not (sample.num_records or sample.rejects):
+        yield (
+            f"a build {'will' if sample.is_all else 'may'} fail: prepare= leaves none of the "
+            f"sampled records ({sample.num_filtered:,} dropped by filters)"
+        )
     if sample.rejects:
         yield (
             f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "

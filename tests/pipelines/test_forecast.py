@@ -220,6 +220,28 @@ def test_writes_nothing(tmp_path: Path, picture: Any, monkeypatch: pytest.Monkey
     assert not os.listdir(tmp_path / "temporary")
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        ss.records.filter(lambda r: r["n"] < 0),
+        ss.series.windows("n", size=6, time="t", max_gap=1),
+    ],
+    ids=["filter", "windows"],
+)
+def test_a_build_without_records_is_expected_to_fail(tmp_path: Path, step: Any) -> None:
+    (tmp_path / "t.csv").write_text("t,n\n" + "".join(f"{2 * k},{k}\n" for k in range(50)))
+    splits = ss.Splits(train=1.0) if step.kind == "records.filter" else None
+    splits = splits or ss.Splits.by_time("t", train=0.7, test=0.3)
+    recipe = ss.Recipe(
+        name="x", source=ss.Csv(str(tmp_path / "t.csv")), prepare=[step], splits=splits
+    )
+    found = _forecast(recipe)
+    assert found.num_examples == 0
+    assert any("a build will fail: prepare= leaves none" in text for text in found.warnings)
+    with pytest.raises(DataError, match="Nothing was published"):
+        ss.build(recipe, tmp_path / "out")
+
+
 def test_errors_are_those_of_a_build(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     with pytest.raises(DataError, match="holds no files"):
