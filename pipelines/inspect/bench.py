@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import time
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...schemas.errors import RecipeError
+from ...schemas.errors import DamagedSnapshotError, RecipeError
 from ...schemas.naming import join
 from ...transforms import storage
 from ..snapshot import Snapshot
@@ -106,6 +107,7 @@ def bench(
 
     Raises:
         RecipeError: if the snapshot has no such split, or an option is invalid.
+        DamagedSnapshotError: if a shard is missing or damaged.
         StorageError: if it cannot be read.
     """
     import tensorflow as tf  # takes seconds
@@ -125,17 +127,21 @@ def bench(
     try:
         train = snapshot.reader().dataset(name, batch_size, **{**(options or {}), "epochs": None})
     except (TypeError, ValueError) as error:
+        if "Verify the snapshot: " in str(error):  # a shard is missing or damaged
+            raise DamagedSnapshotError(str(error)) from None
         raise RecipeError(f"{snapshot.path} cannot be read with these options: {error}") from None
     unparsed = tf.data.TFRecordDataset(paths, kind).batch(batch_size)
-    rates, not_cold = [], None
-    for what, dataset in (("reader, cold", train), ("unparsed, cold", unparsed)):
-        not_cold = not_cold or _drop_cache(paths)
-        if not_cold is None:
-            rates.append(_timed(what, dataset, seconds, bytes_each, warm_up=0))
-    rates = [] if not_cold is not None else rates  # one of the two alone is meaningless
-    rates.append(_timed("reader, warm", train, seconds, bytes_each))
-    rates.append(_timed("unparsed, warm", unparsed.repeat(), seconds, bytes_each))
-    plain_each, gzip_each = _sampled(tf.data.TFRecordDataset(paths, kind)) if mb_per_s else (0, 0)
+    try:
+        rates, not_cold = _rates(paths, train, unparsed, seconds=seconds, bytes_each=bytes_each)
+        plain_each, gzip_each = (
+            _sampled(tf.data.TFRecordDataset(paths, kind)) if mb_per_s else (0, 0)
+        )
+    except tf.errors.OpError as error:
+        what = re.sub(r"\{\{.*?\}\} ?| ?\[Op:.*", "", error.message.splitlines()[0])
+        raise DamagedSnapshotError(
+            f"{snapshot.path} cannot be read ({what}). `snapshard verify {snapshot.path}` names "
+            "the shard and the record."
+        ) from None
     here = rates[-2].examples_per_s
     return Benchmark(
         split=name,
@@ -157,6 +163,21 @@ def bench(
             for rate in mb_per_s
         },
     )
+
+
+def _rates(
+    paths: Sequence[str], train: Any, unparsed: Any, *, seconds: float, bytes_each: float
+) -> tuple[list[Rate], str | None]:
+    """The rates of the reader and of reading without parsing, and why there are no cold ones."""
+    rates, not_cold = [], None
+    for what, dataset in (("reader, cold", train), ("unparsed, cold", unparsed)):
+        not_cold = not_cold or _drop_cache(paths)
+        if not_cold is None:
+            rates.append(_timed(what, dataset, seconds, bytes_each, warm_up=0))
+    rates = [] if not_cold is not None else rates  # one of the two alone is meaningless
+    rates.append(_timed("reader, warm", train, seconds, bytes_each))
+    rates.append(_timed("unparsed, warm", unparsed.repeat(), seconds, bytes_each))
+    return rates, not_cold
 
 
 def _timed(

@@ -226,6 +226,21 @@ class TestBench:
         assert code == 2
         assert message in " ".join(errors.split())
 
+    @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+    def test_damaged_shards(self, run: Run, numbers: Path, tmp_path: Path, damage: str) -> None:
+        shutil.copytree(numbers, tmp_path / "copy")
+        shard = sorted((tmp_path / "copy").glob("train*"))[0]
+        content = shard.read_bytes()
+        shard.unlink()
+        if damage != "remove":
+            middle = len(content) // 2
+            changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+            shard.write_bytes(changed if damage == "flip" else content[:-5])
+        code, _, errors = run("bench", str(tmp_path / "copy"))
+        assert code == 4
+        assert "snapshard verify" in errors
+        assert "Traceback" not in errors
+
     def test_images_of_unequal_sizes_need_one(self, images: Path) -> None:
         with pytest.raises(RecipeError, match="image_size="):
             bench.bench(Snapshot.open(images))
