@@ -85,6 +85,7 @@ _DATE = re.compile(r"(19|20)\d\d([-_./]?(0?[1-9]|1[0-2])([-_.]?(0?[1-9]|[12]\d|3
 _SEPARATORS = ("_", "-", " ", ".")
 _MAX_ROLES = 20
 """More names of images or masks than these are names of single samples."""
+_MAX_PARTS = 3
 _MAX_FIELDS = 6
 
 
@@ -190,7 +191,8 @@ class _Folders:
     def _by_name(self, pattern: str, url: str, splits: Splits | None = None) -> Reading:
         split_folders = True if splits is not None else None
         source = self._source(url, pattern=pattern, split_folders=split_folders)
-        return Reading(source, splits, f"labelled by its name, {pattern}")
+        notes = _on_parts(pattern, [path.rpartition("/")[2] for path in self.paths])
+        return Reading(source, splits, f"labelled by its name, {pattern}", notes=notes)
 
     def _levels(self, levels: Sequence[frozenset[str]], split: int | None) -> Reading:
         """Files that are all at one depth."""
@@ -731,6 +733,26 @@ def name_pattern(names: Sequence[str]) -> str | None:
         return f"{separator.join(f'{{{field}}}' for field in fields)}.{end}"
     patterns = (_pattern_before_number(names, separator) for separator in _SEPARATORS)
     return next(filter(None, patterns), None)
+
+
+def _on_parts(pattern: str, names: Sequence[str]) -> tuple[str, ...]:
+    """What is said of other parts of names that may be the label.
+
+    >>> _on_parts("{label}_{field2}_{n}.wav", ["yes_ann_1.wav", "no_ann_2.wav", "no_bob_3.wav"] * 2)
+    ("The label may be another part of the names: {field2} ('ann', 'bob').",)
+    """
+    parts = re.split(r"\{(\w+(?::d)?)\}", pattern.rpartition("/")[2])
+    texts = (re.escape(part).replace(r"\*", ".*") for part in parts[::2])
+    fields = ["([0-9]+)" if field.endswith(":d") else "(.+?)" for field in parts[1::2]]
+    expression = re.compile("".join(map(str.__add__, texts, [*fields, ""])))
+    rows = [found.groups() for name in names if (found := expression.fullmatch(name))]
+    others = []
+    for field, values in zip(parts[1::2], map(set, zip(*rows, strict=True)), strict=False):
+        if field == LABEL and any(len(re.split(r"[-_ ]", value)) > _MAX_PARTS for value in values):
+            others.append(f"one of those in {sorted(values)[0]!r}")
+        elif field not in (LABEL, "n", "n:d") and 1 < len(values) <= len(names) // 2:
+            others.append(f"{{{field}}} ({quoted(sorted(values))})")
+    return (f"The label may be another part of the names: {'; '.join(others)}.",) if others else ()
 
 
 def _pattern_before_number(names: Sequence[str], separator: str) -> str | None:

@@ -234,6 +234,16 @@ def test_what_is_clear(paths: list[str], source: Any, splits: Any) -> None:
     assert (reading.source, reading.splits) == (source, splits)
 
 
+def test_other_parts_of_names_that_may_be_the_label_are_said() -> None:
+    names = [f"{k}_{w}_{e}.wav" for k in (1, 2, 3) for w in ("dog", "cat") for e in ("sad", "joy")]
+    (note,) = recognize(names, make=ss.AudioFolder).notes
+    expected = "{field2} ('cat', 'dog'); {field3} ('joy', 'sad')."
+    assert note == f"The label may be another part of the names: {expected}"
+    codes = [f"03-01-0{k}-02-01-01-0{n}.wav" for k in range(4) for n in range(9)]
+    (note,) = recognize(codes, make=ss.AudioFolder).notes
+    assert note.endswith("names: one of those in '03-01-00-02-01-01'.")
+
+
 def test_folders_of_masks_that_are_no_feature_are_said() -> None:
     reading = recognize(files(*each(("ill", "well"), ("images", "masks"))))
     assert reading.source == IMAGES("d", images="images", masks="masks")
