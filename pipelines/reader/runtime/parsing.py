@@ -221,8 +221,9 @@ def _image_sizes(
     for name, size in sizes.items():
         if needs_size and None in size:
             raise ValueError(
-                f"The images of {name!r} differ in size: pass image_size=(h, w), or decode=False "
-                "for an augment= that crops them."
+                f"The images of {name!r} may differ in size: pass image_size=(h, w), or decode="
+                "False for an augment= that crops them; or build again with ss.images.resize, or, "
+                "if all have one size, declared: ss.Image(height, width)."
             )
         formats = facts.IMAGE_FORMATS.get(name, ())
         if needs_size and "webp" in formats and not HAS_WEBP:

@@ -143,7 +143,7 @@ def _propose_paddings(plan: Plan, values: Mapping[str, float]) -> None:
         fits = value.dtype.min <= other <= value.dtype.max
         pad = f"pad it with {other:g}, pad={{{name!r}: {other:g}}}, or " if fits else ""
         logging.getLogger(facts.NAME).warning(
-            "%s is padded with 0, which is among its values (%g to %g): %sask for %s_length.",
+            "%s is padded with 0, which lies among its values (%g to %g): %sask for %s_length.",
             *(name, least, held.max().item(), pad, name),
         )
 
