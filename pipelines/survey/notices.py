@@ -8,12 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...schemas.features import ClassLabel, Features, Timestamp, written
+from ...schemas.features import ClassLabel, Features, Scalar, Timestamp, written
 from ...transforms.runs.partitions import is_countable
+from ...transforms.sources.csv.source import Csv
 from .stages import label_of
 from .survey import Survey
 from .telltales import is_id
 
+_NUMBER = r"^[ \t]*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*$"
+_CODE = r"^[ \t]*[-+]?(0[0-9xX]|[0-9]{16,}[ \t]*$)"
+"""Numbers that are texts on purpose: with leading zeros, in hexadecimal, or too long."""
+_NEARLY = 0.95
 _MIN_RECORDS = 50
 """Of fewer records, many features have a different value in each."""
 _UNIQUE = 0.95
@@ -48,6 +53,7 @@ def sample_notices(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterato
         survey: The survey.
     """
     recipe, features = survey.recipe, survey.features.prepared
+    yield from _nearly_numbers(batches, survey)
     if recipe.preprocessing_fn is not None or recipe.transform_from is not None:
         return  # it chooses and changes features
     splits = recipe.splits
@@ -70,6 +76,30 @@ def sample_notices(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterato
             f"nearly every one of {num_records:,} sampled records has a value of its own of "
             f"{listed}. A model can only memorize such values, as ids are: {few} in prepare= "
             "leaves them out"
+        )
+
+
+def _nearly_numbers(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterator[str]:
+    """Columns of CSV that are texts because of a few cells: a row of units, a note, a mark."""
+    recipe, features = survey.recipe, survey.features
+    if recipe.features is not None or not isinstance(recipe.source, Csv):
+        return
+    for name, feature in features.prepared.items():
+        is_text = isinstance(feature, Scalar) and feature.dtype == "string"
+        if not is_text or features.raw.get(name) != feature or name in (recipe.source.types or {}):
+            continue
+        texts = pa.chunked_array([batch.column(name) for batch in batches]).drop_null()
+        fits = pc.match_substring_regex(texts, _NUMBER)
+        num = pc.sum(fits).as_py() or 0
+        is_code = pc.any(pc.match_substring_regex(texts, _CODE)).as_py()
+        if len(texts) < _MIN_RECORDS or num < _NEARLY * len(texts) or is_code:
+            continue
+        odd = pc.unique(texts.filter(pc.invert(fits))).to_pylist()[:1]
+        shown = f", such as {odd[0].decode(errors='replace')!r}" if odd else ""
+        yield (
+            f"column {name!r} is text, although {num:,} of {len(texts):,} sampled cells are "
+            f"numbers: others are not{shown}. Remove rows that are none, list such cells in "
+            f"null_values=, or keep the texts: types={{{name!r}: 'string'}}"
         )
 
 

@@ -221,6 +221,29 @@ def test_writes_nothing(tmp_path: Path, picture: Any, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
+    ("cells", "settings", "told"),
+    [
+        (["[degC]", *map(str, range(99))], {}, "99 of 100 sampled cells are numbers"),
+        ([*(f"{k / 7}" for k in range(99)), "n.v."], {}, "such as 'n.v.'"),
+        ([*map(str, range(99)), "n.v."], {"null_values": ("n.v.",)}, None),
+        ([*map(str, range(99)), "n.v."], {"types": {"x": "string"}}, None),
+        ([f"{k:05}" for k in range(100)], {}, None),
+        ([*(str(10**17 + k) for k in range(99)), "none of these"], {}, None),
+        ([*map(str, range(60)), *(f"a{k}" for k in range(40))], {}, None),
+    ],
+)
+def test_texts_that_are_nearly_all_numbers(
+    tmp_path: Path, cells: list[str], settings: dict[str, Any], told: str | None
+) -> None:
+    rows = "".join(f"{cell},{k % 3}\n" for k, cell in enumerate(cells))
+    (tmp_path / "t.csv").write_text("x,y\n" + rows)
+    recipe = ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t.csv"), **settings))
+    found = [text for text in _forecast(recipe).warnings if "is text, although" in text]
+    assert len(found) == (told is not None)
+    assert told is None or told in found[0]
+
+
+@pytest.mark.parametrize(
     "step",
     [
         ss.records.filter(lambda r: r["n"] < 0),
