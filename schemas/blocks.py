@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 import operator
-import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -45,13 +44,13 @@ class Packed(Sequence[_T]):
         rows = map(operator.attrgetter(*names), items)
         while part := list(itertools.islice(rows, _PACKED_TOGETHER)):
             columns = list(zip(*part, strict=True))
-            self._parts.append(zlib.compress(pickle.dumps(columns, pickle.HIGHEST_PROTOCOL), 1))
+            self._parts.append(zlib.compress(json.dumps(columns).encode(), 1))
             self._num += len(part)
 
     def _unpacked(self, part: bytes) -> list[_T]:
         # As the class would make them, in a fifth of the time: each field of all items at once.
         kind: Any = self._kind
-        columns = pickle.loads(zlib.decompress(part))
+        columns = json.loads(zlib.decompress(part))
         items: list[_T] = [object.__new__(kind) for _ in columns[0]]
         for put, column in zip(_setters(kind), columns, strict=True):
             collections.deque(map(put, items, column), maxlen=0)
