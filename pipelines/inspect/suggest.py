@@ -61,7 +61,12 @@ from ...transforms.sources.folders.side_tables import csv_source
 from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.tfrecord.source import TFRecords
-from ...transforms.storage.opened_source import OpenedSource, is_hidden, open_source
+from ...transforms.storage.opened_source import (
+    OpenedSource,
+    is_hidden,
+    open_source,
+    path_below,
+)
 from ..recognize.data import recognize
 from ..recognize.readings import Reading, UnclearError, quoted, source_text
 from ..recognize.record_bytes import pixel_sizes, square_image
@@ -679,8 +684,11 @@ def _notes_on(
 
 def _say_unread(url: str, source: Any, listed: Sequence[SourceFile]) -> tuple[str, ...]:
     """What is said of files outside of the folder of media that is read."""
+    if not isinstance(source, LabelledFolder):
+        return ()
     read = urls_of(source)
-    if not isinstance(source, LabelledFolder) or glob.has_magic(read[0]):
+    places = [path_below(place, url) for place in read]
+    if not places[0] or glob.has_magic(places[0]):
         return ()
     outside = [
         file.path
@@ -688,7 +696,7 @@ def _say_unread(url: str, source: Any, listed: Sequence[SourceFile]) -> tuple[st
         if file.num_bytes
         and not is_hidden(file.path)
         and not is_document(file.path)
-        and not any(f"{join(url, file.path)}/".startswith(f"{place}/") for place in read)
+        and not any(place and f"{file.path}/".startswith(f"{place}/") for place in places)
     ]
     if not outside:
         return ()

@@ -106,6 +106,11 @@ def test_files_outside_of_the_images_are_named(pictures: Any, tmp_path: Path) ->
     recipe, notes = suggest("data")
     assert recipe.source.url == "data/images"
     assert notes[1].startswith("Not read: 2 files outside of data/images (first: 'boxes/1.mat').")
+    for kind in ("zip", "tar"):
+        shutil.make_archive("packed", kind, "data")
+        place = f"{kind}://images::packed.{kind}"
+        notes = suggest(f"packed.{kind}")[1]
+        assert notes[-1].startswith(f"Not read: 2 files outside of {place} (first: 'boxes/1.mat').")
 
 
 def test_images_of_several_sizes_take_the_commonest(pictures: Any) -> None:
