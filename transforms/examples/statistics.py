@@ -37,7 +37,6 @@ from ...schemas.features import (
     TensorForm,
     tensor_form,
 )
-from ..media.image_header import read_header
 from .dtypes import joined_bytes, unpacked
 from .row_values import PCM
 from .sizing import list_lengths, varying_lists
@@ -318,13 +317,12 @@ def _sum_channels_of_file(cell: pa.Scalar, image: Image) -> list[Any]:
 
     content, unknown = bytes(cell.as_buffer()), [0] * (1 + 2 * image.channels)
     try:
-        header = read_header(content)
-        small, file_format = small_image(
+        small, header = small_image(
             content, mode=_MODES[image.channels], side=_SIDE, max_pixels=_MAX_PIXELS
         )
     except Exception:  # whatever makes Pillow raise; the record has been checked as it is read
         return unknown
-    if file_format == "GIF":  # whose transparent pixels the reader draws in another colour
+    if header.format == "gif":  # whose transparent pixels the reader draws in another colour
         return unknown
     num, pixels = header.height * header.width, np.asarray(small, np.int64)
     pixels = pixels.reshape(-1, image.channels)

@@ -7,12 +7,12 @@ import io
 import numpy as np
 import PIL.Image
 
-from .image_header import read_header
+from .image_header import ImageHeader, read_header
 
 
 def small_image(
     content: bytes, *, mode: str, side: int, max_pixels: int
-) -> tuple[PIL.Image.Image, str]:
+) -> tuple[PIL.Image.Image, ImageHeader]:
     """Decodes an image file; a JPEG at the lowest of its scales that suffices.
 
     Args:
@@ -22,15 +22,15 @@ def small_image(
         max_pixels: More are refused.
 
     Returns:
-        The image, not turned by its EXIF orientation, and Pillow's name of the format.
+        The image, not turned by its EXIF orientation, and its header.
 
     Raises:
         ValueError, OSError, SyntaxError: if it is damaged, too large, or of an unknown format.
     """
-    read_header(content, max_pixels=max_pixels)
+    header = read_header(content, max_pixels=max_pixels)
     image = PIL.Image.open(io.BytesIO(content))
     image.draft(mode, (side, side))
-    return of_8_bits(image).convert(mode), image.format or ""
+    return of_8_bits(image).convert(mode), header
 
 
 def of_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
