@@ -52,7 +52,8 @@ def splits_in_column(
         except SnapshardError:
             continue
         values = _values(folded, [*(column.texts or {})])
-        if len(values) > 1 and "train" in values:
+        # What was not read may be of other splits: a build refuses names that are none.
+        if "train" in values and (len(values) > 1 or not column.complete):
             texts = [text for of_split in values.values() for text in of_split]
             if USUAL_WORDS.keys() >= {*texts}:
                 return Splits.by_column(name)

@@ -8,6 +8,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import suggest_recipe
+from snapshard.pipelines.survey import texts
 
 BY_SPLIT = ss.Splits.by_column("split")
 
@@ -88,3 +89,12 @@ def test_sorted_rows(tmp_path: Path) -> None:
     rows = "".join(f"{'train' if k < 50_000 else 'test'},{k}\n" for k in range(60_000))
     (tmp_path / "t.csv").write_text(f"split,x\n{rows}")
     assert suggest_recipe(str(tmp_path / "t.csv")).splits == BY_SPLIT
+
+
+def test_rows_beyond_those_that_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build refuses names that are no splits; taking the usual splits would mix them."""
+    monkeypatch.setattr(texts, "MAX_BYTES", 1000)
+    for name, split in (("a", "train"), ("b", "test")):
+        rows = "".join(f"{split},{k}\n" for k in range(2000))
+        (tmp_path / f"{name}.csv").write_text(f"split,x\n{rows}")
+    assert suggest_recipe(str(tmp_path)).splits == BY_SPLIT
