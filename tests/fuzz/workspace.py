@@ -24,6 +24,7 @@ from snapshard.pipelines.plan.step import contents_digest, make_plan
 from snapshard.pipelines.prepare.run_files import RunFiles, keys_suffix, run_in_place, run_rejects
 from snapshard.pipelines.prepare.sort_keys import RecordKeys
 from snapshard.pipelines.survey.inference_cache import Findings, infer_features
+from snapshard.pipelines.survey.resolve import ResolvedFeatures
 from snapshard.schemas.blocks import Block, unit_from_line
 from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.naming import Workspace
@@ -143,7 +144,7 @@ class SmallBuild:
         survey: Any = types.SimpleNamespace(
             fingerprint=snapshot.name,
             recipe=recipe,
-            features=types.SimpleNamespace(prepared=features),
+            features=ResolvedFeatures(raw=dict(features), prepared=dict(features)),
             limit=None,
         )
         plan = make_plan(survey, summary, None, workspace=workspace, progress=Silent())
