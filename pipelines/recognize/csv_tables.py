@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
+import re
 from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
-from ...schemas.errors import DataError, SnapshardError
-from ...schemas.naming import join
+from ...schemas.errors import DataError
 from ...transforms.sources.csv.dialect import Sniffed, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
-from ...transforms.storage.opened_source import OpenedSource, open_source
+from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError
+from .table_folders import are_splits, columns_in, split_in
 from .view import View
 
 _SNIFFED_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
 _LONG_DELIMITERS = ("::", "||", ";;", "@@", "##", "~~", "^^")
 _MAX_TABLES = 20
+_DIGITS = re.compile(r"[0-9]+")
 _MAX_SKIPPING = 1_000
 """Of so many files at most, ``skip=`` is suggested: the head of each is read."""
 
@@ -79,61 +82,63 @@ def _all_skip(num: int, tables: Sequence[SourceFile], opened: OpenedSource) -> b
     return True
 
 
-def find_other_tables(view: View) -> Csv | None:
+def find_other_tables(view: View) -> tuple[Csv, Sequence[SourceFile]] | None:
     """A CSV source of files with other suffixes whose content shows that they are tables.
 
-    In a folder, these are files directly in it.
+    Returns:
+        The source, and its files.
 
     Raises:
-        UnclearError: if there are several, or several files of a suffix without the same header.
+        UnclearError: if there are several, or several files of a suffix that are not clearly one.
     """
-    url = view.url
     groups: dict[str, list[SourceFile]] = {}
     for file in view.visible:
-        suffix = os.path.splitext(file.path)[1] or file.path
-        if file.num_bytes and not view.has_urls:
-            groups.setdefault(url, []).append(file)
-        elif file.num_bytes and "/" not in file.path:
-            groups.setdefault(join(url, f"*{suffix}"), []).append(file)
+        suffix = os.path.splitext(file.path)[1] or os.path.basename(file.path)
+        if file.num_bytes:
+            groups.setdefault(suffix if view.has_urls else "", []).append(file)
     tables = [
-        table for place in groups for table in _tables_of(place, url, groups[place], view.opened)
+        table for suffix, files in groups.items() for table in _tables_of(suffix, files, view)
     ]
     if len(tables) > 1:
-        raise UnclearError(f"{view.shown} holds several tables.", list(map(Reading, tables)))
+        raise UnclearError(f"{view.shown} holds several tables.", [Reading(t) for t, _ in tables])
     return tables[0] if tables else None
 
 
 def _tables_of(
-    place: str, root: str, files: Sequence[SourceFile], opened: OpenedSource
-) -> list[Csv]:
-    """The tables that the files of a glob are: one if they have one header, or one for each file.
+    suffix: str, files: Sequence[SourceFile], view: View
+) -> list[tuple[Csv, Sequence[SourceFile]]]:
+    """The tables that files of a suffix are: one if they have the same columns, or one each.
 
     None if any of those looked at is not clearly a table.
     """
     looked = files[:: 1 + len(files) // _MAX_TABLES]
-    found = [_sniff_table(place, file, opened) for file in looked]
+    found = [_sniff_table(view.url, file, view.opened) for file in looked]
     tables = [table for table in found if table is not None]
     if not tables or len(tables) < len(found):
         return []
-    if place == root or (len(files) > 1 and _have_one_header(tables)):
-        return tables[:1]
+    if not view.has_urls:
+        return [(tables[0], files)]
+    if len(files) > 1 and _are_one(tables, looked, view):
+        deep = "**/" * any("/" in file.path for file in files)
+        place = view.inner_url(f"{deep}*{glob.escape(suffix)}")
+        return [(dataclasses.replace(tables[0], url=place or view.url), files)]
     return [
-        dataclasses.replace(table, url=join(root, file.path))
+        (dataclasses.replace(table, url=view.inner_url(file.path) or view.url), [file])
         for table, file in zip(tables, looked, strict=True)
     ]
 
 
-def _have_one_header(tables: Sequence[Csv]) -> bool:
-    """Whether tables of one glob are formatted alike, and their files have the same columns."""
-    source = tables[0]
-    if not source.header or any(table != source for table in tables):
-        return False
-    opened = open_source(source.url, ".")
-    try:
-        source.infer(source.select(opened.list()).files, opened)
-    except SnapshardError:
-        return False
-    return True
+def _are_one(tables: Sequence[Csv], files: Sequence[SourceFile], view: View) -> bool:
+    """Whether tables are formatted alike, and have the same columns.
+
+    Without a header, numbers or splits in their names must say that they are parts.
+    """
+    names = {os.path.basename(file.path) for file in files}
+    is_named = len({_DIGITS.sub("", name) for name in names}) == 1 or are_splits(
+        {split_in(name) for name in names}
+    )
+    alike = all(table == tables[0] for table in tables) and (tables[0].header or is_named)
+    return alike and bool(columns_in(tables[0], files, view.opened))
 
 
 def _sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None:

@@ -15,15 +15,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SnapshardError
-from ...schemas.naming import join
-from ...schemas.splits import FOLDERS, Splits
-from ...transforms.sources.combined import Sources
 from ...transforms.sources.csv.dialect import SUFFIXES
-from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders import bystanders
 from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder
@@ -42,7 +37,7 @@ from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
 from .split_lists import with_lists
-from .table_folders import are_splits, arrange_tables, split_in, url_of
+from .table_folders import arrange_tables
 from .typed_tables import TypedTables, find_typed_tables, read_typed
 from .view import View
 
@@ -101,23 +96,8 @@ def _find_media_or_tables(view: View) -> Reading | None:
 
 
 def _find_other_tables(view: View) -> Reading | None:
-    table = find_other_tables(view)
-    return None if table is None else _by_names(table, view)
-
-
-def _by_names(table: Csv, view: View) -> Reading:
-    """Tables of one suffix, each a split if their names say so."""
-    suffix = table.url.rpartition("*")[2]
-    paths = [file.path for file in view.visible if "/" not in file.path]
-    splits = {split_in(path): path for path in paths if path.endswith(suffix)}
-    if not are_splits(set(splits)) or len(splits) < sum(path.endswith(suffix) for path in paths):
-        return Reading(table)
-    parts: dict[str, Any] = {
-        split: dataclasses.replace(table, url=join(view.url, splits[split]))
-        for split in FOLDERS
-        if split in splits
-    }
-    return Reading(Sources(**parts), Splits.by_folder())
+    found = find_other_tables(view)
+    return None if found is None else arrange_tables(found[0], view, files=found[1])
 
 
 def _find_texts(view: View) -> Reading | None:
@@ -336,7 +316,7 @@ def _refuse_other_texts(view: View) -> None:
     if not suffix or suffix.lower() in bystanders.TABLES:
         return
     deep = "**/" * any("/" in f.path for f in files if f.path.endswith(suffix))
-    place = url_of(view.url, f"{deep}*{suffix}", view.opened) or view.url
+    place = view.inner_url(f"{deep}*{suffix}") or view.url
     raise UnclearError(
         f"{view.shown} holds {len(files):,} texts that no source reads by their suffix, most of "
         f"them {suffix} ({num:,}): each line may be a record, or each file.",

@@ -18,9 +18,8 @@ from ...transforms import storage
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.excel import Excel
 from ...transforms.sources.hdf5 import Hdf5
-from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError
-from .table_folders import split_in, url_of
+from .table_folders import split_in
 from .unread_formats import check_formats
 from .view import View
 
@@ -42,11 +41,12 @@ def find_extracted(view: View) -> Reading | None:
         RecipeError: if the package that reads them is not installed.
     """
     name, files = check_formats(view)
-    return _read(name, files, view.url, view.opened) if name else None
+    return _read(name, files, view) if name else None
 
 
-def _read(name: str, files: Sequence[SourceFile], url: str, opened: OpenedSource) -> Reading:
-    urls = [url if opened.single else url_of(url, file.path, opened) for file in files]
+def _read(name: str, files: Sequence[SourceFile], view: View) -> Reading:
+    opened = view.opened
+    urls = [view.url if opened.single else view.inner_url(file.path) for file in files]
     sources = [_SOURCES[name](found) for found in urls if found is not None]
     if len(sources) < len(files) or len(files) > _MAX_FILES:
         raise DataError(

@@ -33,7 +33,7 @@ from ...transforms.sources.table_files import other_columns
 from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
-from ...transforms.storage.opened_source import OpenedSource, url_below
+from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError
 from .view import View
 
@@ -53,20 +53,23 @@ _TARGETS = frozenset((*_LABELS, "target", "targets"))
 _INPUTS = frozenset(("x", "data", "features", "inputs"))
 
 
-def arrange_tables(source: Any, view: View) -> Reading:
+def arrange_tables(
+    source: Any, view: View, *, files: Sequence[SourceFile] | None = None
+) -> Reading:
     """Finds the columns and splits in the names of tables.
 
     Args:
         source: A source of tables.
         view: The files there.
+        files: The source's files; by default those that it selects.
 
     Raises:
         DataError: with a line to copy for each reading, if it is unclear which files are a split,
             or if not all files have the columns in the names of folders.
     """
-    files, opened = source.select(view.listed).files, view.opened
+    files = source.select(view.listed).files if files is None else files
     paths = [file.path for file in files]
-    keys = _keys(source, files, opened) if hasattr(source, "hive") else ()
+    keys = _keys(source, files, view) if hasattr(source, "hive") else ()
     if keys:
         source = dataclasses.replace(source, hive=True)
         for key in keys:
@@ -74,19 +77,19 @@ def arrange_tables(source: Any, view: View) -> Reading:
             if key.lower() in SPLIT_COLUMNS and are_splits({USUAL_WORDS.get(v) for v in values}):
                 return Reading(source, Splits.by_column(key))
     return (
-        _by_folders(source, paths, opened)
-        or _of_competition(source, files, opened)
-        or _by_names(source, files, opened)
+        _by_folders(source, paths, view)
+        or _of_competition(source, files, view)
+        or _by_names(source, files, view)
     )
 
 
-def _keys(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> tuple[str, ...]:
+def _keys(source: Any, files: Sequence[SourceFile], view: View) -> tuple[str, ...]:
     """The keys in the folders of all files; () if there are none, or the files have them, too."""
     paths = [file.path for file in files]
     keys = keys_of(paths)
     if not keys and not any(map(folder_values, paths)):
         return ()
-    both = columns_in(source, files[:1], opened) & set(keys)
+    both = columns_in(source, files[:1], view.opened) & set(keys)
     if keys and not both:
         return keys
     if keys and both == set(keys):
@@ -97,7 +100,7 @@ def _keys(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> tup
         other = next(p for p in paths if [*folder_values(p)] != [*folder_values(paths[0])])
         found = f"but not with the same keys for all files ({paths[0]!r}, {other!r})"
     raise UnclearError(
-        f"{opened.shown} holds folders that are named key=value, {found}. Move the files, or read "
+        f"{view.shown} holds folders that are named key=value, {found}. Move the files, or read "
         "only the columns in them.",
         [Reading(source)],
     )
@@ -119,7 +122,7 @@ def are_splits(found: Set[str | None]) -> bool:
     return len(found) > 1 and "train" in found and None not in found
 
 
-def _by_folders(source: Any, paths: Sequence[str], opened: OpenedSource) -> Reading | None:
+def _by_folders(source: Any, paths: Sequence[str], view: View) -> Reading | None:
     """Splits by the first folders that differ, if each says one."""
     folders = [path.split("/")[:-1] for path in paths]
     depth = _num_shared(folders)
@@ -130,7 +133,8 @@ def _by_folders(source: Any, paths: Sequence[str], opened: OpenedSource) -> Read
     if not are_splits(set(splits.values())) or not all(map(is_unicode, names)):
         return None
     if depth:
-        inner = url_of(source.url, "/".join(folders[0][:depth]), opened)
+        of_suffix = "" if source.url == view.url else f"/**/*{source.url.rpartition('*')[2]}"
+        inner = view.inner_url("/".join(folders[0][:depth]) + of_suffix)
         if inner is None:
             return None
         source = dataclasses.replace(source, url=inner)
@@ -144,9 +148,7 @@ def _by_folders(source: Any, paths: Sequence[str], opened: OpenedSource) -> Read
     return Reading(source, Splits.by_folder(**by_split))
 
 
-def _of_competition(
-    source: Any, files: Sequence[SourceFile], opened: OpenedSource
-) -> Reading | None:
+def _of_competition(source: Any, files: Sequence[SourceFile], view: View) -> Reading | None:
     """The training data of a competition; None if the files are not clearly those of one.
 
     There are the file to train on, the same without its label to test on, and one to submit, which
@@ -162,10 +164,12 @@ def _of_competition(
     if set(groups) != {"train", "test", SUBMISSION} or len(files) > len(groups):
         return None
     train, test, submitted = (groups[split][0] for split in ("train", "test", SUBMISSION))
-    columns, known, answers = (columns_in(source, [f], opened) for f in (train, test, submitted))
+    columns, known, answers = (
+        columns_in(source, [f], view.opened) for f in (train, test, submitted)
+    )
     labels, ids = columns - known, answers & known
     clear = known < columns and labels < answers and answers == labels | ids and len(ids) == 1
-    part = _part(source, [train], files, opened) if clear else None
+    part = _part(source, [train], files, view) if clear else None
     if part is None:
         return None
     named = sorted(labels)
@@ -179,34 +183,34 @@ def _of_competition(
     return Reading(part, notes=(note,))
 
 
-def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+def _by_names(source: Any, files: Sequence[SourceFile], view: View) -> Reading:
     """A source for each split that the names of files say."""
     if hasattr(source, "hive"):
-        _refuse_columns_apart(source, files, opened)
+        _refuse_columns_apart(source, files, view)
     groups: dict[str | None, list[SourceFile]] = {}
     for file in files:
         groups.setdefault(split_in(os.path.basename(file.path)), []).append(file)
     splits = {split: groups[split] for split in FOLDERS if split in groups}
     if len(splits) < 2:
         if isinstance(source, Numpy):
-            return _of_arrays(source, files, opened)
-        if isinstance(source, Csv) and (differing := _differing_headers(source, files, opened)):
+            return _of_arrays(source, files, view)
+        if isinstance(source, Csv) and (differing := _differing_headers(source, files, view)):
             raise UnclearError(
-                f"{opened.shown} holds {len(files):,} tables with different columns ({differing}).",
+                f"{view.shown} holds {len(files):,} tables with different columns ({differing}).",
                 [
-                    *(Reading(part) for f in files if (part := _part(source, [f], files, opened))),
+                    *(Reading(part) for f in files if (part := _part(source, [f], files, view))),
                     Reading(dataclasses.replace(source, columns="union")),
                 ],
             )
         return Reading(source, notes=_on_names([file.path for file in files]))
     shown = ", ".join(repr(group[0].path) for group in splits.values())
-    what = f"{opened.shown} holds files that are named like splits ({shown})"
+    what = f"{view.shown} holds files that are named like splits ({shown})"
     if isinstance(source, Numpy) and all(file.path.endswith(".npy") for file in files):
-        found = {split: _arrays(source, group, opened) for split, group in splits.items()}
+        found = {split: _arrays(source, group, view) for split, group in splits.items()}
         differing = _differing_names({a.url: {a.name, *a.beside} for a in found.values() if a})
     else:
-        found = {split: _part(source, group, files, opened) for split, group in splits.items()}
-        differing = _differing_columns(source, splits, opened)
+        found = {split: _part(source, group, files, view) for split, group in splits.items()}
+        differing = _differing_columns(source, splits, view)
     parts = {split: part for split, part in found.items() if part is not None}
     joined = Sources(**parts) if len(parts) == len(splits) else None
     if None in groups:
@@ -218,10 +222,10 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
     elif differing:
         why = f"with different columns ({differing})"
     elif isinstance(source, TextFiles) and (sides := _sides(splits)):
-        what = f"{opened.shown} holds texts side by side ({', '.join(sides)}), whose lines may"
+        what = f"{view.shown} holds texts side by side ({', '.join(sides)}), whose lines may"
         raise UnclearError(
             f"{what} belong together. Write a table with a column for each, or read one.",
-            [reading for side in sides for reading in _of_side(source, side, splits, opened)],
+            [reading for side in sides for reading in _of_side(source, side, splits, view)],
         )
     else:
         return Reading(joined, Splits.by_folder())
@@ -229,13 +233,13 @@ def _by_names(source: Any, files: Sequence[SourceFile], opened: OpenedSource) ->
     if joined is not None and "train" in parts:
         readings.append(Reading(joined, Splits.by_folder()))
     if joined is None and None not in groups:
-        readings += _in_each_folder(source, files, opened)
+        readings += _in_each_folder(source, files, view)
     if not differing:
         readings.append(Reading(source))
     raise UnclearError(f"{what}, {why}.", readings)
 
 
-def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], opened: OpenedSource) -> None:
+def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], view: View) -> None:
     """Refuses tables of inputs beside tables of their targets: ``X_train.csv``, ``y_train.csv``.
 
     Raises:
@@ -249,10 +253,10 @@ def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], opened: Open
             others = (folder, *(word for word in words if word not in found))
             sides.setdefault(others, {})[found[0] in _TARGETS] = file
     pairs = [(pair[False], pair[True]) for pair in sides.values() if len(pair) == 2]
-    columns = [columns_in(source, [file], opened) for file in (pairs[0] if pairs else ())]
+    columns = [columns_in(source, [file], view.opened) for file in (pairs[0] if pairs else ())]
     if not all(columns) or len(set(map(frozenset, columns))) < 2:
         return
-    parts = {file.path: _part(source, [file], files, opened) for file, _ in pairs}
+    parts = {file.path: _part(source, [file], files, view) for file, _ in pairs}
     splits = {split_in(os.path.basename(path)): part for path, part in parts.items()}
     readings = [Reading(part) for part in parts.values() if part is not None]
     if len(splits) == len(readings) == len(pairs) > 1 and are_splits(set(splits)):
@@ -260,7 +264,7 @@ def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], opened: Open
         readings = [Reading(Sources(**ordered), Splits.by_folder())]
     inputs, targets = pairs[0]
     raise UnclearError(
-        f"{opened.shown} holds columns of the same records in two tables ({inputs.path!r}, "
+        f"{view.shown} holds columns of the same records in two tables ({inputs.path!r}, "
         f"{targets.path!r}), which no source joins. Write one table, or join them in the recipe: "
         "docs/sources.md, 'Columns in two tables'.",
         [dataclasses.replace(reading, against=(_WITHOUT,)) for reading in readings],
@@ -293,9 +297,7 @@ def _on_names(paths: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _in_each_folder(
-    source: Any, files: Sequence[SourceFile], opened: OpenedSource
-) -> list[Reading]:
+def _in_each_folder(source: Any, files: Sequence[SourceFile], view: View) -> list[Reading]:
     """The readings of folders that each hold files for all splits."""
     folders: dict[str, list[SourceFile]] = {}
     for file in files:
@@ -304,7 +306,7 @@ def _in_each_folder(
     if 1 < len(folders) <= _MAX_TABLES:
         for inside in folders.values():
             with contextlib.suppress(UnclearError):
-                readings.append(_by_names(source, inside, opened))
+                readings.append(_by_names(source, inside, view))
     readings = [reading for reading in readings if reading.splits is not None]
     return readings if len(readings) == len(folders) else []
 
@@ -320,7 +322,7 @@ def _sides(splits: Mapping[str, Sequence[SourceFile]]) -> list[str]:
 
 
 def _of_side(
-    source: Any, side: str, splits: Mapping[str, Sequence[SourceFile]], opened: OpenedSource
+    source: Any, side: str, splits: Mapping[str, Sequence[SourceFile]], view: View
 ) -> list[Reading]:
     """The reading of one file of each split."""
     parts = {
@@ -328,47 +330,47 @@ def _of_side(
         for split, group in splits.items()
         for file in group
         if _feature_in(_stem(file.path)) == side
-        if (part := _part(source, [file], group, opened)) is not None
+        if (part := _part(source, [file], group, view)) is not None
     }
     return [Reading(Sources(**parts), Splits.by_folder())] if len(parts) == len(splits) else []
 
 
-def _of_arrays(source: Numpy, files: Sequence[SourceFile], opened: OpenedSource) -> Reading:
+def _of_arrays(source: Numpy, files: Sequence[SourceFile], view: View) -> Reading:
     """Several ``.npy`` files: columns, unless numbers tell them apart, as parts of an array."""
     stems = {re.sub(r"[0-9]+", "", _stem(file.path)) for file in files}
     are_npy = all(file.path.endswith(".npy") for file in files)
     if len(files) == 1 or not are_npy or len(stems) < len(files) or len(files) > _MAX_TABLES:
         return Reading(source)
-    arrays = [_open_array(opened, file.path) for file in files]
-    columns = _arrays(source, files, opened)
+    arrays = [_open_array(view, file.path) for file in files]
+    columns = _arrays(source, files, view)
     lengths = {array.shape[:1] for array in arrays}
     alike = len({(array.dtype, array.shape[1:]) for array in arrays}) == 1
     if columns is not None and len(lengths) == 1 and not alike:
         return Reading(columns)
     shapes = ", ".join(f"{f.path}: {a.shape}" for f, a in zip(files, arrays, strict=True))
     raise UnclearError(
-        f"{opened.shown} holds {len(files):,} arrays ({shapes}), which may be columns of the same "
+        f"{view.shown} holds {len(files):,} arrays ({shapes}), which may be columns of the same "
         "records, or parts of one array.",
         [
             *([Reading(columns)] if columns is not None and len(lengths) == 1 else []),
-            *(Reading(part) for f in files if (part := _part(source, [f], files, opened))),
+            *(Reading(part) for f in files if (part := _part(source, [f], files, view))),
             *([Reading(source)] if alike else []),
         ],
     )
 
 
-def _open_array(opened: OpenedSource, path: str) -> NpyArray:
+def _open_array(view: View, path: str) -> NpyArray:
     try:
-        return NpyArray.open(opened, path)
+        return NpyArray.open(view.opened, path)
     except ValueError as error:
         raise SchemaError(
-            f"{opened.shown}: {path} cannot be read ({error}), so whether the arrays are columns "
+            f"{view.shown}: {path} cannot be read ({error}), so whether the arrays are columns "
             "of the same records is not known. Copy or create it again, or remove it."
         ) from None
 
 
 def _part(
-    source: Any, group: Sequence[SourceFile], files: Sequence[SourceFile], opened: OpenedSource
+    source: Any, group: Sequence[SourceFile], files: Sequence[SourceFile], view: View
 ) -> Any | None:
     """The source of some of the files; None if no URL names exactly these."""
     paths = [file.path for file in group]
@@ -387,13 +389,13 @@ def _part(
         inner = os.path.join(glob.escape(folder), pattern)
     elif re.search(r"[*?[]", inner):
         inner = glob.escape(inner)
-    url = url_of(source.url, inner, opened)
+    url = view.inner_url(inner)
     return None if url is None else dataclasses.replace(source, url=url)
 
 
-def _arrays(source: Numpy, group: Sequence[SourceFile], opened: OpenedSource) -> Numpy | None:
+def _arrays(source: Numpy, group: Sequence[SourceFile], view: View) -> Numpy | None:
     """The arrays of a split as features: ``x_train.npy`` is ``x``. None if two have one name."""
-    found = {_feature_in(_stem(f.path)): url_of(source.url, f.path, opened) for f in group}
+    found = {_feature_in(_stem(f.path)): view.inner_url(f.path) for f in group}
     urls = {name: url for name, url in found.items() if url is not None}
     if len(urls) < len(group):
         return None
@@ -415,32 +417,21 @@ def _feature_in(stem: str) -> str:
     return "_".join(word for word in words if word.lower() not in USUAL_WORDS) or "data"
 
 
-def url_of(url: str, inner: str, opened: OpenedSource) -> str | None:
-    """The URL of what is inside a source's folder or archive; None if it is a glob."""
-    if opened.pattern or opened.single or "?" in url or "::" in url:
-        return None
-    if url in (".", "./"):
-        return inner
-    return url_below(url, inner)
-
-
-def _differing_columns(
-    source: Any, splits: Mapping[str, Sequence[SourceFile]], opened: OpenedSource
-) -> str:
+def _differing_columns(source: Any, splits: Mapping[str, Sequence[SourceFile]], view: View) -> str:
     """How the columns of the files of splits differ; empty if they do not, or are unknown."""
     # An object may lack a key that the next one has.
     num = _NUM_PROBED if isinstance(source, JsonLines) else 1
-    columns = {g[0].path: columns_in(source, g[:num], opened) for g in splits.values()}
+    columns = {g[0].path: columns_in(source, g[:num], view.opened) for g in splits.values()}
     return _differing_names(columns) if all(columns.values()) else ""
 
 
-def _differing_headers(source: Csv, files: Sequence[SourceFile], opened: OpenedSource) -> str:
+def _differing_headers(source: Csv, files: Sequence[SourceFile], view: View) -> str:
     """How the first lines of a few tables differ as sets of columns; empty if they do not."""
     if not source.header or source.skip or source.comment or not 1 < len(files) <= _MAX_TABLES:
         return ""
     headers = {}
     for file in files:
-        text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
+        text = open_text(view.opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
         try:
             columns, *_ = read_header(file.path, text.read(0, _HEAD_BYTES))
         except DamagedError:

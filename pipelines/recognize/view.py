@@ -39,6 +39,12 @@ class View:
         """The URL of a file or folder."""
         return url_below(self.url, path)
 
+    def inner_url(self, path: str) -> str | None:
+        """The URL of a file, folder or glob inside a folder or archive; None if this is a glob."""
+        if not self.has_urls or "?" in self.url or "::" in self.url:
+            return None
+        return path if self.url in (".", "./") else url_below(self.url, path)
+
     def head(self, file: SourceFile, num_bytes: int) -> bytes:
         """The first bytes of a file."""
         return self.opened.read(file.path, 0, min(file.num_bytes, num_bytes))

@@ -248,6 +248,42 @@ def test_of_several_tables_a_person_chooses(files: dict[str, str]) -> None:
     assert [line.startswith('source=ss.Csv("data/') for line in lines] == [True, True]
 
 
+BLANKS = " 1.5   2.25  3\n-4.0  -5.5   6\n" * 5
+IN_TABS = "2\t0.5\t1.5\n1\t-2.5\t3.5\n" * 5
+
+
+@pytest.mark.parametrize(
+    ("files", "source"),
+    [
+        (
+            {"Protocol/subject1.dat": BLANKS, "Protocol/subject12.dat": BLANKS, "about.pdf": "%P"},
+            ss.Csv("data/**/*.dat", delimiter="whitespace", header=False),
+        ),
+        ({"1.dat": IN_TABS, "2.dat": IN_TABS}, ss.Csv("data/*.dat", delimiter="\t", header=False)),
+        (
+            {"Gun/Gun_TRAIN.txt": BLANKS, "Gun/Gun_TEST.txt": BLANKS},
+            ss.Sources(
+                train=ss.Csv("data/Gun/Gun_TRAIN.txt", delimiter="whitespace", header=False),
+                test=ss.Csv("data/Gun/Gun_TEST.txt", delimiter="whitespace", header=False),
+            ),
+        ),
+        (
+            {"x/train/a.data": f"x,y,z\n{ROWS}", "x/test/b.data": f"x,y,z\n{ROWS}"},
+            ss.Csv("data/x/**/*.data"),
+        ),
+        ({"x/a.txt": f"x,y,z\n{ROWS}"}, ss.Csv("data/x/a.txt")),
+    ],
+)
+def test_tables_of_other_suffixes_in_folders(files: dict[str, str], source: Any) -> None:
+    for name, text in files.items():
+        Path("data", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("data", name).write_text(text)
+    recipe = suggest_recipe("data")
+    assert recipe.source == source
+    is_split = any("train" in name.lower() for name in files)
+    assert (recipe.splits == ss.Splits.by_folder()) == is_split
+
+
 @pytest.mark.parametrize(
     ("files", "lines"),
     [

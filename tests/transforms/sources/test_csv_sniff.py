@@ -22,6 +22,11 @@ from snapshard.transforms.sources.csv.dialect import sniff
         (b"text\na 1\nb 2\n", ","),
         (b"a text of words\nand as many again\n", ","),
         (b"1 2\n3 4 5\n", ","),
+        (b'18.0   8   307.0  1\t"chevrolet malibu"\n9.5    4   90.0   2\t"vw 1131"\n', "whitespace"),
+        (b'1.5  x\t"a b"\n2    y\t"c"\n', "\t"),
+        (b"10  20\t1\n30  40\t2\n", "whitespace"),
+        (b"10 20\t1\n30 40\t2\n", "\t"),
+        (b"id\tpair\n1\t10  20\n2\t30  40\n", "\t"),
     ],
 )
 def test_delimiter(head: bytes, delimiter: str) -> None:
@@ -97,6 +102,14 @@ def test_other_encodings_are_for_a_person_to_choose(encoding: str, text: str) ->
         (b"2020-01-02,x\n2020-01-03,y\n", False),
         (b"day,2020-01-02\nx,1\n", True),
         (b"a,b\nx,y\na,b\n", True),  # repeated, as in files that were joined
+        # values that are like all others of their column
+        (b"Go.\tVa !\nHi.\tSalut !\nRun!\tCours !\nWho?\tQui ?\n", False),
+        (b"question,is it?\nWho?,yes\nWhat?,no\nWhy?,yes\nHow?,no\n", True),
+        (b"a1.jpg,x\na2.jpg,y\na3.jpg,z\nb4.jpg,v\n", False),
+        (b"img_001,a\nimg_002,b\nimg_003,c\nimg_004,d\n", False),
+        (b"user_id,a\nuser_1,b\nuser_2,c\nuser_3,d\n", True),
+        (b"file.name,a\nx.jpg,b\ny.jpg,c\nz.jpg,d\n", True),
+        (b"No.,text\na.,b\nc.,d\ne.,f\ng.,h\n", True),
     ],
 )
 def test_header(head: bytes, header: bool) -> None:

@@ -40,6 +40,12 @@ _COMMA_NUMBER = re.compile(r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*")
 _CLEAR_COMMA = re.compile(r"\s*[-+]?(\d+,(\d{1,2}|\d{4,})|(0|\d{4,}),\d+)([eE][-+]?\d+)?\s*")
 _POINT_NUMBER = re.compile(r"\s*[-+]?\d+\.\d+\s*")
 _YEARS = range(1800, 2200)
+_MIN_LIKE = 3
+"""So many cells below show what all cells of a column have in common."""
+_DIGITS = re.compile(r"[0-9]+")
+_RUN_OF_BLANKS = re.compile(r"\S  +\S")
+_FILE_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,3}$")
+_SENTENCE = re.compile(r"[.!?…。！？]\W*$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,8 +310,9 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     """Guesses the dialect from the beginning of a file's text.
 
     The delimiter is the candidate of which all first lines have as many, else the most frequent one
-    in the first line, outside quotes. If there is none, and blanks separate as many cells in every
-    line, most of them numbers, it is whitespace. See :mod:`..encodings` for the encoding.
+    in the first line, outside quotes. If there is none, or a tab in lines with runs of blanks, and
+    blanks separate as many cells in every line, most of them numbers, it is whitespace. See
+    :mod:`..encodings` for the encoding.
 
     Args:
         head: Bytes of the text; the last line may be incomplete.
@@ -414,6 +421,8 @@ def _delimiter(text: str, default: str) -> str:
     delimiter: str = max(marks, key=fits)
     if not lines[0].count(delimiter) and _is_blank_separated(text):
         return WHITESPACE
+    if delimiter == "\t" and all(map(_RUN_OF_BLANKS.search, lines)):
+        return WHITESPACE if _is_blank_separated(text, quotes_show=False) else delimiter
     return delimiter
 
 
@@ -511,10 +520,10 @@ def _has_plain_quotes(text: str, delimiter: str) -> bool:
     return any(map(table.misquoted, find_rows(held, 0, held.stop, table)))
 
 
-def _is_blank_separated(text: str) -> bool:
+def _is_blank_separated(text: str, *, quotes_show: bool = True) -> bool:
     """Whether blanks separate as many cells in each row, and numbers fill most columns.
 
-    Of R's row names the header has none. With quotes, one column of numbers is enough.
+    Of R's row names the header has none. If quotes show it, too, one column of numbers is enough.
     """
     first, *others = _sniffed_rows(text, Form(delimiter=WHITESPACE)) or [[]]
     rows = others or [first]
@@ -523,7 +532,27 @@ def _is_blank_separated(text: str) -> bool:
     if len(first) < 2 or {*map(len, rows)} != {width} or not (is_short or width == len(first)):
         return False
     num_numeric = sum(_is_numeric(column) for column in zip(*rows, strict=True))
-    return 2 * num_numeric > width or (num_numeric > 0 and '"' in text)
+    return 2 * num_numeric > width or (quotes_show and num_numeric > 0 and '"' in text)
+
+
+def _are_values(cells: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Whether cells are like all that are below them, and not names.
+
+    One is equal up to its digits, or ends in the suffix of a file; or two end as sentences do.
+
+    >>> _are_values(["a1.jpg", "x"], [["a2.jpg", "b3.jpg", "c.jpg"], ["y", "z", "v"]])
+    True
+    """
+    pairs = [(c, below) for c, below in zip(cells, columns, strict=True) if len(below) >= _MIN_LIKE]
+    for cell, below in pairs:
+        form = _DIGITS.sub("0", cell)
+        if form != cell and all(_DIGITS.sub("0", other) == form for other in below):
+            return True
+        suffix = _FILE_SUFFIX.search(cell)
+        if suffix and all(other.endswith(suffix[0]) for other in below):
+            return True
+    ended = sum(all(map(_SENTENCE.search, (cell, *below))) for cell, below in pairs)
+    return ended > 1
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
@@ -567,7 +596,7 @@ def _is_header(rows: Sequence[Sequence[str]]) -> bool:
             for row in different
             for cell, other in zip(first, row, strict=True)
         )
-        return bool(texts) or not any(again)
+        return bool(texts) or not (any(again) or _are_values(first, columns))
     if not all(cell.isdecimal() for cell in numbers):
         return False
     values = [int(cell) for cell in numbers]
