@@ -17,6 +17,7 @@ from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError
 from .table_folders import are_splits, columns_in, split_in
+from .unread_formats import format_of_lines
 from .view import View
 
 _SNIFFED_BYTES = 1 << 20
@@ -40,7 +41,7 @@ def csv_tables(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> 
     except DamagedError:
         return Csv(url)
     found = sniff(head, default=default)
-    _refuse_long_delimiter(first.path, head, found)
+    _refuse_lines(first.path, head, found)
     source = Csv(
         url,
         delimiter=None if found.delimiter == default else found.delimiter,
@@ -112,7 +113,7 @@ def _tables_of(
     None if any of those looked at is not clearly a table.
     """
     looked = files[:: 1 + len(files) // _MAX_TABLES]
-    found = [_sniff_table(view.url, file, view.opened) for file in looked]
+    found = [sniff_table(view.url, file, view.opened) for file in looked]
     tables = [table for table in found if table is not None]
     if not tables or len(tables) < len(found):
         return []
@@ -141,7 +142,7 @@ def _are_one(tables: Sequence[Csv], files: Sequence[SourceFile], view: View) -> 
     return alike and bool(columns_in(tables[0], files, view.opened))
 
 
-def _sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None:
+def sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None:
     """A CSV source for a file whose content shows that it is a table."""
     text = open_text(opened, file.path, num_bytes=file.num_bytes, encoding="utf-8")
     try:
@@ -152,17 +153,22 @@ def _sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None
         return None
     found = sniff(head)
     if not found.is_table:
-        _refuse_long_delimiter(file.path, head, found)
+        _refuse_lines(file.path, head, found)
         return None
     return csv_tables(url, [file], opened)
 
 
-def _refuse_long_delimiter(path: str, head: bytes, found: Sniffed) -> None:
-    """Refuses a table whose columns are separated by two characters.
+def _refuse_lines(path: str, head: bytes, found: Sniffed) -> None:
+    """Refuses a table whose columns are separated by two characters, and lines of other formats.
 
     Raises:
         DataError: if all of the first lines have as many of them, and no delimiter is one of them.
     """
+    if name := format_of_lines(head[:_HEAD_BYTES]):
+        raise DataError(
+            f"{path} is {name}, which no source reads. A function can: copy the recipe in "
+            f"docs/sources.md, 'Formats without a source: {name}'."
+        )
     *lines, _ = head[:_HEAD_BYTES].split(b"\n")
     lines = [line for line in lines if line.strip()]
     for delimiter in map(str.encode, _LONG_DELIMITERS if len(lines) > 1 else ()):

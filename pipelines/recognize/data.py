@@ -31,13 +31,13 @@ from ...transforms.sources.text import TextFiles
 from ...transforms.storage.opened_source import OpenedSource, open_source
 from ...transforms.storage.tar import archive_scheme
 from .annotations import find_annotations
-from .csv_tables import csv_tables, find_other_tables
+from .csv_tables import csv_tables, find_other_tables, sniff_table
 from .extracted_files import find_extracted
 from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError
 from .split_lists import with_lists
-from .table_folders import arrange_tables
+from .table_folders import arrange_tables, pairs_apart, refuse_columns_apart, split_in
 from .typed_tables import TypedTables, find_typed_tables, read_typed
 from .view import View
 
@@ -91,6 +91,7 @@ def _find_media_or_tables(view: View) -> Reading | None:
     if media is not None and 2 * len(media.files) >= num_tables:
         raise _media_or_tables(media, tables, typed, view)
     if (whole := _find_whole_files(view)) is not None:
+        _refuse_columns_of_texts(view)
         return whole.read(view)
     return _read_tables(tables, typed, view) if num_tables else None
 
@@ -285,6 +286,18 @@ def _show_images(files: Sequence[SourceFile], opened: OpenedSource) -> bool:
     return bool(read_sizes(files[:: 1 + len(files) // _NUM_PROBED], opened))
 
 
+def _refuse_columns_of_texts(view: View) -> None:
+    """Refuses texts of numbers that are columns of the same records.
+
+    Raises:
+        UnclearError: with the reading of the inputs alone.
+    """
+    texts = view.ending(*TEXTS)
+    for inputs, _ in pairs_apart(texts)[:1]:
+        if (table := sniff_table(view.url, inputs, view.opened)) is not None:
+            refuse_columns_apart(table, texts, view)
+
+
 def _find_whole_files(view: View) -> _Media | None:
     """Texts or arrays in several folders, each file a record; None if most files are others."""
     for make, ends in ((TextFolder, bystanders.TEXTS), (ArrayFolder, (".npy",))):
@@ -306,11 +319,14 @@ def _refuse_other_texts(view: View) -> None:
     """Refuses texts with other suffixes, such as logs and code.
 
     Raises:
-        UnclearError: with the readings of those of the most frequent suffix, if all are texts.
+        UnclearError: with the readings of those of the most frequent suffix, if all are texts; or
+            of each language, if their names are splits and languages.
     """
     files = [file for file in view.visible if file.num_bytes]
     if not files or not _are_texts(files, view):
         return
+    if all(split_in(os.path.basename(file.path)) for file in files):
+        arrange_tables(TextFiles(view.url), view, files=files)
     suffixes = Counter(os.path.splitext(file.path)[1] for file in files)
     suffix, num = suffixes.most_common(1)[0]
     if not suffix or suffix.lower() in bystanders.TABLES:
@@ -337,6 +353,7 @@ def _is_text(head: bytes) -> bool:
 
 def _read_texts(view: View) -> Reading:
     """The lines of a text. Of several texts, a file may be the record, too."""
+    _refuse_columns_of_texts(view)
     files = TextFiles(view.url).select(view.listed).files
     lines = arrange_tables(TextFiles(view.url), view)
     if len(files) <= 1 or lines.splits is not None:

@@ -49,6 +49,7 @@ SUBMISSION = "submi"
 """What names such as ``sample_submission.csv`` and ``sampleSubmit.csv`` have in common."""
 _LABELS = ("y", "label", "labels")
 _WITHOUT = "This is without the label:"
+_JOIN = "join them in the recipe: docs/sources.md"
 _TARGETS = frozenset((*_LABELS, "target", "targets"))
 _INPUTS = frozenset(("x", "data", "features", "inputs"))
 
@@ -186,7 +187,7 @@ def _of_competition(source: Any, files: Sequence[SourceFile], view: View) -> Rea
 def _by_names(source: Any, files: Sequence[SourceFile], view: View) -> Reading:
     """A source for each split that the names of files say."""
     if hasattr(source, "hive"):
-        _refuse_columns_apart(source, files, view)
+        refuse_columns_apart(source, files, view)
     groups: dict[str | None, list[SourceFile]] = {}
     for file in files:
         groups.setdefault(split_in(os.path.basename(file.path)), []).append(file)
@@ -224,7 +225,8 @@ def _by_names(source: Any, files: Sequence[SourceFile], view: View) -> Reading:
     elif isinstance(source, TextFiles) and (sides := _sides(splits)):
         what = f"{view.shown} holds texts side by side ({', '.join(sides)}), whose lines may"
         raise UnclearError(
-            f"{what} belong together. Write a table with a column for each, or read one.",
+            f"{what} belong together. Read one, write a table with a column for each, or {_JOIN}, "
+            "'Lines of two texts'.",
             [reading for side in sides for reading in _of_side(source, side, splits, view)],
         )
     else:
@@ -239,12 +241,8 @@ def _by_names(source: Any, files: Sequence[SourceFile], view: View) -> Reading:
     raise UnclearError(f"{what}, {why}.", readings)
 
 
-def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], view: View) -> None:
-    """Refuses tables of inputs beside tables of their targets: ``X_train.csv``, ``y_train.csv``.
-
-    Raises:
-        UnclearError: with the reading of the inputs alone.
-    """
+def pairs_apart(files: Sequence[SourceFile]) -> list[tuple[SourceFile, SourceFile]]:
+    """Files that are named like inputs, and those like their targets: ``X_train``, ``y_train``."""
     sides: dict[tuple[str, ...], dict[bool, SourceFile]] = {}
     for file in files:
         folder, name = os.path.split(file.path)
@@ -252,7 +250,16 @@ def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], view: View) 
         if len(found := [word for word in words if word in _INPUTS | _TARGETS]) == 1:
             others = (folder, *(word for word in words if word not in found))
             sides.setdefault(others, {})[found[0] in _TARGETS] = file
-    pairs = [(pair[False], pair[True]) for pair in sides.values() if len(pair) == 2]
+    return [(pair[False], pair[True]) for pair in sides.values() if len(pair) == 2]
+
+
+def refuse_columns_apart(source: Any, files: Sequence[SourceFile], view: View) -> None:
+    """Refuses tables of inputs beside tables of their targets.
+
+    Raises:
+        UnclearError: with the reading of the inputs alone.
+    """
+    pairs = pairs_apart(files)
     columns = [columns_in(source, [file], view.opened) for file in (pairs[0] if pairs else ())]
     if not all(columns) or len(set(map(frozenset, columns))) < 2:
         return
@@ -265,8 +272,8 @@ def _refuse_columns_apart(source: Any, files: Sequence[SourceFile], view: View) 
     inputs, targets = pairs[0]
     raise UnclearError(
         f"{view.shown} holds columns of the same records in two tables ({inputs.path!r}, "
-        f"{targets.path!r}), which no source joins. Write one table, or join them in the recipe: "
-        "docs/sources.md, 'Columns in two tables'.",
+        f"{targets.path!r}), which no source joins. Write one table, or {_JOIN}, "
+        "'Columns in two tables'.",
         [dataclasses.replace(reading, against=(_WITHOUT,)) for reading in readings],
     )
 
@@ -314,11 +321,15 @@ def _in_each_folder(source: Any, files: Sequence[SourceFile], view: View) -> lis
 def _sides(splits: Mapping[str, Sequence[SourceFile]]) -> list[str]:
     """What the names of all splits' files have besides the split, if it is no number.
 
-    For ``train.de.txt``, ``train.en.txt``, ``test.de.txt`` and ``test.en.txt``: ``de`` and ``en``.
+    For ``train.de``, ``train.en``, ``test.de`` and ``test.en``: ``de`` and ``en``.
     """
-    found = [sorted(_feature_in(_stem(file.path)) for file in group) for group in splits.values()]
+    found = [sorted(map(_side_of, group)) for group in splits.values()]
     apart = {re.sub(r"[0-9]+", "", side) for side in found[0]}
     return found[0] if all(f == found[0] for f in found) and 1 < len(found[0]) == len(apart) else []
+
+
+def _side_of(file: SourceFile) -> str:
+    return _feature_in(os.path.basename(file.path).removesuffix(".txt"))
 
 
 def _of_side(
@@ -329,7 +340,7 @@ def _of_side(
         split: part
         for split, group in splits.items()
         for file in group
-        if _feature_in(_stem(file.path)) == side
+        if _side_of(file) == side
         if (part := _part(source, [file], group, view)) is not None
     }
     return [Reading(Sources(**parts), Splits.by_folder())] if len(parts) == len(splits) else []

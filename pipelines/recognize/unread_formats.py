@@ -6,6 +6,8 @@ Each format without a source has a recipe with a function that reads it, in docs
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -57,6 +59,11 @@ FORMATS = (
 )
 _SUFFIXES = tuple(suffix for format in FORMATS for suffix in format.suffixes)
 _WHY = {format.name: format.why for format in FORMATS}
+_MIN_LINES = 3
+_PAIR = rb"[ \t]+[0-9]+:[-+]?[0-9.]+([eE][-+]?[0-9]+)?"
+_LIBSVM = re.compile(rb"[-+]?[0-9.]+(,[-+]?[0-9.]+)*(%s)*[ \t]*(#.*)?" % _PAIR)
+_NO_WORDS = (b"#", b"-DOCSTART-")
+"""How lines of CoNLL files begin that hold no word."""
 READ = ("Excel", "HDF5")
 """Those that have a source, behind an extra."""
 
@@ -82,6 +89,43 @@ def check_formats(view: View) -> tuple[str, Sequence[SourceFile]]:
             f"source: {name}'."
         )
     return name, files
+
+
+def format_of_lines(head: bytes) -> str:
+    r"""The name of the format that all first lines of a text have, of those no source reads.
+
+    >>> format_of_lines(b"__label__a x\n__label__b y\n__label__a z\n")
+    'fastText'
+    """
+    lines = head.replace(b"\r\n", b"\n").split(b"\n")[:-1]
+    there = [line for line in lines if line.strip()]
+    if len(there) < _MIN_LINES:
+        return ""
+    if all(line.startswith(b"__label__") for line in there):
+        return "fastText"
+    if all(map(_LIBSVM.fullmatch, there)) and any(b":" in line for line in there):
+        return "LibSVM"
+    return "CoNLL" if _are_sentences(lines) else ""
+
+
+def _are_sentences(lines: Sequence[bytes]) -> bool:
+    """Whether blank lines separate groups of lines that have as many cells, a word among them."""
+    lines = [line for line in lines if not line.startswith(_NO_WORDS)]
+    sizes = [
+        sum(1 for _ in group)
+        for is_word, group in itertools.groupby(lines, lambda line: bool(line.strip()))
+        if is_word
+    ]
+    words = [line for line in lines if line.strip()]
+    if len(sizes) < _MIN_LINES or max(sizes) < 2:
+        return False
+    for mark in (b"\t", b" "):
+        rows = [line.strip().split(mark) for line in words]
+        if len(rows[0]) > 1 and {*map(len, rows)} == {len(rows[0])}:
+            columns = [*zip(*rows, strict=True)]
+            has_letters = [any(re.search(rb"[^\W\d]", cell) for cell in c) for c in columns]
+            return has_letters[0] or has_letters[1]
+    return False
 
 
 def _main_format(view: View) -> tuple[str, Sequence[SourceFile]]:

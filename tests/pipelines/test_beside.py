@@ -109,6 +109,29 @@ CLASSES = {f"{name}/{n}.png": image() for name in ("cat", "dog") for n in range(
             ],
         ),
         (
+            {f"{split}.{side}": LINES for split in ("train", "val") for side in ("de", "en")},
+            r"texts side by side \(de, en\)",
+            [
+                f'ss.Sources(train=ss.TextFiles("d/train.{side}"), '
+                f'validation=ss.TextFiles("d/val.{side}"))'
+                for side in ("de", "en")
+            ],
+        ),
+        (
+            {
+                f"{split}/{side}_{split}.txt": text
+                for split in ("train", "test")
+                for side, text in {"X": " 1.5  2.5\n" * 9, "y": "1\n" * 9, "who": "7\n" * 9}.items()
+            }
+            | {"labels.txt": "1 WALKING\n2 SITTING\n"},
+            "columns of the same records",
+            [
+                'ss.Sources(train=ss.Csv("d/train/X_train.txt", delimiter="whitespace", '
+                'header=False), test=ss.Csv("d/test/X_test.txt", delimiter="whitespace", '
+                "header=False))"
+            ],
+        ),
+        (
             {"a.npy": array(20, 4), "b.npy": array(30, 4)},
             "2 arrays",
             ['ss.Numpy("d/a.npy")', 'ss.Numpy("d/b.npy")', 'ss.Numpy("d")'],

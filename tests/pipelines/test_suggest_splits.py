@@ -127,7 +127,7 @@ def test_tables_with_another_suffix_whose_names_say_it() -> None:
     parts = {split: ss.Csv(f"d/news_{split}.txt", delimiter="\t") for split in ("train", "test")}
     assert (recipe.source, recipe.splits) == (ss.Sources(**parts), ss.Splits.by_folder())
     write("d/other.txt", text=rows)
-    with pytest.raises(DataError, match="and others that are not \\('other.txt'\\)"):
+    with pytest.raises(DataError, match=r"and others that are not \('other.txt'\)"):
         suggest_recipe("d")
 
 

@@ -258,6 +258,18 @@ def test_columns_in_two_tables(here: Path, lab: Any) -> None:
 
 
 @pytest.mark.slow
+def test_lines_of_two_texts(here: Path, lab: Any) -> None:
+    for name in ("train.en", "train.de", "test.en", "test.de"):
+        (here / name).write_text("".join(f"{name} {n}\n" for n in range(9)))
+    with pytest.raises(DataError, match="Lines of two texts"):
+        suggest_recipe(".")
+    _example(here, "sources.md", "Lines of two texts")
+    rows = lab.stored_rows(ss.load("out/pairs")).values()
+    found = sorted((row["en"], row["de"]) for row in rows if row["part"] == b"test")
+    assert found == [(b"test.en %d" % n, b"test.de %d" % n) for n in range(9)]
+
+
+@pytest.mark.slow
 def test_tables_joined_by_ids(here: Path) -> None:
     paths = [f"{n % 2:03}.Bird_{'ab'[n % 2]}/Bird_{n:04}.jpg" for n in range(12)]
     tables = {

@@ -22,7 +22,10 @@ from snapshard.transforms.sources.csv.dialect import sniff
         (b"text\na 1\nb 2\n", ","),
         (b"a text of words\nand as many again\n", ","),
         (b"1 2\n3 4 5\n", ","),
-        (b'18.0   8   307.0  1\t"chevrolet malibu"\n9.5    4   90.0   2\t"vw 1131"\n', "whitespace"),
+        (
+            b'18.0   8   307.0  1\t"chevrolet malibu"\n9.5    4   90.0   2\t"vw 1131"\n',
+            "whitespace",
+        ),
         (b'1.5  x\t"a b"\n2    y\t"c"\n', "\t"),
         (b"10  20\t1\n30  40\t2\n", "whitespace"),
         (b"10 20\t1\n30 40\t2\n", "\t"),

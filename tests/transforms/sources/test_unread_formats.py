@@ -137,6 +137,34 @@ CASES: list[tuple[str, str, Callable[[], bytes], int, dict[str, Any]]] = [
             "time": ss.Scalar("int64"),
         },
     ),
+    (
+        "LibSVM",
+        "a9a",
+        lambda: b"+1 3:1 11:0.5 \n-1 4:-1e-3\n+1 # none\n-1 1:1 2:2\n",
+        4,
+        {
+            "label": ss.ClassLabel(("+1", "-1")),
+            "indices": ss.Sequence(ss.Scalar("int64")),
+            "values": ss.Sequence(ss.Scalar("float64")),
+        },
+    ),
+    (
+        "fastText",
+        "reviews/train.txt",
+        lambda: b"__label__pos fine .\n__label__neg bad .\n__label__pos good .\n",
+        3,
+        {"text": ss.Scalar("string"), "label": ss.ClassLabel(("neg", "pos"))},
+    ),
+    (
+        "CoNLL",
+        "ner/eng.train",
+        lambda: b"-DOCSTART- -X- O\n\n" + b"EU NNP B-ORG\nrejects VBZ O\n. . O\n\n" * 4,
+        4,
+        {
+            "words": ss.Sequence(ss.Scalar("string")),
+            "tags": ss.Sequence(ss.Scalar("string")),
+        },
+    ),
     ("pickle", "data_batch_1", pickled, 2, {"image": ss.Tensor("uint8", (32, 32, 3)), **DIGITS}),
 ]
 DIGIT = b"\0\0\x08\x03"
@@ -174,7 +202,7 @@ def test_the_recipe_reads_the_format(
 
 
 def test_every_format_has_a_recipe() -> None:
-    named = {name for name, *_ in CASES} - {"two characters"}
+    named = {name for name, *_ in CASES} - {"two characters", "LibSVM", "fastText", "CoNLL"}
     assert {format.name for format in FORMATS} == {*READ, *named}
     assert all(recipe(name) for name, *_ in CASES)
 
@@ -200,3 +228,35 @@ def test_most_files_decide(reading: Any, files: dict[str, bytes], name: str | No
     else:
         with pytest.raises(DataError, match=f"2 {name} files "):
             suggest_recipe(str(reading.folder / "d"))
+
+
+WORDS = "EU\tB-ORG\nrejects\tO\n\n" * 4
+TREES = "# text = A :\n1\tA\tNOUN\t_\n1-2\tb\tX\t_\n2\t:\tPUNCT\t_\n\n" * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "name"),
+    [
+        ("t.tsv", WORDS, "CoNLL"),
+        ("t.txt", WORDS.replace("\t", " "), "CoNLL"),
+        ("t.conllu", TREES, "CoNLL"),
+        ("t.tsv", WORDS.replace("\n\n", "\n"), None),  # no sentences
+        ("t.csv", "a,b\nx,y\n\nz,v\nw,u\n\np,q\n\nr,s\n", None),
+        ("t.dat", "1.5 2.5\n2.5 3.5\n\n" * 4, None),  # numbers in groups
+        ("t.txt", "A line.\nOf a verse.\n\n" * 4, None),
+        ("t.txt", "1 2:1\n0 3:1\n1 1:2\n", "LibSVM"),
+        ("t.txt", "1 5:30 the train\n2 6:10 the bus\n", None),
+        ("t.txt", "1\n2\n3\n", None),
+        ("t.txt", "__label__a x\nA text about __label__b\n", None),
+    ],
+)
+def test_lines_that_show_their_format(reading: Any, path: str, text: str, name: str | None) -> None:
+    reading.write(path, text.encode())
+    url = str(reading.folder / path)
+    if name is None:
+        assert isinstance(suggest_recipe(url).source, ss.Csv | ss.TextFiles)
+    else:
+        with pytest.raises(
+            DataError, match=f"{path} is {name}.*'Formats without a source: {name}'"
+        ):
+            suggest_recipe(url)
