@@ -1328,8 +1328,8 @@ def _plain(message: str) -> str:
     """A message of typer about invalid arguments, in the words of the other errors."""
     from .schemas.config import expectation
 
-    problem, _, similar = message.removesuffix(")").partition(" (Possible options: ")
-    names = [name for name in similar.split(", ") if name not in ("", "--help")]
+    problem, _, similar = message.partition(" (Possible options: ")
+    names = [name for name in similar.removesuffix(")").split(", ") if name not in ("", "--help")]
     return f"{problem}. Did you mean {' or '.join(names)}?" if names else expectation(problem)
 
 

@@ -489,7 +489,7 @@ class TestErrors:
             (["build", "x", "--out", ""], "--out is empty"),
             (["build", "x", "--out", "s3://"], "--out: s3:// is only a protocol"),
             (["build", "x", "--out", "file"], "--out: file is a file, expected a folder"),
-            (["build", "x", "y", "--out", "z"], "unexpected extra argument"),
+            (["build", "x", "y", "--out", "z"], "unexpected extra argument(s) (y)."),
             (["rejects", "x", "--export", "y", "--list"], "--export: excludes --list"),
             (["rejects", "x", "--export", "y", "--number", "3"], "--export: excludes --number"),
             (["rejects", "x", "--export", "y", "--offset", "3"], "--export: excludes --offset"),
