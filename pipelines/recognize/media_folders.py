@@ -20,6 +20,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ...schemas.splits import FOLDERS, Splits, speaks_of_split, split_of
@@ -82,6 +83,10 @@ _ORIGIN = re.compile(
 )
 """What says whom or what a record is of, and not its class."""
 _DATE = re.compile(r"(19|20)\d\d([-_./]?(0?[1-9]|1[0-2])([-_.]?(0?[1-9]|[12]\d|3[01]))?)?")
+_UNLABELLED = frozenset(
+    ("unsup", "unsupervised", "unlabeled", "unlabelled", "nolabel", "no_label", "without_label")
+)
+"""Names of folders of records that have no label."""
 _SEPARATORS = ("_", "-", " ", ".")
 _MAX_ROLES = 20
 """More names of images or masks than these are names of single samples."""
@@ -250,6 +255,11 @@ class _Folders:
         reading, plain = self._reading(level, split), Reading(self._source(label=None))
         if split is not None:
             plain = Reading(self._source(label=None, split_folders=True), reading.splits)
+        if without := [name for name in names if name.lower() in _UNLABELLED]:
+            raise self._unclear(
+                f"a folder named {without[0]!r}: records without a label, or a class",
+                [*self._readings_at_one_depth(), reading],
+            )
         above = self.url.rpartition("/")[2]
         if _DATE.fullmatch(above):  # 2021/01, 2021/02
             names = [f"{above}/{name}" for name in names]
@@ -358,15 +368,23 @@ class _Folders:
         return readings, without
 
     def _readings_at_one_depth(self) -> list[Reading]:
-        """The labelled reading of the files at the depth that most have, by a glob of these."""
+        """The labelled reading of the files at the depth that most have, by a glob of these.
+
+        It leaves out folders of files without a label.
+        """
         num_at = Counter(path.count("/") for path in self.paths)
         depth, num = num_at.most_common(1)[0]
         if not self.joins or not depth or 2 * num < len(self.paths):
             return []
-        paths = [path for path in self.paths if path.count("/") == depth]
+        places = [place for place in self.places if len(place) == depth]
+        globs = [_glob_of_labelled({*names}) for names in zip(*places, strict=True)]
+        pattern = "/".join([*globs, "*"])
+        paths = [
+            path for path in self.paths if path.count("/") == depth and fnmatchcase(path, pattern)
+        ]
         if len({path.partition("/")[0] for path in paths}) == 1:
             return []
-        url = url_below(self.url, "/".join(["*"] * (depth + 1)))
+        url = url_below(self.url, pattern)
         try:
             reading = _Folders(self.make, url, paths, (), joins=False).read()
         except UnclearError:
@@ -598,6 +616,18 @@ def _on_folders(paths: Collection[str]) -> tuple[str, ...]:
                 f'pattern="{pattern}/*" makes them one.',
             )
     return ()
+
+
+def _glob_of_labelled(names: Collection[str]) -> str:
+    """A glob of the names of folders but those of files without a label.
+
+    >>> _glob_of_labelled(["neg", "pos", "unsup"]), _glob_of_labelled(["train", "test"])
+    ('[np]*', '*')
+    """
+    labelled = {name for name in names if name.lower() not in _UNLABELLED}
+    firsts = "".join(sorted({name[0] for name in labelled}))
+    apart = not any(name[0] in firsts for name in names if name not in labelled)
+    return f"[{firsts}]*" if len(labelled) < len(names) and apart and firsts.isalnum() else "*"
 
 
 def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:

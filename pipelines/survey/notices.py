@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...schemas.features import ClassLabel, Features, Scalar, Timestamp, written
+from ...schemas.features import ClassLabel, Features, Scalar, Text, Timestamp, written
 from ...transforms.runs.partitions import is_countable
 from ...transforms.sources.csv.source import Csv
 from .stages import label_of
@@ -19,6 +19,7 @@ _NUMBER = r"^[ \t]*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*$"
 _CODE = r"^[ \t]*[-+]?(0[0-9xX]|[0-9]{16,}[ \t]*$)"
 """Numbers that are texts on purpose: with leading zeros, in hexadecimal, or too long."""
 _NEARLY = 0.95
+_SENTENCE = r"\s.*[.!?][\"')]*\s*$"
 _MIN_RECORDS = 50
 """Of fewer records, many features have a different value in each."""
 _UNIQUE = 0.95
@@ -105,12 +106,15 @@ def _nearly_numbers(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterat
 
 def _may_be_ids(features: Features) -> Iterable[str]:
     for name, feature in features.items():
-        if is_countable(feature) and not isinstance(feature, ClassLabel | Timestamp):
+        if is_countable(feature) and not isinstance(feature, ClassLabel | Text | Timestamp):
             yield name
 
 
 def _is_unique(columns: Sequence[pa.Array]) -> bool:
-    """Whether nearly all short texts differ, or integers count the records: prices differ, too."""
+    """Whether nearly all short texts differ, or integers count the records: prices differ, too.
+
+    Sentences differ, too.
+    """
     column = pa.chunked_array(columns)
     num_distinct, num_values = pc.count_distinct(column).as_py(), len(column) - column.null_count
     if num_values < _MIN_RECORDS or num_distinct < _UNIQUE * num_values:
@@ -119,4 +123,5 @@ def _is_unique(columns: Sequence[pa.Array]) -> bool:
         ends = pc.min_max(column).as_py()
         return bool(num_distinct == num_values == ends["max"] - ends["min"] + 1)
     mean: float = pc.mean(pc.binary_length(column)).as_py()
-    return mean <= _MAX_BYTES
+    num_sentences: int = pc.sum(pc.match_substring_regex(column, _SENTENCE)).as_py() or 0
+    return mean <= _MAX_BYTES and 2 * num_sentences < num_values

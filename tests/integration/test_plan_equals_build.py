@@ -202,12 +202,13 @@ def test_bits_that_are_dropped(tmp_path: Path, suffix: str) -> None:
 
 def test_ids_are_named_by_both(tmp_path: Path) -> None:
     text = "a long text that is the input of a model: number"
-    lines = [f"{n},row {n},{text} {n},{n % 7},{n % 3}" for n in range(80)]
-    (tmp_path / "t.csv").write_text("\n".join(["n,name,text,few,label", *lines]) + "\n")
+    lines = [f"{n},row {n},{text} {n},Go to {n}!,{n % 7},{n % 3}" for n in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["n,name,text,said,few,label", *lines]) + "\n")
     features: Any = {
         "n": ss.Scalar("int64"),
         "name": ss.Scalar("string"),
         "text": ss.Scalar("string"),
+        "said": ss.Scalar("string"),
         "few": ss.Scalar("int64"),
         "label": ss.ClassLabel({0: "one", 1: "two", 2: "three"}),
     }
@@ -219,6 +220,16 @@ def test_ids_are_named_by_both(tmp_path: Path) -> None:
     assert "sampled records has a value of its own of 'n', 'name'." in notice
     assert 'ss.records.drop(["n", "name"])' in notice
     assert notice in forecast(recipe, progress=Silent()).warnings
+
+
+def test_texts_of_files_are_no_ids(tmp_path: Path) -> None:
+    for n in range(80):
+        path = tmp_path / "data" / "ab"[n % 2] / f"{n}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text {n}")
+    source = ss.TextFolder(str(tmp_path / "data"))
+    recipe = ss.Recipe(name="x", source=source, splits=ss.Splits(train=1.0))
+    assert not forecast(recipe, progress=Silent()).warnings
 
 
 def test_what_the_files_say_is_told_before_they_are_read(tmp_path: Path) -> None:

@@ -270,6 +270,33 @@ def test_folders_of_masks_that_are_no_feature_are_said() -> None:
             ['source=ss.ImageFolder("d/train")'],
         ),
         (
+            files("train/neg", "train/pos", "train/unsup", "test/neg", "test/pos"),
+            [],
+            "a folder named 'unsup': records without a label, or a class",
+            [
+                f'source=ss.ImageFolder("{url}", split_folders=True), '
+                'splits=ss.Splits.by_folder(train="train", test="test")'
+                for url in ("d/*/[np]*/*", "d")
+            ],
+        ),
+        (
+            [*files("train/a", "train/b", "train/Unlabeled", "test/a", "test/b"), "loose.jpg"],
+            [],
+            r"1 images beside the folders \(first: 'loose.jpg'\)",
+            [
+                'source=ss.ImageFolder("d/*/[ab]*/*", split_folders=True), '
+                'splits=ss.Splits.by_folder(train="train", test="test")',
+                'source=ss.ImageFolder("d/test")',
+                'source=ss.ImageFolder("d", label=None)',
+            ],
+        ),
+        (
+            files("up", "unlabelled", "down"),
+            [],
+            "a folder named 'unlabelled'",
+            ['source=ss.ImageFolder("d")'],  # no glob tells it from "up"
+        ),
+        (
             [*PLAIN, "loose.jpg"],
             [],
             r"1 images beside the folders \(first: 'loose.jpg'\)",

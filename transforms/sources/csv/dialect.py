@@ -45,7 +45,7 @@ _MIN_LIKE = 3
 _DIGITS = re.compile(r"[0-9]+")
 _RUN_OF_BLANKS = re.compile(r"\S  +\S")
 _FILE_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,3}$")
-_SENTENCE = re.compile(r"[.!?…。！？]\W*$")
+_SENTENCE = re.compile("[.!?\u3002\uff01\uff1f]\\W*$")
 
 
 @dataclasses.dataclass(frozen=True)
