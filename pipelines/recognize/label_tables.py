@@ -55,6 +55,8 @@ _MIN_OF_IDS = 0.8
 """A table refers to ids if more than this share of its first rows begin with one."""
 _HEAD_BYTES = 1 << 16
 _MAX_TABLES = 20
+_OF_SPLITS = re.compile(r"(^|[^a-z])(partitions?|splits?|subsets?|folds?)([^a-z]|$)")
+_MAX_SPLITS = 10
 _MAX_TABLE_BYTES = 64 << 20
 _SHOWN = 8
 _LABELS = (LABEL, "class", "class_name", "classname", "category", "target", "class_id", "classid")
@@ -148,6 +150,8 @@ def find_labelled_files(view: View) -> Reading | None:
     for named in found:
         if joined := _tables_by_id(named, view):
             raise _of_ids(named, joined, media, view.shown)
+    if of_splits := [named for named in found if named.columns and _says_splits(named)]:
+        raise _of_splits(of_splits[0], found, media, view.shown)
     found = [named for named in found if named.columns and not _may_be_list(named)]
     complete = [named for named in found if len(named.named) >= _MIN_NAMED * len(media.paths)]
     labelled = [named for named in complete if named.has_named_label]
@@ -469,6 +473,42 @@ def _of_ids(named: _NamedFiles, joined: Sequence[str], media: _Media, shown: str
         "table, or lists of the files of splits (docs/sources.md, 'Tables joined by ids').",
         [dataclasses.replace(plain, against=(against,))],
     )
+
+
+def _says_splits(named: _NamedFiles) -> bool:
+    """Whether a table is called like one of splits, and its only column has few numbers."""
+    stem = os.path.splitext(os.path.basename(named.name))[0].lower()
+    if not _OF_SPLITS.search(stem) or list(named.columns.values()) != [Scalar("int64")]:
+        return False
+    (column,) = named.columns
+    return named.is_evident and 1 < len(pc.unique(named.rows.columns.column(column))) <= _MAX_SPLITS
+
+
+def _of_splits(
+    named: _NamedFiles, found: Sequence[_NamedFiles], media: _Media, shown: str
+) -> UnclearError:
+    """The refusal of a table that may say splits by numbers, beside others or alone."""
+    ((column, _),) = named.columns.items()
+    values = sorted(map(str, pc.unique(named.rows.columns.column(column)).to_pylist()))
+    source = dataclasses.replace(named.source, label=None)
+    others = [one for one in found if one.columns and one is not named]
+    seen = (
+        f"{shown} holds {len(media.paths):,} {media.what}, and the numbers in {named.name} "
+        f"({_some(values)}) may be their splits."
+    )
+    if others:
+        by_chance = ("This divides them by chance:",)
+        readings = [dataclasses.replace(_reading(one), against=by_chance) for one in others]
+        return UnclearError(
+            f"{seen} No source joins it with {others[0].name}. Write one table, or lists of the "
+            "files of splits (docs/sources.md, 'Tables joined by ids').",
+            readings,
+        )
+    if values != ["0", "1", "2"]:
+        return UnclearError(seen, [Reading(source)])
+    splits = Splits.by_column(column, train="0", validation="1", test="2")
+    said = "If 0 is train, 1 is validation and 2 is test:"
+    return UnclearError(seen, [Reading(source, splits, against=(said,))])
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,7 +1,9 @@
 """Tables beside images and sounds: what they name, label and split, or why they are refused."""
 
+import dataclasses
 import io
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -507,9 +509,54 @@ def test_a_text_of_names_and_labels() -> None:
 def test_two_tables_without_a_label_are_refused() -> None:
     names = [f"{n}.png" for n in range(20)]
     attributes = rows("image_id,Bald,Male", names, bald="1 -1", male="-1")
-    write(*names, attributes=attributes, partition=rows("image_id,partition", names, part="0 1"))
-    _, lines = refusal()
+    write(*names, attributes=attributes, points=rows("image_id,x,y", names, x="1 2", y="3"))
+    message, lines = refusal()
     assert [line["source"].label for line in lines] == [None, None]
+    assert "attributes.csv and points.csv each have a row" in message
+    write(partition=rows("image_id,partition", names, part="0 1"))
+    message, lines = refusal()
+    assert "the numbers in partition.csv ('0', '1') may be their splits" in message
+    assert [line["source"].table for line in lines] == ["data/attributes.csv", "data/points.csv"]
+
+
+ATTRIBUTES = "60\nOld Young \n" + "".join(f"{n:06}.png  1 -1\n" for n in range(60))
+
+
+@pytest.mark.parametrize("name", ["partition", "eval_split"])
+def test_numbers_of_splits_are_no_label(name: str) -> None:
+    numbers = "".join(f"{n:06}.png {n % 3}\n" for n in range(60))
+    write(*(f"all/{n:06}.png" for n in range(60)), **{f"{name}_txt": numbers})
+    message, lines = refusal()
+    assert f"the numbers in {name}.txt ('0', '1', '2') may be their splits" in message
+    assert "If 0 is train, 1 is validation and 2 is test:" in message
+    (line,) = lines
+    assert line["source"].label is None
+    places = {"url": os.path.abspath("data/all"), "table": os.path.abspath(f"data/{name}.txt")}
+    source = dataclasses.replace(line["source"], **places)
+    recipe = ss.Recipe(name="x", source=source, splits=line["splits"])
+    assert ss.build(recipe, "out").manifest.splits["test"].num_examples == 20
+    Path("data", "attributes.txt").write_text(ATTRIBUTES)
+    message, lines = refusal()
+    assert "No source joins it with attributes.txt" in message
+    assert "This divides them by chance:" in message
+    assert lines == [
+        {"source": ss.ImageFolder("data/all", table="data/attributes.txt", label=None)}
+    ]
+
+
+@pytest.mark.parametrize("end", ["txt", "csv"])
+def test_a_table_in_blanks_after_the_number_of_its_rows(end: str) -> None:
+    write(*(f"all/{n:06}.png" for n in range(60)))
+    Path("data", f"attributes.{end}").write_text(ATTRIBUTES)
+    recipe = suggest_recipe("data")
+    assert recipe.source == ss.ImageFolder("data/all", table=f"data/attributes.{end}", label=None)
+    source: Any = recipe.source
+    opened = open_source("data/all", ".")
+    features = source.infer(source.select(opened.list()).files, opened)
+    assert {name: features[name] for name in ("Old", "Young")} == {
+        "Old": ss.Scalar("int64"),
+        "Young": ss.Scalar("int64"),
+    }
 
 
 def test_two_tables_are_refused() -> None:

@@ -451,9 +451,11 @@ def _leading_comments(text: str, default: str) -> tuple[int, str | None]:
 def _num_titles(text: str, default: str) -> int:
     """The number of lines before a table: none of them has as many delimiters as all after them.
 
-    The header may have one more or less.
+    The header may have one more or less. Before columns in blanks, it is the number of rows.
     """
     lines = _LINE_END.split(text[:_HEADER_WINDOW_BYTES])[:_MAX_FIRST_ROWS][:-1]
+    if lines and lines[0].strip().isdecimal() and _is_blank_separated("\n".join(lines[1:]) + "\n"):
+        return 1
     bare = [re.sub(r'"[^"]*"', "", line) for line in lines]
     there = [number for number, line in enumerate(lines) if line.strip()]
     found = []

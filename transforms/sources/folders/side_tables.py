@@ -72,6 +72,7 @@ from ...media.audio_header import SUFFIXES as SOUNDS
 from ...media.image_header import SUFFIXES as IMAGES
 from ...runs.files import wire_schema
 from ..csv.dialect import sniff
+from ..csv.rows import WHITESPACE
 from ..csv.source import Csv
 from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, value_feature, wire_batch, wire_lists
@@ -619,18 +620,28 @@ def csv_source(url: str, head: bytes) -> Csv:
 
 def _parse_csv(name: str, data: bytes) -> _CsvTable:
     dialect = sniff(data[:_SNIFFED_BYTES], default=_DELIMITERS[_suffix(name)])
-    if _suffix(name) == _TEXT and dialect.delimiter.encode() not in data.partition(b"\n")[0]:
-        dialect = dataclasses.replace(dialect, delimiter=" ")
-    data, has_index = _with_named_index(data, dialect.delimiter)
+    delimiter, skip = dialect.delimiter, 0
+    if delimiter == WHITESPACE:
+        skip = dialect.skip
+    elif _suffix(name) == _TEXT and delimiter.encode() not in data.partition(b"\n")[0]:
+        delimiter = " "
+    data, has_index = _with_named_index(data, delimiter)
     text = data[:_SNIFFED_BYTES].decode(dialect.encoding, "replace").removeprefix("\ufeff")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=dialect.delimiter)
+    lines = itertools.islice(io.StringIO(text, newline=""), skip, None)
+    in_blanks = delimiter == WHITESPACE
+    split = map(str.split, lines) if in_blanks else csv.reader(lines, delimiter=delimiter)
     try:
-        rows = list(itertools.islice(filter(None, reader), 2))
+        rows = list(itertools.islice(filter(None, split), 2))
     except csv.Error:
         rows = []
     header = has_index or (dialect.header and not _names_a_file(rows))
     source = Csv(
-        name, delimiter=dialect.delimiter, encoding=dialect.encoding, header=header, label=None
+        name,
+        delimiter=delimiter,
+        encoding=dialect.encoding,
+        header=header,
+        skip=skip,
+        label=None,
     )
     first_row = rows[header] if len(rows) > header else []
     return _CsvTable(source, data, first_row=first_row, has_index=has_index)

@@ -22,6 +22,7 @@ import pyarrow.csv
 
 from .....schemas.errors import SchemaError
 from ...csv.dialect import sniff
+from ...csv.rows import WHITESPACE
 from .model import (
     BOX_CROWD,
     NO_AREA,
@@ -144,11 +145,12 @@ def read_header(name: str, data: bytes) -> tuple[list[str], str, str]:
     """The names of the columns of a table, its delimiter and its encoding."""
     found = sniff(data[:_SNIFFED_BYTES], default="\t" if name.lower().endswith(".tsv") else ",")
     text = data[:_SNIFFED_BYTES].decode(found.encoding, "replace").removeprefix("\ufeff")
-    rows = csv.reader(text.splitlines()[:1], delimiter=found.delimiter)
+    delimiter = " " if found.delimiter == WHITESPACE else found.delimiter
+    rows = csv.reader(text.splitlines()[:1], delimiter=delimiter)
     try:
-        return next(rows, []), found.delimiter, found.encoding
+        return next(rows, []), delimiter, found.encoding
     except csv.Error:
-        return [], found.delimiter, found.encoding
+        return [], delimiter, found.encoding
 
 
 def _parse(name: str, data: bytes) -> dict[str, pa.Array]:
