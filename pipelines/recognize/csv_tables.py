@@ -113,10 +113,11 @@ def _tables_of(
     None if any of those looked at is not clearly a table.
     """
     looked = files[:: 1 + len(files) // _MAX_TABLES]
-    found = [sniff_table(view.url, file, view.opened) for file in looked]
-    tables = [table for table in found if table is not None]
-    if not tables or len(tables) < len(found):
-        return []
+    tables: list[Csv] = []
+    for file in looked:
+        if (table := sniff_table(view.url, file, view.opened)) is None:
+            return []
+        tables.append(table)
     if not view.has_urls:
         return [(tables[0], files)]
     if len(files) > 1 and _are_one(tables, looked, view):

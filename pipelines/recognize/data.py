@@ -19,6 +19,7 @@ from functools import partial
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SnapshardError
 from ...transforms.sources.csv.dialect import SUFFIXES
+from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders import bystanders
 from ...transforms.sources.folders.arrays import ArrayFolder
 from ...transforms.sources.folders.audio import AudioFolder
@@ -98,7 +99,7 @@ def _find_media_or_tables(view: View) -> Reading | None:
 
 def _find_other_tables(view: View) -> Reading | None:
     found = find_other_tables(view)
-    return None if found is None else arrange_tables(found[0], view, files=found[1])
+    return None if found is None else _among_unread(found[0], found[1], view)
 
 
 def _find_texts(view: View) -> Reading | None:
@@ -196,11 +197,22 @@ def _read_tables(tables: Sequence[SourceFile], typed: TypedTables | None, view: 
     """What tables are: CSV files, or typed ones if these are not fewer."""
     if typed is not None and typed.num_files >= len(tables):
         return read_typed(typed.source, view)
-    arranged = arrange_tables(csv_tables(view.url, tables, view.opened), view)
-    if len(unread := _unread(view)) > 2 * len(tables):
+    source = csv_tables(view.url, tables, view.opened)
+    return _among_unread(source, source.select(view.listed).files, view)
+
+
+def _among_unread(table: Csv, files: Sequence[SourceFile], view: View) -> Reading:
+    """What tables of text are.
+
+    Raises:
+        UnclearError: if most files are of other kinds, which no source reads.
+    """
+    arranged = arrange_tables(table, view, files=files)
+    paths = {file.path for file in files}
+    if len(unread := [path for path in _unread(view) if path not in paths]) > 2 * len(files):
         raise UnclearError(
             f"{view.shown} holds {len(unread):,} files of kinds that no source reads (first: "
-            f"{unread[0]!r}), and {len(tables):,} tables, which may only describe them.",
+            f"{unread[0]!r}), and {len(files):,} tables, which may only describe them.",
             [arranged],
         )
     return arranged

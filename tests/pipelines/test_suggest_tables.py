@@ -201,14 +201,15 @@ def test_tables_by_their_content(files: dict[str, str], source: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["ppm", "xyz"])
-def test_tables_among_many_files_that_no_source_reads(end: str) -> None:
-    Path("data").mkdir()
+@pytest.mark.parametrize("name", ["t.csv", "t.dat", "inner/t.dat"])
+def test_tables_among_many_files_that_no_source_reads(end: str, name: str) -> None:
+    Path("data/inner").mkdir(parents=True)
     for number in range(4):
         Path("data", f"{number}.{end}").write_bytes(b"P6 1 1 255 abc")
-    Path("data", "t.csv").write_text(f"x,y,z\n{ROWS}")
+    Path("data", name).write_text(f"x,y,z\n{ROWS}")
     with pytest.raises(DataError, match=f"4 files of kinds that .*'0.{end}'.* 1 tables") as refusal:
         suggest_recipe("data")
-    assert str(refusal.value).splitlines()[1].strip().startswith('source=ss.Csv("data"')
+    assert str(refusal.value).splitlines()[1].strip().startswith('source=ss.Csv("data')
     Path("data", f"0.{end}").unlink()
     Path("data", f"1.{end}").unlink()
     assert isinstance(suggest_recipe("data").source, ss.Csv)

@@ -62,7 +62,9 @@ def build_model(
     kept: Mapping[str, str],
     transform: Transform | None,
 ) -> tuple[Any, dict[str, dict[str, Any]]]:
-    """Builds the model: ``serve(**inputs)`` on batches, which is also its only signature.
+    """Builds the model, whose only signature takes and gives batches.
+
+    It has no attribute that is a tf.function: saving would trace that once more, and store both.
 
     Args:
         steps: The steps on each record; no filters.
@@ -116,8 +118,7 @@ def build_model(
         return read
 
     module = tf.Module()
-    module.serve = tf.function(serve, autograph=False)
-    module.signature = module.serve.get_concrete_function(
+    module.signature = tf.function(serve, autograph=False).get_concrete_function(
         **{
             arguments[name]: tf.TensorSpec(spec.shape, spec.dtype, name=arguments[name])
             for name, spec in specs.items()
