@@ -109,6 +109,7 @@ def test_other_encodings_are_for_a_person_to_choose(encoding: str, text: str) ->
         (b"Go.\tVa !\nHi.\tSalut !\nRun!\tCours !\nWho?\tQui ?\n", False),
         (b"question,is it?\nWho?,yes\nWhat?,no\nWhy?,yes\nHow?,no\n", True),
         (b"a1.jpg,x\na2.jpg,y\na3.jpg,z\nb4.jpg,v\n", False),
+        (b',"a","http...x.html"\n"1","b","x.html"\n"2","c","y.html"\n"3","d","z.html"\n', True),
         (b"img_001,a\nimg_002,b\nimg_003,c\nimg_004,d\n", False),
         (b"user_id,a\nuser_1,b\nuser_2,c\nuser_3,d\n", True),
         (b"file.name,a\nx.jpg,b\ny.jpg,c\nz.jpg,d\n", True),

@@ -540,12 +540,15 @@ def _is_blank_separated(text: str, *, quotes_show: bool = True) -> bool:
 def _are_values(cells: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     """Whether cells are like all that are below them, and not names.
 
-    One is equal up to its digits, or ends in the suffix of a file; or two end as sentences do.
+    One is equal up to its digits, or ends in the suffix of a file; or two end as sentences do. None
+    is empty where all below are not, as in tables with names of rows.
 
     >>> _are_values(["a1.jpg", "x"], [["a2.jpg", "b3.jpg", "c.jpg"], ["y", "z", "v"]])
     True
     """
     pairs = [(c, below) for c, below in zip(cells, columns, strict=True) if len(below) >= _MIN_LIKE]
+    if any(not cell and all(below) for cell, below in pairs):
+        return False
     for cell, below in pairs:
         form = _DIGITS.sub("0", cell)
         if form != cell and all(_DIGITS.sub("0", other) == form for other in below):
