@@ -36,7 +36,7 @@ from .csv_tables import csv_tables, find_other_tables, sniff_table
 from .extracted_files import find_extracted
 from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
-from .readings import Reading, UnclearError
+from .readings import Reading, UnclearError, quoted
 from .split_lists import with_lists
 from .table_folders import arrange_tables, pairs_apart, refuse_columns_apart, split_in
 from .typed_tables import TypedTables, find_typed_tables, read_typed
@@ -99,7 +99,17 @@ def _find_media_or_tables(view: View) -> Reading | None:
 
 def _find_other_tables(view: View) -> Reading | None:
     found = find_other_tables(view)
-    return None if found is None else _among_unread(found[0], found[1], view)
+    if found is None:
+        return None
+    table, files = found
+    reading, read = _among_unread(table, files, view), {file.path for file in files}
+    others = [
+        file.path
+        for file in view.visible
+        if file.num_bytes and file.path not in read and not bystanders.is_document(file.path)
+    ]
+    said = f"Not read: {quoted(others)}, which are no such tables."
+    return dataclasses.replace(reading, notes=(*reading.notes, said)) if others else reading
 
 
 def _find_texts(view: View) -> Reading | None:

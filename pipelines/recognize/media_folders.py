@@ -84,7 +84,10 @@ _ORIGIN = re.compile(
 """What says whom or what a record is of, and not its class."""
 _DATE = re.compile(r"(19|20)\d\d([-_./]?(0?[1-9]|1[0-2])([-_.]?(0?[1-9]|[12]\d|3[01]))?)?")
 _UNLABELLED = frozenset(
-    ("unsup", "unsupervised", "unlabeled", "unlabelled", "nolabel", "no_label", "without_label")
+    (
+        *("unsup", "unsupervised", "unlabeled", "unlabelled", "nolabel", "no_label"),
+        *("without_label", "_background_noise_"),
+    )
 )
 """Names of folders of records that have no label."""
 _SEPARATORS = ("_", "-", " ", ".")
@@ -645,8 +648,12 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
     files = Counter(stem.rpartition("/")[2] for stem in stems)
     if len(files) <= _MAX_ROLES:  # as in a folder for each sample
         names += files
-    by_image, by_mask = (_by_role(stems, names, roles) for roles in (_IMAGE_ROLES, _MASK_ROLES))
+    by_image, by_mask = (
+        _by_role(stems, names, roles) for roles in (_IMAGE_ROLES | {"original"}, _MASK_ROLES)
+    )
     rules = _folders_of_sequences(names)
+    if any(f"{name}annot" in names for name in names):
+        rules.append(("{folder}/{id}", "{folder}annot/{id}"))
     for (images, of_images), (masks, of_masks) in itertools.product(
         by_image.items(), by_mask.items()
     ):
@@ -672,6 +679,10 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
         if (ends := _ends(plain, marked)) is not None:
             folder = "{folder}/" * min(plain[0].count("/"), 1)
             rules.append((f"{folder}{{id}}", f"{folder}{ends[0]}{{id}}{ends[1]}"))
+        ends_of = [{_last_part(stem)[1:] for stem in part} for part in (plain, marked)]
+        if [*map(len, ends_of)] == [1, 1]:
+            ((sign, image),), ((_, mask),) = ends_of
+            rules += [(f"{{id}}{sign}{image}", f"{{id}}{sign}{mask}")] if sign else []
     return rules
 
 
@@ -721,7 +732,7 @@ def _by_role(
 
 def _last_role(name: str, roles: Collection[str]) -> bool:
     """Whether a name ends with a role: ``masks``, ``train_masks``, ``Task1_GroundTruth``."""
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
+    words = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", name)
     return any(_role_of("".join(words[-num:])) in roles for num in (1, 2, len(words)) if words)
 
 

@@ -8,9 +8,11 @@ incomplete or contradictory is no reading of its own: it has a sentence against 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
@@ -69,8 +71,11 @@ def with_lists(
     if not view.has_urls:
         return [reading]
     below = path_below(source.url, view.url)  # type: ignore[attr-defined]
-    if below is None or "*" in below:
+    if below is None:
         return [reading]
+    pattern = below if "*" in below else ""
+    if pattern:
+        below = os.path.dirname(re.split(r"[*[]", pattern)[0])
     if why := _unread_lists(view.ending(".mat")):
         return [dataclasses.replace(reading, against=(*reading.against, why))]
     texts = [file for file in view.ending(".txt") if 0 < file.num_bytes <= _MAX_BYTES]
@@ -78,7 +83,12 @@ def with_lists(
     if not of_split:
         return [reading]
     start = len(below) + bool(below)
-    inside = [f for f in view.listed if not below or f.path.startswith(f"{below}/")]
+    inside = [
+        file
+        for file in view.listed
+        if (not below or file.path.startswith(f"{below}/"))
+        and (not pattern or _matches(file.path, pattern))
+    ]
     files = [dataclasses.replace(file, path=file.path[start:]) for file in inside]
     records = {file.record_id for file in source.select(files).files}
     found = [
@@ -101,6 +111,10 @@ def with_lists(
         "of the files each:"
     )
     return [dataclasses.replace(reading, against=(*reading.against, against))]
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return path.count("/") == pattern.count("/") and fnmatchcase(path, pattern)
 
 
 def _unread_lists(files: Sequence[SourceFile]) -> str:

@@ -230,7 +230,8 @@ def _by_names(source: Any, files: Sequence[SourceFile], view: View) -> Reading:
             [reading for side in sides for reading in _of_side(source, side, splits, view)],
         )
     else:
-        return Reading(joined, Splits.by_folder())
+        of_several = (_on_names([file.path for file in group]) for group in splits.values())
+        return Reading(joined, Splits.by_folder(), notes=tuple(itertools.chain(*of_several)))
     readings = [Reading(parts["train"])] if "train" in parts else []
     if joined is not None and "train" in parts:
         readings.append(Reading(joined, Splits.by_folder()))

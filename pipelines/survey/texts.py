@@ -39,6 +39,10 @@ _NEARLY = 0.9
 """A column is nearly of a kind if at least this share of its cells is."""
 _ENOUGH = 1000
 """After this many cells, a kind that not half of them are of is not looked for any more."""
+_MISSING = frozenset(
+    ("?", "??", "-", "--", "---", ".", "..", "*", "n.a.", "N.A.", "n.d.", "na", "none", "None")
+) | {"missing", "Missing", "MISSING", "\\N", "<NA>", "(null)", "nil", "NIL", "#DIV/0!", "#VALUE!"}
+"""Texts that stand for a missing value among numbers, however many there are."""
 _MAX_ODD = 3
 """Maximum number of texts that are shown of those that are not of the kind."""
 _MAX_SHOWN_CHARS = 40
@@ -64,6 +68,11 @@ class _Kind:
     """Different texts that are not of this kind, at most one more than are shown."""
     first_odd: str = ""
     """Where the first of them is."""
+
+    @property
+    def is_all_but_gaps(self) -> bool:
+        """Whether all cells are of this kind but those that stand for a missing value."""
+        return self.num > 0 and _MISSING.issuperset(self.odd)
 
 
 @dataclasses.dataclass
@@ -91,8 +100,9 @@ class TextColumn:
     def kind(self) -> str | None:
         """The kind that most cells are of: ``integer``, ``number`` or ``time`` and a unit."""
         name = max(self._kinds, key=lambda name: self._kinds[name].num)
-        enough = self.num_cells and self._kinds[name].num >= _NEARLY * self.num_cells
-        return name if enough else None
+        found = self._kinds[name]
+        enough = found.num >= _NEARLY * self.num_cells or found.is_all_but_gaps
+        return name if self.num_cells and enough else None
 
     @property
     def is_uniform(self) -> bool:
@@ -143,7 +153,7 @@ class TextColumn:
             self.unmarked |= not is_marked and not _NUMBER.fullmatch(text)
         self.are_lists = self.are_lists and all(map(_is_list, texts))
         for name, kind in self._kinds.items():
-            if before >= _ENOUGH and kind.num < before / 2:
+            if before >= _ENOUGH and kind.num < before / 2 and not kind.is_all_but_gaps:
                 continue  # Regular expressions on texts that are only texts take long.
             fits = _fits(coded.dictionary, texts, name)
             kind.num += int(counts[fits].sum())

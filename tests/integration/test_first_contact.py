@@ -281,6 +281,11 @@ def test_iso_dates_are_times(kind: str, cells: list[str], feature: Any) -> None:
 
 
 NEARLY = [
+    (
+        ["7", *["?"] * 60, "8"],
+        "2 of 62 cells are integers; 60 hold '?' (the first in row 2)",
+        "int64",
+    ),
     (["1"] * 99 + ["n.a."], "99 of 100 cells are integers; row 100 holds 'n.a.'", "int64"),
     (["n.a.", *["7"] * 99], "99 of 100 cells are integers; row 1 holds 'n.a.'", "int64"),
     (

@@ -17,6 +17,7 @@ import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError
+from snapshard.transforms.sources.folders.side_tables import LabelTable
 from snapshard.transforms.storage.opened_source import open_source
 
 from ..integration.sources.built import build_all
@@ -198,6 +199,13 @@ def test_transcripts_without_a_header() -> None:
     write(*(f"wavs/{name}.wav" for name in names), metadata=table)
     source = ss.AudioFolder("data/wavs", table="data/metadata.csv", label=None)
     assert suggest_recipe("data").source == source
+    texts = [f'"Yes," said {n}.' if n % 4 == 0 else f"No {n}." for n in range(12)]
+    said = [f"{name}|{text}" for name, text in zip(names, texts, strict=True)]
+    Path("data/metadata.csv").write_text("\n".join(said) + "\n")
+    assert suggest_recipe("data").source == source
+    table = LabelTable(name="metadata.csv", data=Path("data/metadata.csv").read_bytes(), label=None)
+    found = table.read(table.features()).columns["column_1"].to_pylist()
+    assert found == [text.encode() for text in texts]
 
 
 @pytest.mark.parametrize("end", ["png", "wav"])
@@ -273,11 +281,13 @@ def test_tables_of_splits_beside_one_of_all() -> None:
     assert single["source"].table == "data/validated.csv"
 
 
-def test_several_captions_of_a_file_are_a_list(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["csv", "txt"])
+def test_several_captions_of_a_file_are_a_list(end: str) -> None:
     names = [f"{n}.png" for n in range(20)]
     texts = " ".join(f"text{n}" for n in range(40))
-    write(*(f"Images/{name}" for name in names), captions=rows("image,caption", names * 2, t=texts))
-    source = ss.ImageFolder("data/Images", table="data/captions.csv", label=None, rows="list")
+    write(*(f"Images/{name}" for name in names))
+    Path("data", f"captions.{end}").write_text(rows("image,caption", names * 2, t=texts))
+    source = ss.ImageFolder("data/Images", table=f"data/captions.{end}", label=None, rows="list")
     assert suggest_recipe("data").source == source
     text = describe_suggestion("data")
     assert '"caption": ss.Sequence(ss.Scalar("string"))' in text
@@ -425,6 +435,10 @@ def test_lists_of_the_files_of_splits(folder: str, end: str) -> None:
     assert recipe.splits == ss.Splits.by_column("split", **of_split)
     Path("recipe.py").write_text(describe_suggestion("data"))
     assert load_recipe_file(Path("recipe.py")).source == recipe.source
+    write(f"{folder[1:]}/unlabelled/1.{end}".lstrip("/"))
+    _, lines = refusal()
+    assert [line["source"].url for line in lines] == [f"data{folder}/[cd]*/*", f"data{folder}"]
+    assert {tuple(line["source"].lists) for line in lines} == {tuple(urls)}
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,32 @@ def of_defects(url: str) -> list[str]:
             BY(train="train", validation="val"),
         ),
         (
+            [*files("PNGImages", name="Ped{}.png"), *files("PedMasks", name="Ped{}_mask.png")],
+            IMAGES("d", label="mask", images="PNGImages/{id}", masks="PedMasks/{id}_mask"),
+            None,
+        ),
+        (
+            files("PNG/Original", "PNG/Ground Truth"),
+            IMAGES("d/PNG", label="mask", images="Original", masks="Ground Truth"),
+            None,
+        ),
+        (
+            [*files("train", name="{}_sat.jpg"), *files("train", name="{}_mask.png")],
+            IMAGES("d/train", label="mask", images="{id}_sat", masks="{id}_mask"),
+            None,
+        ),
+        (
+            files("train", "trainannot", "val", "valannot"),
+            IMAGES(
+                "d",
+                split_folders=True,
+                label="mask",
+                images="{folder}/{id}",
+                masks="{folder}annot/{id}",
+            ),
+            BY(train="train", validation="val"),
+        ),
+        (
             [
                 *files("Task1-2_Training_Input", name="X_{:07}.jpg"),
                 *files("Task1_Training_GroundTruth", name="X_{:07}_segmentation.png"),
@@ -295,6 +321,12 @@ def test_folders_of_masks_that_are_no_feature_are_said() -> None:
             [],
             "a folder named 'unlabelled'",
             ['source=ss.ImageFolder("d")'],  # no glob tells it from "up"
+        ),
+        (
+            files("yes", "no", "_background_noise_"),
+            [],
+            "a folder named '_background_noise_'",
+            ['source=ss.ImageFolder("d/[ny]*/*")', 'source=ss.ImageFolder("d")'],
         ),
         (
             [*PLAIN, "loose.jpg"],

@@ -329,8 +329,8 @@ def test_images_and_as_many_sounds_are_refused(pictures: Any, tmp_path: Path) ->
 
 def test_a_text_that_names_images_is_not_left_out(pictures: Any, tmp_path: Path) -> None:
     pictures([(4, 4)], classes=["all"])
-    rows = "".join(f"{index}.png -1  1\n" for index in range(6))
-    (tmp_path / "pets" / "attributes.txt").write_text(f"6\nMale Young\n{rows}")
+    rows = "".join(f"<{index}.png>: Male, Young\n" for index in range(6))
+    (tmp_path / "pets" / "attributes.txt").write_text(rows)
     message, lines = _lines("pets")
     assert "'attributes.txt' names them" in message
     assert lines == ['source=ss.ImageFolder("pets/all", label=None)']

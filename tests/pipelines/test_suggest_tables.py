@@ -285,6 +285,25 @@ def test_tables_of_other_suffixes_in_folders(files: dict[str, str], source: Any)
     assert (recipe.splits == ss.Splits.by_folder()) == is_split
 
 
+def test_what_is_beside_a_table_of_another_suffix_is_said() -> None:
+    Path("data").mkdir()
+    Path("data", "numbers.data-numeric").write_text(BLANKS)
+    Path("data", "mixed.data").write_text("A11 6 A34 1169\nA12 48 A32 5951\n" * 9)
+    Path("data", "README").write_text("about")
+    text = describe_suggestion("data")
+    assert "numbers.data-numeric" in text
+    assert "# Not read: 'mixed.data', which are no such tables." in text
+
+
+def test_names_of_several_files_of_a_split_are_said() -> None:
+    Path("data").mkdir()
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        Path("data", f"{name}.csv").write_text(f"x,y,z\n{ROWS}")
+    assert "The names of the 2 files (dev_matched, dev_mismatched) are in no column" in " ".join(
+        describe_suggestion("data").replace("\n    # ", " ").split()
+    )
+
+
 @pytest.mark.parametrize(
     ("files", "lines"),
     [

@@ -28,6 +28,8 @@ from snapshard.transforms.sources.csv.dialect import sniff
         ),
         (b'1.5  x\t"a b"\n2    y\t"c"\n', "\t"),
         (b"10  20\t1\n30  40\t2\n", "whitespace"),
+        (b"1.5\t2.5\t\t1\n2.5\t\t3.5\t2\n4.5\t5.5\t6\n1\t2\t3\n", "whitespace"),
+        (b"a\tb\tc\n1\t\t3\n4\t5\n", "\t"),
         (b"10 20\t1\n30 40\t2\n", "\t"),
         (b"id\tpair\n1\t10  20\n2\t30  40\n", "\t"),
     ],
@@ -226,3 +228,20 @@ def test_thousands(cells: list[str], mark: str | None) -> None:
 )
 def test_blanks_around_cells(head: bytes, strip: bool) -> None:
     assert sniff(head).strip == strip
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_table"),
+    [
+        (["e,x,s,n", "p,x,y,w", "e,b,s,n"], True),
+        (["vhigh,2,5more,small,unacc", "low,4,4,big,good"], True),
+        (["e,x", "p,x,y"], False),
+    ],
+)
+def test_tables_of_categories(rows: list[str], is_table: bool) -> None:
+    assert sniff("".join(f"{row}\n" for row in rows * 6).encode()).is_table == is_table
+
+
+def test_sentences_with_as_many_commas_are_no_table() -> None:
+    text = "".join(f"Number {n}, he said, and went.\n" for n in range(30))
+    assert not sniff(text.encode()).is_table

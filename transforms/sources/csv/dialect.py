@@ -36,6 +36,7 @@ _MAX_SKIPPED_BYTES = 1 << 20
 _MIN_BODY = 4
 """So many lines with the same number of cells show that lines before them are titles."""
 _MANY_ROWS = 10
+_MAX_CATEGORY = 20
 _COMMA_NUMBER = re.compile(r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*")
 _CLEAR_COMMA = re.compile(r"\s*[-+]?(\d+,(\d{1,2}|\d{4,})|(0|\d{4,}),\d+)([eE][-+]?\d+)?\s*")
 _POINT_NUMBER = re.compile(r"\s*[-+]?\d+\.\d+\s*")
@@ -310,9 +311,9 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     """Guesses the dialect from the beginning of a file's text.
 
     The delimiter is the candidate of which all first lines have as many, else the most frequent one
-    in the first line, outside quotes. If there is none, or a tab in lines with runs of blanks, and
-    blanks separate as many cells in every line, most of them numbers, it is whitespace. See
-    :mod:`..encodings` for the encoding.
+    in the first line, outside quotes. If there is none, or tabs in lines with runs of blanks or
+    different numbers of tabs, and blanks separate as many cells in every line, most of them
+    numbers, it is whitespace. See :mod:`..encodings` for the encoding.
 
     Args:
         head: Bytes of the text; the last line may be incomplete.
@@ -405,8 +406,17 @@ def _is_table(rows: Sequence[Sequence[str]], delimiter: str) -> bool:
         return False
     if abs(len(rows[0]) - widths.pop()) > 1:
         return False
-    with_numbers = any(map(_is_numeric, zip(*rows[1:], strict=True)))
-    return with_numbers or (delimiter in ("\t", "|", ";") and len(rows) >= _MANY_ROWS)
+    columns = list(zip(*rows[1:], strict=True))
+    if any(map(_is_numeric, columns)):
+        return True
+    enough = len(rows) >= _MANY_ROWS
+    return enough and (delimiter in ("\t", "|", ";") or all(map(_are_categories, columns)))
+
+
+def _are_categories(cells: Sequence[str]) -> bool:
+    """Whether cells are short words, most of which are there again."""
+    are_short = max(map(len, cells)) <= _MAX_CATEGORY and not any(" " in cell for cell in cells)
+    return are_short and 2 * len({*cells}) <= len(cells)
 
 
 def _delimiter(text: str, default: str) -> str:
@@ -421,7 +431,8 @@ def _delimiter(text: str, default: str) -> str:
     delimiter: str = max(marks, key=fits)
     if not lines[0].count(delimiter) and _is_blank_separated(text):
         return WHITESPACE
-    if delimiter == "\t" and all(map(_RUN_OF_BLANKS.search, lines)):
+    uneven = len({line.count("\t") for line in lines}) > 1
+    if delimiter == "\t" and (uneven or all(map(_RUN_OF_BLANKS.search, lines))):
         return WHITESPACE if _is_blank_separated(text, quotes_show=False) else delimiter
     return delimiter
 

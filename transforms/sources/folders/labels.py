@@ -144,7 +144,7 @@ class FileLabels:
         if self.unlisted == "skip" and self.table is None:
             raise ValueError('unlisted="skip" is for files without a row in table=: give a table')
         if self.rows == "list" and not all(
-            file_name(url).lower().endswith((".csv", ".tsv", ".jsonl"))
+            file_name(url).lower().endswith((".csv", ".tsv", ".txt", ".jsonl"))
             for url in self.tables or ("",)
         ):
             raise ValueError('rows="list" is for files with several rows in table=: give a table')

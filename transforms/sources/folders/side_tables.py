@@ -629,7 +629,12 @@ def _parse_csv(name: str, data: bytes) -> _CsvTable:
     text = data[:_SNIFFED_BYTES].decode(dialect.encoding, "replace").removeprefix("\ufeff")
     lines = itertools.islice(io.StringIO(text, newline=""), skip, None)
     in_blanks = delimiter == WHITESPACE
-    split = map(str.split, lines) if in_blanks else csv.reader(lines, delimiter=delimiter)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
+    split = (
+        map(str.split, lines)
+        if in_blanks
+        else csv.reader(lines, delimiter=delimiter, quoting=quoting)
+    )
     try:
         rows = list(itertools.islice(filter(None, split), 2))
     except csv.Error:
@@ -640,6 +645,7 @@ def _parse_csv(name: str, data: bytes) -> _CsvTable:
         delimiter=delimiter,
         encoding=dialect.encoding,
         header=header,
+        quote='"' if dialect.quoted else None,
         skip=skip,
         label=None,
     )
