@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,6 +56,7 @@ def sample_notices(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterato
     """
     recipe, features = survey.recipe, survey.features.prepared
     yield from _nearly_numbers(batches, survey)
+    yield from _without_values(batches, survey)
     if recipe.preprocessing_fn is not None or recipe.transform_from is not None:
         return  # it chooses and changes features
     splits = recipe.splits
@@ -101,6 +103,22 @@ def _nearly_numbers(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterat
             f"column {name!r} is text, although {num:,} of {len(texts):,} sampled cells are "
             f"numbers: others are not{shown}. Remove rows that are none, list such cells in "
             f"null_values=, or keep the texts: types={{{name!r}: 'string'}}"
+        )
+
+
+def _without_values(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterator[str]:
+    """Rows of CSV in which all cells are empty, as spreadsheets write them at the end."""
+    names = [*survey.features.prepared]
+    if not isinstance(survey.recipe.source, Csv) or names != [*survey.features.raw]:
+        return
+    if not all({*names} <= {*batch.schema.names} for batch in batches):
+        return  # lists have columns of other names
+    num_records = sum(map(len, batches))
+    empty = [reduce(pc.and_, [pc.is_null(batch.column(n)) for n in names]) for batch in batches]
+    if num := sum(pc.sum(rows).as_py() or 0 for rows in empty):
+        yield (
+            f"{num:,} of {num_records:,} sampled records have no value: their rows are nothing but "
+            "delimiters. Remove these rows"
         )
 
 

@@ -220,6 +220,14 @@ def test_writes_nothing(tmp_path: Path, picture: Any, monkeypatch: pytest.Monkey
     assert not os.listdir(tmp_path / "temporary")
 
 
+def test_rows_without_any_value_are_told(tmp_path: Path) -> None:
+    rows = "".join(f"{k % 7};{k % 3}\n" for k in range(40))
+    (tmp_path / "t.csv").write_text(f"x;y\n{rows}1;\n" + ";\n" * 5)
+    recipe = ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t.csv"), delimiter=";"))
+    (warning,) = _forecast(recipe).warnings
+    assert warning.startswith("5 of 46 sampled records have no value")
+
+
 @pytest.mark.parametrize(
     ("cells", "settings", "told"),
     [
