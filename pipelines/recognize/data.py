@@ -108,7 +108,7 @@ def _find_other_tables(view: View) -> Reading | None:
         for file in view.visible
         if file.num_bytes and file.path not in read and not bystanders.is_document(file.path)
     ]
-    said = f"Not read: {quoted(others)}, which are no such tables."
+    said = f"Not read, as no part of this table: {quoted(others)}."
     return dataclasses.replace(reading, notes=(*reading.notes, said)) if others else reading
 
 

@@ -22,6 +22,9 @@ from snapshard.transforms.sources.csv.dialect import sniff
         (b"text\na 1\nb 2\n", ","),
         (b"a text of words\nand as many again\n", ","),
         (b"1 2\n3 4 5\n", ","),
+        (b"A11 6 A34 x\nA12 48 A32 y\n" * 6, "whitespace"),
+        (b"".join(b"Part %d of it\n" % n for n in range(20)), ","),
+        (b"".join(b"%dth word said %d\n" % (n, n) for n in range(20)), ","),
         (
             b'18.0   8   307.0  1\t"chevrolet malibu"\n9.5    4   90.0   2\t"vw 1131"\n',
             "whitespace",

@@ -410,13 +410,17 @@ def _is_table(rows: Sequence[Sequence[str]], delimiter: str) -> bool:
     if any(map(_is_numeric, columns)):
         return True
     enough = len(rows) >= _MANY_ROWS
-    return enough and (delimiter in ("\t", "|", ";") or all(map(_are_categories, columns)))
+    return enough and (delimiter in ("\t", "|", ";") or _are_categories(columns))
 
 
-def _are_categories(cells: Sequence[str]) -> bool:
-    """Whether cells are short words, most of which are there again."""
-    are_short = max(map(len, cells)) <= _MAX_CATEGORY and not any(" " in cell for cell in cells)
-    return are_short and 2 * len({*cells}) <= len(cells)
+def _are_categories(columns: Sequence[Sequence[str]]) -> bool:
+    """Whether columns have a few short words, again and again, and most of them several."""
+    return sum(len({*cells}) > 1 for cells in columns) * 2 > len(columns) and all(
+        max(map(len, cells)) <= _MAX_CATEGORY
+        and not any(" " in cell for cell in cells)
+        and 2 * len({*cells}) <= len(cells)
+        for cells in columns
+    )
 
 
 def _delimiter(text: str, default: str) -> str:
@@ -536,7 +540,8 @@ def _has_plain_quotes(text: str, delimiter: str) -> bool:
 def _is_blank_separated(text: str, *, quotes_show: bool = True) -> bool:
     """Whether blanks separate as many cells in each row, and numbers fill most columns.
 
-    Of R's row names the header has none. If quotes show it, too, one column of numbers is enough.
+    Of R's row names the header has none. If quotes show it, too, or all other columns are of
+    categories, one column of numbers is enough.
     """
     first, *others = _sniffed_rows(text, Form(delimiter=WHITESPACE)) or [[]]
     rows = others or [first]
@@ -544,8 +549,12 @@ def _is_blank_separated(text: str, *, quotes_show: bool = True) -> bool:
     is_short = width == len(first) + 1 and not any(map(_NUMBER.fullmatch, first))
     if len(first) < 2 or {*map(len, rows)} != {width} or not (is_short or width == len(first)):
         return False
-    num_numeric = sum(_is_numeric(column) for column in zip(*rows, strict=True))
-    return 2 * num_numeric > width or (quotes_show and num_numeric > 0 and '"' in text)
+    texts = [column for column in zip(*rows, strict=True) if not _is_numeric(column)]
+    if len(texts) == width:
+        return False
+    if 2 * len(texts) < width or (quotes_show and '"' in text):
+        return True
+    return width > 2 and len(rows) >= _MANY_ROWS and _are_categories(texts)
 
 
 def _are_values(cells: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
