@@ -496,13 +496,14 @@ def _of_splits(
         f"{shown} holds {len(media.paths):,} {media.what}, and the numbers in {named.name} "
         f"({_some(values)}) may be their splits."
     )
-    if others:
+    readings = [*([_by_folders(media)] if media.in_classes else []), *map(_reading, others)]
+    if readings:
         by_chance = ("This divides them by chance:",)
-        readings = [dataclasses.replace(_reading(one), against=by_chance) for one in others]
+        label = f"the labels in {others[0].name}" if others else "the folders, which may be classes"
         return UnclearError(
-            f"{seen} No source joins it with {others[0].name}. Write one table, or lists of the "
-            "files of splits (docs/sources.md, 'Tables joined by ids').",
-            readings,
+            f"{seen} No source joins them with {label}. Write one table, or lists of the files of "
+            "splits (docs/sources.md, 'Tables joined by ids').",
+            [dataclasses.replace(reading, against=by_chance) for reading in readings],
         )
     if values != ["0", "1", "2"]:
         return UnclearError(seen, [Reading(source)])

@@ -551,11 +551,20 @@ def test_numbers_of_splits_are_no_label(name: str) -> None:
     assert ss.build(recipe, "out").manifest.splits["test"].num_examples == 20
     Path("data", "attributes.txt").write_text(ATTRIBUTES)
     message, lines = refusal()
-    assert "No source joins it with attributes.txt" in message
+    assert "No source joins them with the labels in attributes.txt" in message
     assert "This divides them by chance:" in message
     assert lines == [
         {"source": ss.ImageFolder("data/all", table="data/attributes.txt", label=None)}
     ]
+
+
+def test_numbers_of_splits_beside_class_folders() -> None:
+    names = [f"{'cat' if n % 2 else 'dog'}/{n}.png" for n in range(40)]
+    write(*names, folds=rows("file,fold", names, fold="1 2 3"))
+    message, lines = refusal()
+    assert "the numbers in folds.csv ('1', '2', '3') may be their splits" in message
+    assert "No source joins them with the folders" in message
+    assert lines == [{"source": ss.ImageFolder("data")}]
 
 
 @pytest.mark.parametrize("end", ["txt", "csv"])
