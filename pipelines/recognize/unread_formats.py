@@ -62,6 +62,7 @@ _WHY = {format.name: format.why for format in FORMATS}
 _MIN_LINES = 3
 _PAIR = rb"[ \t]+[0-9]+:[-+]?[0-9.]+([eE][-+]?[0-9]+)?"
 _LIBSVM = re.compile(rb"[-+]?[0-9.]+(,[-+]?[0-9.]+)*(%s)*[ \t]*(#.*)?" % _PAIR)
+_LETTER = re.compile(rb"[A-Za-z\x80-\xff]")
 _NO_WORDS = (b"#", b"-DOCSTART-")
 """How lines of CoNLL files begin that hold no word."""
 READ = ("Excel", "HDF5")
@@ -109,7 +110,7 @@ def format_of_lines(head: bytes) -> str:
 
 
 def _are_sentences(lines: Sequence[bytes]) -> bool:
-    """Whether blank lines separate groups of lines that have as many cells, a word among them."""
+    """Whether blank lines separate groups of lines that have as many cells, most with a word."""
     lines = [line for line in lines if not line.startswith(_NO_WORDS)]
     sizes = [
         sum(1 for _ in group)
@@ -122,9 +123,9 @@ def _are_sentences(lines: Sequence[bytes]) -> bool:
     for mark in (b"\t", b" "):
         rows = [line.strip().split(mark) for line in words]
         if len(rows[0]) > 1 and {*map(len, rows)} == {len(rows[0])}:
-            columns = [*zip(*rows, strict=True)]
-            has_letters = [any(re.search(rb"[^\W\d]", cell) for cell in c) for c in columns]
-            return has_letters[0] or has_letters[1]
+            columns = [*zip(*rows, strict=True)][:2]
+            num_words = (sum(bool(_LETTER.search(cell)) for cell in cells) for cells in columns)
+            return 2 * max(num_words) >= len(rows)
     return False
 
 

@@ -243,6 +243,8 @@ TREES = "# text = A :\n1\tA\tNOUN\t_\n1-2\tb\tX\t_\n2\t:\tPUNCT\t_\n\n" * 4
         ("t.tsv", WORDS.replace("\n\n", "\n"), None),  # no sentences
         ("t.csv", "a,b\nx,y\n\nz,v\nw,u\n\np,q\n\nr,s\n", None),
         ("t.dat", "1.5 2.5\n2.5 3.5\n\n" * 4, None),  # numbers in groups
+        ("t.dat", "time value\n" + "1.5 2.5\n2.5 3.5\n\n" * 4, None),
+        ("t.txt", "Größe N\nÜber P\n\n" * 4, "CoNLL"),
         ("t.txt", "A line.\nOf a verse.\n\n" * 4, None),
         ("t.txt", "1 2:1\n0 3:1\n1 1:2\n", "LibSVM"),
         ("t.txt", "1 5:30 the train\n2 6:10 the bus\n", None),
