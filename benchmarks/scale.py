@@ -31,6 +31,7 @@ import snapshard as ss
 from snapshard.pipelines.plan.step import contents_digest, find_plan, make_plan
 from snapshard.pipelines.prepare.run_files import RunFiles
 from snapshard.pipelines.prepare.sort_keys import bins_for
+from snapshard.pipelines.survey.resolve import ResolvedFeatures
 from snapshard.schemas.blocks import BatchInfo, RunInfo
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
@@ -194,7 +195,7 @@ def plan(folder: str, name: str) -> None:
     survey: Any = types.SimpleNamespace(
         fingerprint=FINGERPRINT,
         recipe=RECIPE,
-        features=types.SimpleNamespace(prepared=FEATURES),
+        features=ResolvedFeatures(raw=dict(FEATURES), prepared=dict(FEATURES)),
         limit=None,
     )
     plan = make_plan(survey, summary, None, workspace=workspace, progress=Silent())
