@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-import re
 from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
@@ -16,15 +15,14 @@ from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError
-from .table_folders import are_splits, columns_in, split_in
-from .unread_formats import format_of_lines
+from .table_folders import are_parts, are_splits, columns_in, split_in
+from .unread_formats import check_lines, recipe_for
 from .view import View
 
 _SNIFFED_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
 _LONG_DELIMITERS = ("::", "||", ";;", "@@", "##", "~~", "^^")
 _MAX_TABLES = 20
-_DIGITS = re.compile(r"[0-9]+")
 _MAX_SKIPPING = 1_000
 """Of so many files at most, ``skip=`` is suggested: the head of each is read."""
 
@@ -136,9 +134,7 @@ def _are_one(tables: Sequence[Csv], files: Sequence[SourceFile], view: View) -> 
     Without a header, numbers or splits in their names must say that they are parts.
     """
     names = {os.path.basename(file.path) for file in files}
-    is_named = len({_DIGITS.sub("", name) for name in names}) == 1 or are_splits(
-        {split_in(name) for name in names}
-    )
+    is_named = are_parts(names) or are_splits(set(map(split_in, names)))
     alike = all(table == tables[0] for table in tables) and (tables[0].header or is_named)
     return alike and bool(columns_in(tables[0], files, view.opened))
 
@@ -160,16 +156,13 @@ def sniff_table(url: str, file: SourceFile, opened: OpenedSource) -> Csv | None:
 
 
 def _refuse_lines(path: str, head: bytes, found: Sniffed) -> None:
-    """Refuses a table whose columns are separated by two characters, and lines of other formats.
+    """Refuses lines of other formats, and a table whose columns are separated by two characters.
 
     Raises:
-        DataError: if all of the first lines have as many of them, and no delimiter is one of them.
+        DataError: if the lines are of such a format; or if all of the first lines have as many of
+            these characters, and no delimiter is one of them.
     """
-    if name := format_of_lines(head[:_HEAD_BYTES]):
-        raise DataError(
-            f"{path} is {name}, which no source reads. A function can: copy the recipe in "
-            f"docs/sources.md, 'Formats without a source: {name}'."
-        )
+    check_lines(path, head[:_HEAD_BYTES])
     *lines, _ = head[:_HEAD_BYTES].split(b"\n")
     lines = [line for line in lines if line.strip()]
     for delimiter in map(str.encode, _LONG_DELIMITERS if len(lines) > 1 else ()):
@@ -181,6 +174,6 @@ def _refuse_lines(path: str, head: bytes, found: Sniffed) -> None:
         if len(counts) == 1 and counts != {0}:
             raise DataError(
                 f"{path} is a table whose columns are separated by {delimiter.decode()!r}; ss.Csv "
-                "reads delimiters of one character. A function can read it: copy the recipe in "
-                "docs/sources.md, 'Formats without a source: two characters'."
+                "reads delimiters of one character. A function can read it: copy "
+                f"{recipe_for('two characters')}"
             )

@@ -20,7 +20,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from ...schemas.splits import FOLDERS, Splits, speaks_of_split, split_of
@@ -33,7 +32,7 @@ from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
 from ...transforms.sources.folders.texts import TextFolder
-from ...transforms.storage.opened_source import url_below
+from ...transforms.storage.opened_source import matches, url_below
 from .readings import Reading, UnclearError, quoted
 from .unread_formats import format_of
 
@@ -380,14 +379,12 @@ class _Folders:
         if not self.joins or not depth or 2 * num < len(self.paths):
             return []
         places = [place for place in self.places if len(place) == depth]
-        globs = [_glob_of_labelled({*names}) for names in zip(*places, strict=True)]
-        pattern = "/".join([*globs, "*"])
-        paths = [
-            path for path in self.paths if path.count("/") == depth and fnmatchcase(path, pattern)
-        ]
+        pattern = (*(_glob_of_labelled({*names}) for names in zip(*places, strict=True)), "*")
+        parts = [path.split("/") for path in self.paths if path.count("/") == depth]
+        paths = ["/".join(names) for names in parts if matches(tuple(names), pattern)]
         if len({path.partition("/")[0] for path in paths}) == 1:
             return []
-        url = url_below(self.url, pattern)
+        url = url_below(self.url, "/".join(pattern))
         try:
             reading = _Folders(self.make, url, paths, (), joins=False).read()
         except UnclearError:

@@ -8,11 +8,9 @@ incomplete or contradictory is no reading of its own: it has a sentence against 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +19,13 @@ from ...schemas.errors import SchemaError
 from ...schemas.splits import FOLDERS, Splits, split_of
 from ...transforms.sources.folders.files import LabelledFolder
 from ...transforms.sources.folders.split_lists import SPLIT, read_list
-from ...transforms.storage.opened_source import OpenedSource, path_below, url_below
+from ...transforms.storage.opened_source import (
+    OpenedSource,
+    matches,
+    path_below,
+    split_glob,
+    url_below,
+)
 from .readings import Reading
 from .view import View
 
@@ -73,9 +77,7 @@ def with_lists(
     below = path_below(source.url, view.url)  # type: ignore[attr-defined]
     if below is None:
         return [reading]
-    pattern = below if "*" in below else ""
-    if pattern:
-        below = os.path.dirname(re.split(r"[*[]", pattern)[0])
+    below, pattern = split_glob(below)
     if why := _unread_lists(view.ending(".mat")):
         return [dataclasses.replace(reading, against=(*reading.against, why))]
     texts = [file for file in view.ending(".txt") if 0 < file.num_bytes <= _MAX_BYTES]
@@ -87,7 +89,7 @@ def with_lists(
         file
         for file in view.listed
         if (not below or file.path.startswith(f"{below}/"))
-        and (not pattern or _matches(file.path, pattern))
+        and (not pattern or matches(tuple(file.path[start:].split("/")), pattern))
     ]
     files = [dataclasses.replace(file, path=file.path[start:]) for file in inside]
     records = {file.record_id for file in source.select(files).files}
@@ -111,10 +113,6 @@ def with_lists(
         "of the files each:"
     )
     return [dataclasses.replace(reading, against=(*reading.against, against))]
-
-
-def _matches(path: str, pattern: str) -> bool:
-    return path.count("/") == pattern.count("/") and fnmatchcase(path, pattern)
 
 
 def _unread_lists(files: Sequence[SourceFile]) -> str:

@@ -15,7 +15,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from ...schemas.blocks import SourceFile
@@ -121,6 +121,11 @@ def split_in(name: str) -> str | None:
 def are_splits(found: Set[str | None]) -> bool:
     """Whether these splits, as :func:`split_in` says them, divide records."""
     return len(found) > 1 and "train" in found and None not in found
+
+
+def are_parts(names: Iterable[str]) -> bool:
+    """Whether only numbers tell names apart, as those of the parts of one table."""
+    return len({re.sub(r"[0-9]+", "", name) for name in names}) < 2
 
 
 def _by_folders(source: Any, paths: Sequence[str], view: View) -> Reading | None:
@@ -294,8 +299,8 @@ def _on_names(paths: Sequence[str]) -> tuple[str, ...]:
     if not names:
         names = sorted(map(_stem, paths))
         kind, how = "files", "move them into folders"
-        if len({re.sub(r"[0-9]+", "", name) for name in names}) < 2 and not _FOLD.search(names[0]):
-            return ()  # parts of one table
+        if are_parts(names) and not _FOLD.search(names[0]):
+            return ()
     if len(names) < 2:
         return ()
     shown = ", ".join(names[:_NUM_SHOWN]) + (" …" if len(names) > _NUM_SHOWN else "")

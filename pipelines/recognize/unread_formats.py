@@ -86,16 +86,32 @@ def check_formats(view: View) -> tuple[str, Sequence[SourceFile]]:
     if name and name not in READ:
         raise DataError(
             f"{view.shown} holds {len(files):,} {name} file{'s' * (len(files) > 1)} (first: "
-            f"{files[0].path!r}), {_WHY[name]} the recipe in docs/sources.md, 'Formats without a "
-            f"source: {name}'."
+            f"{files[0].path!r}), {_WHY[name]} {recipe_for(name)}"
         )
     return name, files
 
 
-def format_of_lines(head: bytes) -> str:
-    r"""The name of the format that all first lines of a text have, of those no source reads.
+def recipe_for(name: str) -> str:
+    """Where the recipe for a format is, at the end of a message."""
+    return f"the recipe in docs/sources.md, 'Formats without a source: {name}'."
 
-    >>> format_of_lines(b"__label__a x\n__label__b y\n__label__a z\n")
+
+def check_lines(path: str, head: bytes) -> None:
+    """Checks that a text does not begin with lines of a format that no source reads.
+
+    Raises:
+        DataError: naming the format, and what to do.
+    """
+    if name := _format_of_lines(head):
+        raise DataError(
+            f"{path} is {name}, which no source reads. A function can: copy {recipe_for(name)}"
+        )
+
+
+def _format_of_lines(head: bytes) -> str:
+    r"""The name of the format that all first lines of a text have; empty if it is none of these.
+
+    >>> _format_of_lines(b"__label__a x\n__label__b y\n__label__a z\n")
     'fastText'
     """
     lines = head.replace(b"\r\n", b"\n").split(b"\n")[:-1]

@@ -40,7 +40,7 @@ class View:
         return url_below(self.url, path)
 
     def inner_url(self, path: str) -> str | None:
-        """The URL of a file, folder or glob inside a folder or archive; None if this is a glob."""
+        """The URL of what is inside; None if this is a glob, a single file or an inner archive."""
         if not self.has_urls or "?" in self.url or "::" in self.url:
             return None
         return path if self.url in (".", "./") else url_below(self.url, path)

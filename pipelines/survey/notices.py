@@ -107,7 +107,7 @@ def _nearly_numbers(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterat
 
 
 def _without_values(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterator[str]:
-    """Rows of CSV in which all cells are empty, as spreadsheets write them at the end."""
+    """Rows of CSV in which all values are missing, as spreadsheets write them at the end."""
     names = [*survey.features.prepared]
     if not isinstance(survey.recipe.source, Csv) or names != [*survey.features.raw]:
         return
@@ -117,8 +117,8 @@ def _without_values(batches: Sequence[pa.RecordBatch], survey: Survey) -> Iterat
     empty = [reduce(pc.and_, [pc.is_null(batch.column(n)) for n in names]) for batch in batches]
     if num := sum(pc.sum(rows).as_py() or 0 for rows in empty):
         yield (
-            f"{num:,} of {num_records:,} sampled records have no value: their rows are nothing but "
-            "delimiters. Remove these rows"
+            f"{num:,} of {num_records:,} sampled records have no value: all cells of their rows "
+            "are empty, or mean a missing value. Remove these rows"
         )
 
 

@@ -72,7 +72,7 @@ class _Kind:
     @property
     def is_all_but_gaps(self) -> bool:
         """Whether all cells are of this kind but those that stand for a missing value."""
-        return self.num > 0 and _MISSING.issuperset(self.odd)
+        return self.num > 0 and len(self.odd) <= _MAX_ODD and _MISSING.issuperset(self.odd)
 
 
 @dataclasses.dataclass

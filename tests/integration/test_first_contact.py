@@ -313,6 +313,7 @@ NEARLY = [
         None,
     ),
     (["1"] * 80 + ["x"] * 20, None, None),
+    (["7", *["?", "-", "--", "*"] * 9, "words"], None, None),
     (["words", "more words"] * 30, None, None),
 ]
 
