@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
 from ...transforms import storage
 from ...transforms.sources.extracted import ExtractedTable
-from ...transforms.storage.artifacts import put_artifact, read_artifact
+from ...transforms.storage.artifacts import put_artifact, put_large_artifact, read_artifact
 from ...transforms.storage.opened_source import OpenedSource
 from ..inventory.step import Inventory, read_descriptors, write_descriptors
 from .inference_cache import Inferred
@@ -78,9 +79,17 @@ def put_inventory(stored: StoredInventory, workspace: Workspace) -> str:
         "stop_key": inventory.stop_key,
         "structs": list(stored.inferred.structs),
     }
-    content = "\n".join([json.dumps(head, sort_keys=True), *_file_lines(inventory)]).encode("ascii")
-    name = hashlib.sha256(content).hexdigest()[:32]
-    put_artifact(workspace.inventory(name), content, what=_INVENTORY)
+
+    def lines() -> Iterator[bytes]:
+        yield json.dumps(head, sort_keys=True).encode("ascii")
+        yield from (f"\n{line}".encode("ascii") for line in _file_lines(inventory))
+
+    # Made twice, once for the name, and never held: of a million files it has 200 MB.
+    hasher = hashlib.sha256()
+    for line in lines():
+        hasher.update(line)
+    name = hasher.hexdigest()[:32]
+    put_large_artifact(workspace.inventory(name), lines(), what=_INVENTORY)
     return name
 
 
@@ -94,11 +103,12 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
     content = read_artifact(workspace.inventory(name), what=_INVENTORY)
     if content is None:
         return None
-    first, *lines = content.decode("ascii").split("\n")
-    head: dict[str, Any] = json.loads(first)
-    taken = map(_file_of, lines)
-    selected = files = Packed(SourceFile, (file for _, file in taken))
-    if not all(line.startswith("[true") for line in lines):
+    lines = io.BytesIO(content)
+    head: dict[str, Any] = json.loads(lines.readline())
+    start = lines.tell()
+    selected = files = Packed(SourceFile, (file for _, file in map(_file_of, lines)))
+    if b"\n[false" in content:
+        lines.seek(start)
         files = Packed(SourceFile, (file for is_taken, file in map(_file_of, lines) if is_taken))
     blocks = (
         Block.from_line(line)
@@ -133,7 +143,7 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
     )
 
 
-def _file_of(line: str) -> tuple[bool, SourceFile]:
+def _file_of(line: bytes) -> tuple[bool, SourceFile]:
     """Whether a file is taken, and the file, from a line of :func:`_file_lines`."""
     is_taken, path, num_bytes, stamp, sha256, problem = json.loads(line)
     return is_taken, SourceFile(
@@ -142,11 +152,18 @@ def _file_of(line: str) -> tuple[bool, SourceFile]:
 
 
 def _file_lines(inventory: Inventory) -> Iterator[str]:
-    """A line for each of the records' files, in order: whether it is taken, and its fields."""
-    taken = {file.path for file in inventory.files}
+    """A line for each of the records' files, in order: whether it is taken, and its fields.
+
+    Those that are taken come in the same order: no set of a million paths is held.
+    """
+    taken = iter(inventory.files)
+    following = next(taken, None)
     for file in inventory.selected:
+        is_taken = following is not None and file.path == following.path
+        if is_taken:
+            following = next(taken, None)
         fields = [file.path, file.num_bytes, file.stamp, file.sha256, file.problem]
-        yield json.dumps([file.path in taken, *fields])
+        yield json.dumps([is_taken, *fields])
 
 
 def changed_files(inventory: Inventory, opened: OpenedSource) -> list[str]:

@@ -23,7 +23,8 @@ from snapshard.schemas import fingerprint
 from snapshard.schemas.fingerprint import canonical_json
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.storage.opened_source import OpenedSource
+
+from ..listing import list_backwards
 
 FILES = {
     "recipe.py": '''
@@ -370,8 +371,7 @@ def move_times(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def other_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del folder
-    walk = OpenedSource.walk
-    monkeypatch.setattr(OpenedSource, "walk", lambda self: reversed(list(walk(self))))
+    list_backwards(monkeypatch)
 
 
 def many_cores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import random
 import socket
 import tempfile
 import threading
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 
@@ -206,6 +207,36 @@ def test_files_that_are_none_are_listed_with_their_problem(tree: pathlib.Path) -
     }
     only = _problems(open_source("source/*/[fp]*.jpg", str(tree)))
     assert sorted(only) == ["a/folder.jpg", "a/pipe.jpg"]
+
+
+def test_files_come_by_the_bytes_of_their_paths(tmp_path: pathlib.Path) -> None:
+    for path in ("a/1", "a-b", "a b/2", "a.txt", "a.c/2", "a0", "ä", "a.b/a/3", "a.b-c", "a.jpg-1"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    (tmp_path / os.fsdecode(b"\xff")).touch()
+    (tmp_path / "a.jpg").mkdir()  # a problem, listed as a file
+    (tmp_path / "a.b" / "up").symlink_to("..")
+    (tmp_path / "c").symlink_to("a.b")
+    *first, umlaut, other = _paths(open_source(".", str(tmp_path)))
+    names = "a b/2, a-b, a.b-c, a.b/a/3, a.b/up, a.c/2, a.jpg, a.jpg-1, a.txt, a/1, a0, c/a/3, c/up"
+    assert first == names.split(", ")
+    assert (umlaut, os.fsencode(other)) == ("ä", b"\xff")
+
+
+def test_a_listing_never_holds_all_files(tmp_path: pathlib.Path) -> None:
+    num_files = 4_000
+    for number in range(num_files):
+        path = tmp_path / str(number % 10) / f"{number:07d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    opened = open_source(".", str(tmp_path))
+    tracemalloc.start()
+    try:
+        assert len(opened.list()) == num_files
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200 * num_files  # a listed file has 400 bytes
 
 
 def test_links_are_followed(tree: pathlib.Path) -> None:

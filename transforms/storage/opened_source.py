@@ -375,9 +375,10 @@ class OpenedSource:
         looking = storage.first_look() if self.local else contextlib.nullcontext()
         with looking, storage.failing_as_storage_error("list", self.url):
             if not self.local:
-                return _sorted_by_path(self._find())
+                found = sorted(self._find(), key=lambda file: path_bytes(file.path))
+                return Packed(SourceFile, found)
             with working_on(f"listing {self.shown}"):
-                return _sorted_by_path(self.walk())
+                return Packed(SourceFile, self.walk())
 
     def place(self, path: str) -> str:
         """A file's name in messages, without credentials."""
@@ -391,52 +392,75 @@ class OpenedSource:
         return storage.failing_as_storage_error(action, self.url, name=path)
 
     def walk(self) -> Iterator[SourceFile]:
-        """The files of a local folder, in no particular order."""
+        """The files of a local folder, by the bytes of their paths; holds names of one branch."""
         if self.single:
             yield inspect_file(self.full_path(self.single), self.single)[0]
             return
-        # (the folder's parts, and the identities of it and of the folders above it)
-        pending: list[tuple[tuple[str, ...], frozenset[tuple[int, int]]]]
-        root, real_root = os.stat(self.root), os.path.realpath(self.root)
-        pending = [((), frozenset({(root.st_dev, root.st_ino)}))]
         self.empty_folders.clear()
-        while pending:
-            parts, held_by = pending.pop()
-            path = "/".join(parts)
-            prefix = f"{path}/" if parts else ""
-            folder = self.full_path(path)
-            reading(path)
-            try:
-                with os.scandir(folder) as scanned:
-                    entries = list(scanned)
-            except OSError as error:
-                if not parts:
-                    raise
-                raise DataError(
-                    f"The folder {path} cannot be listed ({error.strerror}), so the records in it "
-                    "are unknown. Allow this user to read it, or choose other files with a glob."
-                ) from None
-            if parts and not is_hidden(path) and all(is_hidden(e.name) for e in entries):
-                self.empty_folders.add(path)
-            if parts and any(e.name == WORKSPACE for e in entries) and _holds_builds(folder):
+        root = os.stat(self.root)
+        opened = [self._walk_folder(_Folder((), frozenset({(root.st_dev, root.st_ino)})))]
+        while opened:
+            found = next(opened[-1], None)
+            if found is None:
+                opened.pop()
+            elif isinstance(found, _Folder):
+                opened.append(self._walk_folder(found))
+            else:
+                yield found
+
+    def _walk_folder(self, folder: _Folder) -> Iterator[SourceFile | _Folder]:
+        """What a folder holds, in the order of paths: a folder stands where ``name/`` does."""
+        path, full = folder.path, self.full_path(folder.path)
+        names: list[str] = []
+        folders: dict[str, SourceFile | _Folder] = {}
+        reading(path)
+        try:
+            with os.scandir(full) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if entry.is_symlink() or entry.is_dir():
+                        found = self._look(folder, name, is_link=entry.is_symlink())
+                        name += "/" * isinstance(found, _Folder)
+                        folders[name] = found
+                    names.append(name)
+        except OSError as error:
+            if not path:
+                raise
+            raise DataError(
+                f"The folder {path} cannot be listed ({error.strerror}), so the records in it "
+                "are unknown. Allow this user to read it, or choose other files with a glob."
+            ) from None
+        if path and not is_hidden(path) and all(map(is_hidden, names)):
+            self.empty_folders.add(path)
+        if path and (WORKSPACE in names or f"{WORKSPACE}/" in names) and _holds_builds(full):
+            return
+        names.sort(key=path_bytes)
+        for name in names:
+            parts = (*folder.parts, name.removesuffix("/"))
+            if self.pattern and not may_hold(parts, self.pattern):
                 continue
-            if not entries and parts and _LIKE_A_FILE.fullmatch(parts[-1]) and self._wanted(parts):
-                yield unreadable(path, "empty folder, expected a file")
-            for entry in entries:
-                below = (*parts, entry.name)
-                if self.pattern and not may_hold(below, self.pattern):
-                    continue
-                file, identity = inspect_file(entry.path, prefix + entry.name)
-                if (
-                    not (file.problem or self.limits.follow_links)
-                    and entry.is_symlink()
-                    and leads_out(entry.path, real_root)
-                ):
-                    file, identity = unreadable(file.path, LINK_OUT), None
-                if identity is not None and identity not in held_by:
-                    pending.append((below, held_by | {identity}))
-                elif self._wanted(below):
-                    yield file if identity is None else unreadable(file.path, LINK_LOOP)
+            found = folders.get(name) or self._look(folder, name)
+            if isinstance(found, _Folder) or self._wanted(parts):
+                yield found
+
+    @functools.cached_property
+    def _real_root(self) -> str:
+        return os.path.realpath(self.root)
+
+    def _look(self, folder: _Folder, name: str, *, is_link: bool = False) -> SourceFile | _Folder:
+        parts = (*folder.parts, name)
+        path, full = "/".join(parts), self.full_path("/".join(parts))
+        file, identity = inspect_file(full, path)
+        may_lead_out = is_link and not (file.problem or self.limits.follow_links)
+        if may_lead_out and leads_out(full, self._real_root):
+            return unreadable(path, LINK_OUT)
+        if identity is None:
+            return file
+        if identity in folder.held_by:
+            return unreadable(path, LINK_LOOP)
+        if _LIKE_A_FILE.fullmatch(name) and _is_empty(full):
+            return unreadable(path, "empty folder, expected a file")
+        return _Folder(parts, folder.held_by | {identity})
 
     def _wanted(self, parts: tuple[str, ...]) -> bool:
         return not self.pattern or matches(parts, self.pattern)
@@ -496,6 +520,25 @@ class OpenedSource:
         return files
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder that is being listed."""
+
+    parts: tuple[str, ...]
+    held_by: frozenset[tuple[int, int]]
+    """The identities of it and of the folders above it."""
+
+    @property
+    def path(self) -> str:
+        return "/".join(self.parts)
+
+
+def _is_empty(folder: str) -> bool:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return next(entries, None) is None
+    return False
+
+
 def _holds_builds(folder: str) -> bool:
     """Whether a folder holds a recipe's snapshots, which are never raw data."""
     return any(os.path.isfile(os.path.join(folder, mark)) for mark in _MARKS)
@@ -507,10 +550,6 @@ def _holders_of_builds(paths: Iterable[str]) -> Iterator[str]:
         for mark in _MARKS:
             if path.endswith(f"/{mark}"):
                 yield path.removesuffix(mark)
-
-
-def _sorted_by_path(files: Iterable[SourceFile]) -> Sequence[SourceFile]:
-    return Packed(SourceFile, sorted(files, key=lambda file: path_bytes(file.path)))
 
 
 def open_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> OpenedSource:

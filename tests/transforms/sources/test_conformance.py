@@ -29,9 +29,9 @@ from snapshard.schemas.errors import (
 from snapshard.schemas.features import Features, flatten
 from snapshard.schemas.recipe import ExtractedSource, Source
 from snapshard.transforms.sources import numpy
-from snapshard.transforms.storage.opened_source import OpenedSource
 
 from ...file_bytes import tar_of, write, zip_of
+from ...listing import list_backwards
 from ...pipelines.read_records import ReadRecords, read_raw, survey_of
 from ...small_blocks import small_blocks
 from ..test_opened_source import another_user
@@ -119,8 +119,7 @@ def test_each_record_is_read_once(subject: Subject) -> None:
 def test_no_order_of_listing_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: Subject
 ) -> None:
-    walk = OpenedSource.walk
-    monkeypatch.setattr(OpenedSource, "walk", lambda self: reversed(list(walk(self))))
+    list_backwards(monkeypatch)
     assert read(subject.put(tmp_path, GROUPS), tmp_path) == good(subject)[0]
 
 
