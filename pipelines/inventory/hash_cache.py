@@ -161,7 +161,8 @@ class HashCache:
                 before = ","
             yield (f"{head}}}}}}}" if before == head else "}}}").encode("ascii")
 
-        put_large_artifact(self._url, written(), what=_WHAT)
+        workspace = self._url.rpartition("/")[0]
+        put_large_artifact(self._url, written(), what=_WHAT, near=workspace)
 
 
 def read_hash_cache(

@@ -84,12 +84,13 @@ def put_inventory(stored: StoredInventory, workspace: Workspace) -> str:
         yield json.dumps(head, sort_keys=True).encode("ascii")
         yield from (f"\n{line}".encode("ascii") for line in _file_lines(inventory))
 
-    # Made twice, once for the name, and never held: of a million files it has 200 MB.
+    # Encoded twice, first for the name, instead of held: a million files have 200 MB.
     hasher = hashlib.sha256()
     for line in lines():
         hasher.update(line)
     name = hasher.hexdigest()[:32]
-    put_large_artifact(workspace.inventory(name), lines(), what=_INVENTORY)
+    url = workspace.inventory(name)
+    put_large_artifact(url, lines(), what=_INVENTORY, near=workspace.root)
     return name
 
 
@@ -152,18 +153,12 @@ def _file_of(line: bytes) -> tuple[bool, SourceFile]:
 
 
 def _file_lines(inventory: Inventory) -> Iterator[str]:
-    """A line for each of the records' files, in order: whether it is taken, and its fields.
-
-    Those that are taken come in the same order: no set of a million paths is held.
-    """
-    taken = iter(inventory.files)
-    following = next(taken, None)
+    """A line for each of the records' files, in order: whether it is taken, and its fields."""
+    takes_all = inventory.selected is inventory.files
+    taken = set() if takes_all else {file.path for file in inventory.files}
     for file in inventory.selected:
-        is_taken = following is not None and file.path == following.path
-        if is_taken:
-            following = next(taken, None)
         fields = [file.path, file.num_bytes, file.stamp, file.sha256, file.problem]
-        yield json.dumps([is_taken, *fields])
+        yield json.dumps([takes_all or file.path in taken, *fields])
 
 
 def changed_files(inventory: Inventory, opened: OpenedSource) -> list[str]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -26,6 +27,7 @@ from snapshard.pipelines.workspace import alone, building, choose_workspace, occ
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import OutputPaths, Workspace
 from snapshard.transforms import storage
+from snapshard.transforms.storage.artifacts import put_large_artifact, read_artifact
 
 PUBLISHED, UNPUBLISHED = "1" * 16, "2" * 16
 KEPT, LOOSE = "a" * 32, "b" * 32
@@ -421,3 +423,18 @@ def test_empty_folders_of_a_workspace_elsewhere_go(tmp_path: pathlib.Path) -> No
         scratch.mkdir(parents=True)
     collect_garbage(str(tmp_path / "out"))
     assert not scratch.exists()
+
+
+def test_a_large_artifact_is_written_where_a_later_build_removes_what_is_left(
+    tmp_path: pathlib.Path,
+) -> None:
+    scratch: list[pathlib.Path] = []
+
+    def parts() -> Iterator[bytes]:
+        scratch.extend(tmp_path.rglob("scratch"))
+        yield b"content"
+
+    url = f"{tmp_path}/inventories/a"
+    put_large_artifact(url, parts(), what="test 1", near=str(tmp_path))
+    assert scratch == [tmp_path / "scratch"]
+    assert read_artifact(url, what="test 1") == b"content"

@@ -33,19 +33,20 @@ def put_artifact(url: str, body: bytes, *, what: str) -> None:
     storage.put_bytes(url, _head(what, body) + body)
 
 
-def put_large_artifact(url: str, parts: Iterable[bytes], *, what: str) -> None:
+def put_large_artifact(url: str, parts: Iterable[bytes], *, what: str, near: str) -> None:
     """Puts an artifact whose content is not held in memory.
 
     Args:
         url: Its file.
         parts: Its content, part by part.
         what: As for :func:`put_artifact`.
+        near: The workspace, where an abandoned scratch folder is removed by the next build.
 
     Raises:
         StorageError: if it cannot be written.
     """
     hasher = hashlib.sha256()
-    with storage.scratch_folder(url.rpartition("/")[0]) as folder:
+    with storage.scratch_folder(near) as folder:
         path = os.path.join(folder, "artifact")
         with open(path, "xb") as file:
             file.write(_line(what, hasher.hexdigest()))

@@ -392,7 +392,10 @@ class OpenedSource:
         return storage.failing_as_storage_error(action, self.url, name=path)
 
     def walk(self) -> Iterator[SourceFile]:
-        """The files of a local folder, by the bytes of their paths; holds names of one branch."""
+        """The files of a local folder, sorted by the bytes of their paths.
+
+        In memory are only the names in one folder and in those above it.
+        """
         if self.single:
             yield inspect_file(self.full_path(self.single), self.single)[0]
             return
@@ -409,10 +412,10 @@ class OpenedSource:
                 yield found
 
     def _walk_folder(self, folder: _Folder) -> Iterator[SourceFile | _Folder]:
-        """What a folder holds, in the order of paths: a folder stands where ``name/`` does."""
+        """The files and folders in a folder, sorted as the paths below them: as ``name/``."""
         path, full = folder.path, self.full_path(folder.path)
         names: list[str] = []
-        folders: dict[str, SourceFile | _Folder] = {}
+        known: dict[str, SourceFile | _Folder] = {}  # folders, and what links lead to
         reading(path)
         try:
             with os.scandir(full) as entries:
@@ -421,7 +424,7 @@ class OpenedSource:
                     if entry.is_symlink() or entry.is_dir():
                         found = self._look(folder, name, is_link=entry.is_symlink())
                         name += "/" * isinstance(found, _Folder)
-                        folders[name] = found
+                        known[name] = found
                     names.append(name)
         except OSError as error:
             if not path:
@@ -439,7 +442,7 @@ class OpenedSource:
             parts = (*folder.parts, name.removesuffix("/"))
             if self.pattern and not may_hold(parts, self.pattern):
                 continue
-            found = folders.get(name) or self._look(folder, name)
+            found = known.get(name) or self._look(folder, name)
             if isinstance(found, _Folder) or self._wanted(parts):
                 yield found
 
@@ -448,6 +451,7 @@ class OpenedSource:
         return os.path.realpath(self.root)
 
     def _look(self, folder: _Folder, name: str, *, is_link: bool = False) -> SourceFile | _Folder:
+        """A file as listed, perhaps with its problem, or a folder to list, by its name in one."""
         parts = (*folder.parts, name)
         path, full = "/".join(parts), self.full_path("/".join(parts))
         file, identity = inspect_file(full, path)
