@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -324,6 +325,16 @@ class TestFindings:
         assert accuracy > 0.9
         shuffled = random.Random(0).sample(classes, len(classes))
         assert odd_images.find_odd(vectors, shuffled)[0] == []
+
+    def test_many_images_need_little_memory(self) -> None:
+        images = np.random.default_rng(0).integers(0, 256, (50, 16, 16, 1), np.uint8)
+        values = [images[number % 50] for number in range(3_000)]
+        tracemalloc.start()
+        vectors = odd_images.edge_vectors(values, ss.Image(16, 16, channels=1))
+        odd_images.find_odd(vectors, [str(number % 2) for number in range(3_000)])
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 70e6  # the kernel of 3,000 images takes 36 MB, their vectors 12
 
     def test_sounds_of_another_class(self) -> None:
         rng = np.random.default_rng(0)
