@@ -40,6 +40,7 @@ from ...transforms.runs.files import (
     keys_schema,
     merge_range,
     run_schema,
+    slices_of,
     sort_records,
     wire_schema,
 )
@@ -51,6 +52,8 @@ from ..survey.stages import label_of, stages_of
 
 SORT_BYTES = 64 << 20
 """Bytes of prepared records that are sorted in memory; more are spilled and merged."""
+_HASH_BYTES = 1 << 20
+"""Bytes of records whose contents are hashed together."""
 
 
 def keys_suffix(recipe: Recipe) -> str:
@@ -187,7 +190,8 @@ class RunFiles:
     ) -> Iterator[KeyHistogram]:
         """Writes records and their keys, and yields the histograms of the keys."""
         for batch in batches:
-            for records in writer.write(sort_records(batch)):
+            for records in slices_of(sort_records(batch), _HASH_BYTES):
+                writer.write(records)
                 columns = self._key_columns(records)
                 keys.write(columns)
                 yield self._histogram(columns)

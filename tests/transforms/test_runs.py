@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -219,7 +220,7 @@ def test_a_run_that_is_not_sorted_is_refused(tmp_path: Path) -> None:
             writer.write(records([(0, 4, b"")]))
 
 
-def test_batches_are_of_about_a_mebibyte_and_a_slice_is_one_request(
+def test_a_slice_is_one_request_and_a_scan_has_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features = {"image": Tensor("string", (1,)), "label": ClassLabel(("a", "b"))}
@@ -240,7 +241,7 @@ def test_batches_are_of_about_a_mebibyte_and_a_slice_is_one_request(
     with RunWriter(path, schema) as writer:
         writer.write(batch)
     assert all(info.num_bytes < 1.1 * runs.BATCH_BYTES for info in writer.batches)
-    assert len(writer.batches) == 10
+    assert len(writer.batches) == 39
     requests = []
 
     def read_bytes(url: str, start: int, stop: int) -> bytes:
@@ -248,10 +249,42 @@ def test_batches_are_of_about_a_mebibyte_and_a_slice_is_one_request(
         return Path(url).read_bytes()[start:stop]
 
     monkeypatch.setattr(storage, "read_bytes", read_bytes)
-    found = RunReader(path, writer.batches, schema).read(KeyRange(0, 350, 420))
+    reader = RunReader(path, writer.batches, schema)
+    found = reader.read(KeyRange(0, 350, 420))
     assert sum(part.num_rows for part in found) == 70
     assert len(requests) == 1
-    assert requests[0][1] - requests[0][0] < 2.2 * runs.BATCH_BYTES
+    assert requests[0][1] - requests[0][0] < 700_000 + 2.2 * runs.BATCH_BYTES
+    requests.clear()
+    assert sum(batch.num_rows for batch in reader.scan()) == rows
+    assert len(requests) == 10
+
+
+def test_batches_of_many_columns_are_larger(tmp_path: Path) -> None:
+    """A batch describes each column, in about as many bytes as eight numbers have."""
+    schema = runs.run_schema({f"x{number}": Scalar("float32") for number in range(2_000)})
+    zeros = {pa.large_binary(): b""}
+    columns = [pa.array([zeros.get(kind, 0)] * 512, kind) for kind in schema.types]
+    with RunWriter(str(tmp_path / "run.arrow"), schema) as writer:
+        writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+    assert writer.num_bytes < 1.3 * 512 * 2_000 * 4
+
+
+def test_slices_of_runs_on_a_store_are_larger(
+    write_run: Callable[[list[Row], int], RunReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = write_run([(0, key * 2**54, b"id") for key in range(1_000)], 10)
+    with fsspec.open("memory://test_runs/run.arrow", "wb") as file:
+        file.write(Path(local.url).read_bytes())
+    on_store = RunReader("memory://test_runs/run.arrow", local.batches, SCHEMA)
+    monkeypatch.setattr(runs, "_SLICE_BYTES", 4_000)
+    monkeypatch.setattr(runs, "_SLICE_BYTES_OF_STORE", 1 << 20)
+    of_local, of_store = (
+        list(runs.merge_range([reader], KeyRange(0, 0, 2**64), max_bytes=1))
+        for reader in (local, on_store)
+    )
+    assert len(of_local) > 5
+    assert len(of_store) == 1
+    assert rows_of(of_local) == rows_of(of_store)
 
 
 @pytest.mark.parametrize("distance", [0, 1, 100])

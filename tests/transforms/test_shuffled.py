@@ -75,6 +75,8 @@ PLANS = {
 class OneRun:
     """Stands for a run in memory."""
 
+    url = "memory://run"
+
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
 

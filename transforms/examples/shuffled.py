@@ -24,6 +24,7 @@ from ..runs.files import (
     merge_range,
     records_within,
     run_schema,
+    slices_of,
     sort_records,
 )
 from .shards import number_shards, rows_of_shard
@@ -105,10 +106,8 @@ class ShardCutter:
 
 def chunks_of(records: pa.RecordBatch, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
     """Serializes records as chunks of about ``chunk_bytes``, in order."""
-    row_bytes = max(1, records.nbytes // records.num_rows)
-    rows = max(1, chunk_bytes // row_bytes)
-    for start in range(0, records.num_rows, rows):
-        yield records.slice(start, rows).serialize().to_pybytes()
+    for chunk in slices_of(records, chunk_bytes):
+        yield chunk.serialize().to_pybytes()
 
 
 def sort_chunks(
@@ -151,9 +150,7 @@ def sort_chunks(
     elif held:
         records = _sorted(held, schema)
         held.clear()
-        rows = max(1, MERGE_BYTES * records.num_rows // max(1, records.nbytes))
-        for start in range(0, records.num_rows, rows):
-            yield records.slice(start, rows)
+        yield from slices_of(records, MERGE_BYTES)
 
 
 def _sorted_run(path: str, chunks: Sequence[bytes], schema: pa.Schema) -> RunReader:

@@ -1,7 +1,7 @@
 """Runs: sorted Arrow IPC files of prepared records, written once and read by key range.
 
 A run holds the records of one block, sorted by (partition, key, id), in record batches of about
-1 MiB. The run's :class:`RunInfo` has the offset, first key and checksum of each batch, so one
+256 KiB. The run's :class:`RunInfo` has the offset, first key and checksum of each batch, so one
 ranged request fetches any slice, and the result is checked. Merging the slices of all runs gives
 the records of a key range in their final order: an external merge sort whose shuffle is range
 reads.
@@ -9,6 +9,7 @@ reads.
 
 from __future__ import annotations
 
+import array
 import bisect
 import contextlib
 import dataclasses
@@ -17,6 +18,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
 
 import google_crc32c
 import numpy as np
@@ -37,13 +39,17 @@ NUM_BYTES = RESERVED_PREFIX + "bytes"
 STRATUM = RESERVED_PREFIX + "stratum"
 CONTENT = RESERVED_PREFIX + "content"
 
-BATCH_BYTES = 1 << 20
-"""Approximate size of a record batch: the unit of range reads."""
-MERGE_BYTES = 24 << 20
+BATCH_BYTES = 256 << 10
+"""Approximate size of a record batch, the unit of range reads …"""
+_COLUMN_BYTES = 512
+"""… or this for each column, if that is more: a batch describes each of its columns."""
+MERGE_BYTES = 16 << 20
 """Approximate number of bytes, from all runs together, that are merged at once …"""
-_SLICE_BYTES = 256 << 10
-"""… or of each run, if that is more."""
+_SLICE_BYTES, _SLICE_BYTES_OF_STORE = 64 << 10, 256 << 10
+"""… or of each run, if that is more. A store takes as long for a small slice as for a large one."""
 
+_SCAN_BYTES = 1 << 20
+"""Bytes that a scan reads in one request."""
 _STEPS = 16
 """Places at which a part may end within each batch."""
 _MAGIC_BYTES = 8
@@ -109,6 +115,13 @@ def sort_records(records: pa.RecordBatch) -> pa.RecordBatch:
     return records.take(pa.array(order))
 
 
+def slices_of(records: pa.RecordBatch, slice_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Consecutive slices of about so many bytes, of at least one record."""
+    rows = max(1, slice_bytes * records.num_rows // max(1, records.nbytes))
+    for start in range(0, records.num_rows, rows):
+        yield records.slice(start, rows)
+
+
 class RunWriter:
     """Writes sorted records into one local Arrow IPC file, batch by batch.
 
@@ -127,20 +140,15 @@ class RunWriter:
         self.batches: list[BatchInfo] = []
         self.num_records = 0
 
-    def write(self, records: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Appends sorted records, in record batches of about BATCH_BYTES, which are returned.
+    def write(self, records: pa.RecordBatch) -> None:
+        """Appends sorted records, in record batches of about BATCH_BYTES.
 
         Raises:
             ValueError: if they are not in the order of (partition, key).
         """
-        if records.num_rows == 0:
-            return []
-        row_bytes = max(1, records.nbytes // records.num_rows)
-        rows = max(1, BATCH_BYTES // row_bytes)
-        batches = [records.slice(start, rows) for start in range(0, records.num_rows, rows)]
-        for batch in batches:
+        batch_bytes = max(BATCH_BYTES, _COLUMN_BYTES * records.num_columns)
+        for batch in slices_of(records, batch_bytes):
             self._write_batch(batch)
-        return batches
 
     def _write_batch(self, batch: pa.RecordBatch) -> None:
         first = (batch.column(PARTITION)[0].as_py(), batch.column(KEY)[0].as_py())
@@ -184,6 +192,37 @@ class RunWriter:
         return os.path.getsize(self._path)
 
 
+class _BatchList(Sequence[BatchInfo]):
+    """Batches as columns, in 48 bytes each: a worker has those of all runs."""
+
+    def __init__(self, batches: Iterable[BatchInfo]) -> None:
+        names = [field.name for field in dataclasses.fields(BatchInfo)]
+        self._columns = {name: array.array("Q" if name == "key" else "q") for name in names}
+        for batch in batches:
+            for name, column in self._columns.items():
+                column.append(getattr(batch, name))
+
+    def __len__(self) -> int:
+        return len(self._columns["key"])
+
+    @overload
+    def __getitem__(self, index: int) -> BatchInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BatchInfo]: ...
+    def __getitem__(self, index: int | slice) -> BatchInfo | Sequence[BatchInfo]:
+        """A batch, or several of them."""
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return BatchInfo(**{name: column[index] for name, column in self._columns.items()})
+
+    def before(self, partition: int, key: int) -> int:
+        """How many batches begin before a key of a partition."""
+        partitions = self._columns["partition"]
+        low = bisect.bisect_left(partitions, partition)
+        high = bisect.bisect_right(partitions, partition, low)
+        return bisect.bisect_left(self._columns["key"], key, low, high)
+
+
 class RunReader:
     """Reads slices of one run, local or remote, with one ranged read each.
 
@@ -198,20 +237,15 @@ class RunReader:
         self._given = batches
 
     @functools.cached_property
-    def batches(self) -> Sequence[BatchInfo]:
+    def batches(self) -> _BatchList:
         """The record batches, in order. Lazy: of a million runs, most are never read here."""
-        return list(self._given)
-
-    @functools.cached_property
-    def _firsts(self) -> list[tuple[int, int]]:
-        return [(batch.partition, batch.key) for batch in self.batches]
+        return _BatchList(self._given)
 
     def _overlap(self, keys: KeyRange) -> tuple[int, int]:
         """Indices [first, stop) of the batches that may hold records of the range."""
         # The batch before the first one that starts inside may end inside.
-        first = bisect.bisect_left(self._firsts, (keys.partition, keys.start)) - 1
-        stop = bisect.bisect_left(self._firsts, (keys.partition, keys.stop))
-        return max(first, 0), stop
+        first = self.batches.before(keys.partition, keys.start) - 1
+        return max(first, 0), self.batches.before(keys.partition, keys.stop)
 
     def spans(self, keys: KeyRange) -> Iterator[tuple[int, int, float]]:
         """(start, stop, bytes) of the part of each batch that may be in a range.
@@ -219,10 +253,12 @@ class RunReader:
         Keys are hashes: half of a batch's keys hold about half of its bytes.
         """
         first, stop = self._overlap(keys)
-        following = [*self._firsts[first + 1 : stop + 1], (-1, 0)]
-        for batch, (partition, key) in zip(self.batches[first:stop], following, strict=False):
+        batches = self.batches[first : stop + 1]
+        for batch, following in zip(batches[: stop - first], [*batches[1:], None], strict=False):
             begin = batch.key if batch.partition == keys.partition else keys.start
-            end = key if partition == keys.partition else max(begin, keys.stop)
+            end = max(begin, keys.stop)
+            if following is not None and following.partition == keys.partition:
+                end = following.key
             inside = max(begin, keys.start), min(end, keys.stop)
             share = (inside[1] - inside[0]) / (end - begin) if begin < end else 1.0
             yield *inside, batch.num_bytes * share
@@ -230,9 +266,10 @@ class RunReader:
     def scan(self, keys: KeyRange | None = None) -> Iterator[pa.RecordBatch]:
         """All records, or those of a range, batch by batch, in order."""
         wanted = self.batches if keys is None else self.batches[slice(*self._overlap(keys))]
-        for info in wanted:
-            (batch,) = self._fetch([info])
-            yield batch if keys is None else records_within(batch, keys)
+        # Each stretch starts in another _SCAN_BYTES of the file.
+        for _, stretch in itertools.groupby(wanted, lambda info: info.offset // _SCAN_BYTES):
+            for batch in self._fetch(list(stretch)):
+                yield batch if keys is None else records_within(batch, keys)
 
     def read(self, keys: KeyRange) -> list[pa.RecordBatch]:
         """The records of the range, in order."""
@@ -245,10 +282,10 @@ class RunReader:
 
     def read_all(self, ranges: KeyRanges) -> Iterator[pa.RecordBatch]:
         """The records of several ranges; reads each batch once, consecutive ones in one request."""
-        nexts: list[tuple[int, int] | None] = [*self._firsts[1:], None]
+        batches = self.batches[:]
         stretch: list[BatchInfo] = []
-        for info, first, following in zip(self.batches, self._firsts, nexts, strict=False):
-            if ranges.overlap(first, following):
+        for info, following in zip(batches, [*batches[1:], None], strict=False):
+            if ranges.overlap(info, following):
                 stretch.append(info)
             elif stretch:
                 yield from map(ranges.select, self._fetch(stretch))
@@ -295,15 +332,12 @@ class KeyRanges:
             for some in [list(group)]
         }
 
-    def overlap(self, first: tuple[int, int], following: tuple[int, int] | None) -> bool:
-        """Whether a batch may hold records of a range.
-
-        Args:
-            first: Partition and key of its first record.
-            following: Those of the first record after it; None if it is the last batch.
-        """
-        place = bisect.bisect_right(self._stops, first)
-        return place < len(self._starts) and (following is None or self._starts[place] <= following)
+    def overlap(self, batch: BatchInfo, following: BatchInfo | None) -> bool:
+        """Whether a batch, before another one or the last one, may hold records of a range."""
+        place = bisect.bisect_right(self._stops, (batch.partition, batch.key))
+        return place < len(self._starts) and (
+            following is None or self._starts[place] <= (following.partition, following.key)
+        )
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a sorted batch that are in any of the ranges."""
@@ -361,12 +395,14 @@ def merge_range(
 ) -> Iterator[pa.RecordBatch]:
     """Merges the records of a key range from all runs, in order of (key, id).
 
-    Yields record batches of about ``max_bytes``, or of 256 KiB from each run if that is more; needs
-    about twice that in memory.
+    Yields record batches of about ``max_bytes``, or of 64 KiB from each run if that is more (256 on
+    a store); needs about twice that in memory.
     """
-    # For each part, a batch of 1 MiB is read from every run, or two: smaller parts would read all
-    # data again and again.
-    parts = split_range(readers, keys, max_bytes=max(max_bytes, _SLICE_BYTES * len(readers)))
+    # For each part, a batch is read from every run, or two: smaller parts would read all data again
+    # and again.
+    is_local = not readers or storage.is_local(readers[0].url)
+    slice_bytes = _SLICE_BYTES if is_local else _SLICE_BYTES_OF_STORE
+    parts = split_range(readers, keys, max_bytes=max(max_bytes, slice_bytes * len(readers)))
     # Not a loop, which would keep each batch until the next one is merged.
     yield from filter(len, map(functools.partial(_merge, readers), parts))
 

@@ -182,13 +182,13 @@ def test_requests(s3: Proxy, tmp_path: Path) -> None:
     assert all(one.ranged for one in of_runs)
     run_bytes = sum(one.num_sent for one in of("PUT", ".arrow") if "/runs/" in one.path)
     num_runs = len({one.path for one in of_runs})
-    # A range of each run for each shard; its sample; each of its batches to look for equal
-    # contents, and again for texts that are alike.
-    num_batches = run_bytes / 2**20 + num_runs
-    assert len(of_runs) <= num_runs * (num_shards + 2) + 2 * num_batches
-    # Batches of 1 MiB at both ends of a shard's range are read for its neighbour, too.
+    # A range of each run for each shard; its sample; each MiB of it to look for equal contents, and
+    # again for texts that are alike.
+    num_scanned = run_bytes / 2**20 + num_runs
+    assert len(of_runs) <= num_runs * (num_shards + 2) + 2 * num_scanned
+    # Batches of 256 KiB at both ends of a shard's range are read for its neighbour, too.
     read = sum(one.num_received for one in of_runs)
-    assert read < 2 * run_bytes + 2 * num_shards * num_runs * 2**20
+    assert read < 2 * run_bytes + 2 * num_shards * num_runs * 2**18
     of_shards = of("PUT", ".tfrecord")
     assert len(of_shards) == len({one.path for one in of_shards})
     puts = of("PUT", "")
