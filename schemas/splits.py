@@ -41,7 +41,7 @@ _SPLIT_OF: Mapping[str, str] = {
     **USUAL_WORDS,
     **dict.fromkeys(("tr", "trn"), "train"),
     **dict.fromkeys(("validate", "eval", "evaluation"), "validation"),
-    **dict.fromkeys(("ts", "tst"), "test"),
+    **dict.fromkeys(("te", "ts", "tst"), "test"),
 }
 """What words in names mean."""
 _FILLERS = frozenset(("data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"))

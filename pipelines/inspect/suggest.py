@@ -204,7 +204,9 @@ def _describe(found: _Suggestion, source: Source | ExtractedSource, folder: str)
     feature = features.get(name or "")
     if isinstance(feature, ClassLabel) and not _is_tiny(feature, files, media=_of_files(recipe)):
         recipe = _changed(recipe, splits=_stratified(recipe.splits, name))
-    stacks = _stacks(features, label=name)
+    # Without a header, the label is one of the numbered columns.
+    is_known = name is not None or getattr(recipe.files, "header", True)
+    stacks = _stacks(features, label=name) if is_known else []
     for stack in stacks:
         features = dict(stack.features(features))
     recipe = _changed(recipe, prepare=(*recipe.prepare, *stacks))
@@ -469,7 +471,7 @@ def _stacks(features: Features, *, label: str | None) -> list[Stack]:
     free = (name for n in itertools.count(1) if (name := f"x{n}" if n > 1 else "x") not in features)
     stacks: list[Stack] = []
     for prefix, num in prefixes.items():
-        pattern = f"{glob.escape(prefix)}[0-9]*"
+        pattern = f"{glob.escape(prefix)}[{int(label == f'{prefix}0')}-9]*"
         if num < _MANY_COLUMNS or (label is not None and fnmatch.fnmatchcase(label, pattern)):
             continue
         of = [feature for name, feature in features.items() if fnmatch.fnmatchcase(name, pattern)]

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
+from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits
+from ...transforms.sources.combined import Sources
 from ...transforms.sources.csv.dialect import Sniffed, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.text_stream import open_text
@@ -99,8 +101,20 @@ def find_other_tables(view: View) -> tuple[Csv, Sequence[SourceFile]] | None:
         table for suffix, files in groups.items() for table in _tables_of(suffix, files, view)
     ]
     if len(tables) > 1:
-        raise UnclearError(f"{view.shown} holds several tables.", [Reading(t) for t, _ in tables])
+        readings = [*_by_suffixes(tables), *(Reading(table) for table, _ in tables)]
+        raise UnclearError(f"{view.shown} holds several tables.", readings)
     return tables[0] if tables else None
+
+
+def _by_suffixes(tables: Sequence[tuple[Csv, Sequence[SourceFile]]]) -> list[Reading]:
+    """The reading of tables that only suffixes tell apart, as in ``adult.data``, ``adult.test``."""
+    names = [os.path.splitext(file.path) for _, files in tables for file in files]
+    of_suffix = {"data": "train", "tra": "train", "tes": "test", **USUAL_WORDS}
+    splits = [of_suffix.get(suffix.removeprefix(".").lower(), "") for _, suffix in names]
+    if len({stem for stem, _ in names}) > 1 or not len({*splits, ""}) - 1 == len(splits) > 1:
+        return []
+    parts = {split: tables[splits.index(split)][0] for split in FOLDERS if split in splits}
+    return [Reading(Sources(**parts), Splits.by_folder())]
 
 
 def _tables_of(

@@ -59,7 +59,7 @@ _MASK_ROLES = frozenset(
 _PAIRS = (
     *(("before", "after"), ("source", "target"), ("src", "dst"), ("noisy", "clean")),
     *(("input", "target"), ("inputs", "targets"), ("input", "output"), ("inputs", "outputs")),
-    *(("lr", "hr"), ("lowres", "highres"), ("blur", "sharp"), ("hazy", "clear")),
+    *(("lr", "hr"), ("lowres", "highres"), ("low", "high"), ("blur", "sharp"), ("hazy", "clear")),
 )
 """Names of two folders of images that belong together."""
 _ROLES = (
@@ -210,7 +210,7 @@ class _Folders:
         ]
         shown = [sorted(levels[level]) for level in told]
         for names in shown:
-            paired = names if _folders_of_sequences(names) else []
+            paired = names if _folders_of_sequences(f"{name}/" for name in names) else []
             if roles := [name for name in names if _role_of(name) in _ROLES] or paired:
                 may_be_classes = len(roles) < len(names) and not any(map(speaks_of_split, names))
                 readings = [self._reading(told[0], split)] if may_be_classes else []
@@ -395,6 +395,7 @@ class _Folders:
         """Images and a mask of each, or two of each, in folders or by names; None for others."""
         found = [(*rule, True) for rule in _mask_rules(self.paths)]
         found += [(*rule, False) for rule in _pair_rules(self.places)]
+        unclear = None
         for images, masks, of_masks in found:
             pairs = find_pairs(self.paths, images=images, masks=masks)
             total = len(pairs.images) + len(pairs.alone)
@@ -409,13 +410,15 @@ class _Folders:
                 means, what = f"with that in {masks}", f"images in {images} and {masks}"
             source, notes = self._source(**parts, **said), _on_folders(pairs.images)
             reading = Reading(source, splits, means, notes=notes)
-            if len(pairs.images) < MIN_PAIRED * total:
-                raise self._unclear(
-                    f"{what}, but {len(pairs.alone):,} of {len(self.paths):,} files have no "
-                    f"partner (first: {pairs.alone[0]!r})",
-                    [reading],
-                )
-            return reading
+            if len(pairs.images) >= MIN_PAIRED * total:
+                return reading
+            unclear = unclear or self._unclear(
+                f"{what}, but {len(pairs.alone):,} of {len(self.paths):,} files have no "
+                f"partner (first: {pairs.alone[0]!r})",
+                [reading],
+            )
+        if unclear is not None:
+            raise unclear
         return None
 
     def _readings_of_few_masks(self) -> list[Reading]:
@@ -648,7 +651,7 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
     by_image, by_mask = (
         _by_role(stems, names, roles) for roles in (_IMAGE_ROLES | {"original"}, _MASK_ROLES)
     )
-    rules = _folders_of_sequences(names)
+    rules = _folders_of_sequences(stems)
     if any(f"{name}annot" in names for name in names):
         rules.append(("{folder}/{id}", "{folder}annot/{id}"))
     for (images, of_images), (masks, of_masks) in itertools.product(
@@ -689,21 +692,27 @@ def _pair_rules(places: Iterable[tuple[str, ...]]) -> list[tuple[str, str]]:
     return [(folders[a], folders[b]) for a, b in _PAIRS if a in folders and b in folders]
 
 
-def _folders_of_sequences(names: Iterable[str]) -> list[tuple[str, str]]:
-    """The rule of several folders of images, each with a folder of masks: ``a_img``, ``a_mask``."""
-    begins: dict[str, set[str]] = {}
-    for name in names:
+def _folders_of_sequences(stems: Iterable[str]) -> list[tuple[str, str]]:
+    """The rule of several folders of images, each with a folder of masks: ``a_img``, ``a_mask``.
+
+    >>> _folders_of_sequences(["a_img/1", "b_img/1", "a_mask/1", "b_mask/1"])
+    [('{folder}_img/{id}', '{folder}_mask/{id}')]
+    """
+    begins: dict[tuple[int, str], set[str]] = {}
+    for level, name in {(at, n) for stem in stems for at, n in enumerate(stem.split("/")[:-1])}:
         begin, sign, end = _last_part(name)
         if begin and _role_of(end) in _IMAGE_ROLES | _MASK_ROLES:
-            begins.setdefault(f"{sign}{end}", set()).add(begin)
+            begins.setdefault((level, f"{sign}{end}"), set()).add(begin)
     images, masks = (
-        [end for end in begins if _role_of(end) in roles] for roles in (_IMAGE_ROLES, _MASK_ROLES)
+        [place for place in sorted(begins) if _role_of(place[1]) in roles]
+        for roles in (_IMAGE_ROLES, _MASK_ROLES)
     )
-    return [
-        (f"{{folder}}{image}/{{id}}", f"{{folder}}{mask}/{{id}}")
-        for image, mask in itertools.product(images, masks)
-        if len(begins[image] & begins[mask]) > 1
-    ]
+    rules = []
+    for (level, image), (other, mask) in itertools.product(images, masks):
+        if level == other < 2 and len(begins[level, image] & begins[level, mask]) > 1:
+            outer = "{outer}/" * level
+            rules.append((f"{outer}{{folder}}{image}/{{id}}", f"{outer}{{folder}}{mask}/{{id}}"))
+    return rules
 
 
 def _last_part(name: str) -> tuple[str, str, str]:

@@ -34,7 +34,7 @@ from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource
-from .readings import Reading, UnclearError
+from .readings import Reading, UnclearError, quoted
 from .view import View
 
 SPLIT_COLUMNS = frozenset({"split", "set", "fold", "subset", "partition", "usage"})
@@ -43,6 +43,9 @@ _FILLER = re.compile(r"(data|set)$")
 _FOLD = re.compile(r"(^|[^a-z])fold[_\- .]?[0-9]", re.IGNORECASE)
 _NUM_PROBED = 64
 _HEAD_BYTES = 1 << 16
+_PART_WORDS = frozenset(
+    ("full", "all", "complete", "whole", "small", "tiny", "mini", "toy", "sample", "subset", "demo")
+)
 _MAX_TABLES = 20
 _NUM_SHOWN = 3
 SUBMISSION = "submi"
@@ -77,11 +80,35 @@ def arrange_tables(
             values = {str(folder_values(path)[key]).lower() for path in paths}
             if key.lower() in SPLIT_COLUMNS and are_splits({USUAL_WORDS.get(v) for v in values}):
                 return Reading(source, Splits.by_column(key))
-    return (
+    reading = (
         _by_folders(source, paths, view)
         or _of_competition(source, files, view)
         or _by_names(source, files, view)
     )
+    if (pair := _part_and_whole(paths)) is not None:
+        alone = [
+            part for file in files[:_MAX_TABLES] if (part := _part(source, [file], files, view))
+        ]
+        raise UnclearError(
+            f"{view.shown} holds tables, one of which may be a part of the other "
+            f"({quoted(pair)}): its records would be read twice.",
+            [*map(Reading, alone), dataclasses.replace(reading, against=("This reads both:",))],
+        )
+    return reading
+
+
+def _part_and_whole(paths: Iterable[str]) -> list[str] | None:
+    """The first files of a folder whose names say that one may be a part of the other.
+
+    >>> _part_and_whole(["bank.csv", "bank-full.csv"]), _part_and_whole(["full.csv", "bank.csv"])
+    (['bank.csv', 'bank-full.csv'], None)
+    """
+    named: dict[tuple[str, ...], list[str]] = {}
+    for path in paths:
+        words = re.split(r"[-_. ]+", _stem(path).lower())
+        rest = (word for word in words if word not in _PART_WORDS)
+        named.setdefault((os.path.dirname(path), *rest), []).append(path)
+    return next((alike[:2] for alike in named.values() if len(alike) > 1), None)
 
 
 def _keys(source: Any, files: Sequence[SourceFile], view: View) -> tuple[str, ...]:

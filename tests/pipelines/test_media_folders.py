@@ -161,6 +161,25 @@ def of_defects(url: str) -> list[str]:
             None,
         ),
         (
+            [
+                *files("TR/D-TR-Image", "TE/D-TE-Image"),
+                *files("TR/D-TR-Mask", "TE/D-TE-Mask", name="{}.png"),
+            ],
+            IMAGES(
+                "d",
+                split_folders=True,
+                label="mask",
+                images="{outer}/{folder}-Image/{id}",
+                masks="{outer}/{folder}-Mask/{id}",
+            ),
+            BY(train="tr", test="te"),
+        ),
+        (
+            files("our485/low", "our485/high", "eval15/low", "eval15/high"),
+            IMAGES("d", pair={"low": "low", "high": "high"}),
+            None,
+        ),
+        (
             files(*(f"seq{n}_img" for n in range(30)), *(f"seq{n}_mask" for n in range(30)), num=2),
             IMAGES("d", images="{folder}_img/{id}", masks="{folder}_mask/{id}"),
             None,

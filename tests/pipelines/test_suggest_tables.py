@@ -235,18 +235,68 @@ def test_tables_of_different_columns_are_several(separator: str) -> None:
     "files",
     [
         {"iris.data": ROWS, "other.data": ROWS},  # without a header
-        {"adult.data": ROWS, "adult.test": ROWS},
         {"a.txt": f"x,y,z\n{ROWS}", "b.txt": f"x,y,other\n{ROWS}"},
+        {"a.data": ROWS, "b.test": ROWS},
     ],
 )
 def test_of_several_tables_a_person_chooses(files: dict[str, str]) -> None:
+    lines = _refused(files, "holds several tables")
+    assert [line.startswith('source=ss.Csv("data/') for line in lines] == [True, True]
+
+
+@pytest.mark.parametrize("suffixes", [("data", "test"), ("tra", "tes"), ("train", "test")])
+def test_suffixes_may_say_the_split(suffixes: tuple[str, str]) -> None:
+    train, test = suffixes
+    files = {f"adult.{train}": f"{ROWS}", f"adult.{test}": f"|a title\n{ROWS}"}
+    both, *alone = _refused(files, "holds several tables")
+    assert f'train=ss.Csv("data/adult.{train}", header=False)' in both
+    assert f'test=ss.Csv("data/adult.{test}", header=False, skip=1)' in both
+    assert both.endswith("splits=ss.Splits.by_folder()")
+    assert len(alone) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (("bank", "bank-full"), "'bank-full.csv', 'bank.csv'"),
+        (("ratings", "ratings_small", "ratings_2"), "'ratings.csv', 'ratings_small.csv'"),
+        (("sample", "all"), "'all.csv', 'sample.csv'"),
+    ],
+)
+def test_a_table_that_may_be_a_part_of_another_is_not_read_twice(
+    names: tuple[str, ...], shown: str
+) -> None:
+    files = {f"{name}.csv": f"x,y,z\n{ROWS}" for name in names}
+    lines = _refused(files, re.escape(f"one of which may be a part of the other ({shown})"))
+    assert lines[-2:] == ["This reads both:", 'source=ss.Csv("data")']
+    assert len(lines) == len(names) + 2
+
+
+def test_tables_of_a_full_moon_are_read() -> None:
+    Path("data").mkdir()
+    for name in ("full_moon", "new_moon"):
+        Path("data", f"{name}.csv").write_text(f"x,y,z\n{ROWS}")
+    assert suggest_recipe("data").source == ss.Csv("data")
+
+
+def test_the_class_in_a_table_without_a_header_is_not_stacked() -> None:
+    rows = (",".join(str(row * column % 7) for column in range(60)) for row in range(30))
+    Path("t.csv").write_text("\n".join(rows))
+    assert "stack" not in describe_suggestion("t.csv")
+    assert "stack" not in describe_suggestion("t.csv", label="column_59")
+    text = describe_suggestion("t.csv", label="column_0")
+    assert 'ss.tables.stack("column_[1-9]*", to="x")' in text
+    assert "(59,)" in text
+
+
+def _refused(files: dict[str, str], why: str) -> list[str]:
+    """The lines that a refusal of files in the folder ``data`` offers."""
     Path("data").mkdir()
     for name, text in files.items():
         Path("data", name).write_text(text)
-    with pytest.raises(DataError, match="holds several tables") as refusal:
+    with pytest.raises(DataError, match=why) as refusal:
         suggest_recipe("data")
-    lines = [line.strip() for line in str(refusal.value).splitlines()[1:]]
-    assert [line.startswith('source=ss.Csv("data/') for line in lines] == [True, True]
+    return [line.strip() for line in str(refusal.value).splitlines()[1:]]
 
 
 BLANKS = " 1.5   2.25  3\n-4.0  -5.5   6\n" * 5
