@@ -1259,14 +1259,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     from . import terminal
     from .pipelines import endings
-    from .startup_noise import hush_libraries
+    from .startup_noise import tame_libraries
 
     terminal.prepare_streams()
     terminal.be_quiet(False)
     answers, logs = asked_forms(sys.argv[1:] if arguments is None else arguments)
     terminal.answer_in_json(answers)
     terminal.log_as_json(logs)
-    hush_libraries()
+    tame_libraries()
     if arguments is None:
         endings.treat_signals_as_interrupts()
     try:

@@ -11,6 +11,8 @@ is not redirected.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib.abc
 import importlib.machinery
 import io
@@ -19,7 +21,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -57,20 +58,37 @@ _EXTRAS = (
     "google.cloud.storage",
 )
 """What Beam imports if it can, of its extras "gcp" and "aws"."""
+_M_ARENA_MAX, _NUM_ARENAS = -8, "2"
 
 
-def hush_libraries() -> None:
+def tame_libraries() -> None:
     """Makes TensorFlow load silently and use no GPU in this process, and silences other libraries.
 
     A build decodes and encodes on the CPU; a GPU that it occupied would be missing for a model
     that trains at the same time. ``TF_CPP_MIN_LOG_LEVEL=0`` shows all of TensorFlow's output.
+    Memory that is freed goes back to the system.
     """
+    _return_memory()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") != "0":
         _load_by("tensorflow", _quietly)
+
+
+def _return_memory() -> None:
+    """Makes allocators give back what is freed, in this process and its workers.
+
+    It was a sixth to a fifth of a build's peak. Arrow's allocator keeps memory until its thread
+    allocates after 10 ms; this is 1 ms. The C library keeps an arena for each of up to eight
+    threads per core; this is two.
+    """
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", "1")  # read when Arrow is loaded
+    if os.environ.setdefault("MALLOC_ARENA_MAX", _NUM_ARENAS) == _NUM_ARENAS:
+        with contextlib.suppress(OSError, AttributeError):  # not the GNU C library
+            # What the environment says is read before this process's first line.
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, int(_NUM_ARENAS))
 
 
 def spare_extras() -> None:
@@ -81,7 +99,7 @@ def spare_extras() -> None:
     _load_by("apache_beam", _without_extras)
 
 
-@contextmanager
+@contextlib.contextmanager
 def without_noise() -> Iterator[None]:
     """Filters file descriptor 2 while the body runs; Python's own output bypasses the filter."""
     sys.stderr.flush()

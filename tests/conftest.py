@@ -56,7 +56,7 @@ def call(
     """Runs the command line in this process: its code, output and error output."""
     from snapshard import cli, startup_noise
 
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:

@@ -469,7 +469,7 @@ def test_the_procedure_of_docs_takedown_leaves_no_trace(
         ["snapshard", "gc"],
     ]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
     ended = []
     for command in commands:
         words_of = command.replace("OLD", first.manifest.fingerprint).split()

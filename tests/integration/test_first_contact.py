@@ -68,7 +68,7 @@ def call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs the command line in this process: its code, output and error output."""
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:

@@ -93,7 +93,7 @@ def call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
     """Runs the command line in this process: its code, and all that it printed."""
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
 
     def run(*arguments: str | Path) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
@@ -515,7 +515,7 @@ def test_tracebacks_show_none(
         raise RuntimeError(f"plantedenv of {url}")
 
     monkeypatch.setenv("DB_PASSWORD", "plantedenv")
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
     monkeypatch.setattr(cli, "app", fails)
     with pytest.raises(SystemExit):
         cli.main([])

@@ -133,7 +133,7 @@ def stores_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """Runs the command line in this process: its code, and its errors."""
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
 
     def run(*arguments: str | Path) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:

@@ -144,7 +144,7 @@ def test_launch_without_surroundings(given: list[str]) -> None:
 
 
 def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
     with pytest.raises(SystemExit) as ended:
         cli.main(["flex-template", "r/launcher:1", "r/worker:1"])
     assert ended.value.code == 0

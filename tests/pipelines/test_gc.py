@@ -134,7 +134,7 @@ def test_a_snapshot_that_does_not_tell_what_it_was_made_of_keeps_all_work(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
     assert not collect_garbage(str(name), dry_run=True).unexplained
     if content is None:
         (name / PUBLISHED / "build.json").unlink()

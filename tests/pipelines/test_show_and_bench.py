@@ -58,7 +58,7 @@ def images(tmp_path_factory: pytest.TempPathFactory, write_snapshot: Any) -> Pat
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in this process: its code, its output (parsed, with --json), its errors."""
-    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
 
     def call(*arguments: str) -> tuple[int, Any, str]:
         with pytest.raises(SystemExit) as ended:
