@@ -110,8 +110,9 @@ def _by_suffixes(tables: Sequence[tuple[Csv, Sequence[SourceFile]]]) -> list[Rea
     """The reading of tables that only suffixes tell apart, as in ``adult.data``, ``adult.test``."""
     names = [os.path.splitext(file.path) for _, files in tables for file in files]
     of_suffix = {"data": "train", "tra": "train", "tes": "test", **USUAL_WORDS}
-    splits = [of_suffix.get(suffix.removeprefix(".").lower(), "") for _, suffix in names]
-    if len({stem for stem, _ in names}) > 1 or not len({*splits, ""}) - 1 == len(splits) > 1:
+    splits = [of_suffix.get(suffix.removeprefix(".").lower()) for _, suffix in names]
+    is_one = len({stem for stem, _ in names}) == 1 and len(set(splits)) == len(splits)
+    if not is_one or not are_splits(set(splits)):
         return []
     parts = {split: tables[splits.index(split)][0] for split in FOLDERS if split in splits}
     return [Reading(Sources(**parts), Splits.by_folder())]

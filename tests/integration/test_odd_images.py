@@ -149,7 +149,7 @@ def without_privilege() -> tuple[str, ...]:
     return WITHOUT_PRIVILEGE
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def built(lab: Any, shared: Callable[[str], Path]) -> Built:
     """Two builds by the command line into one root; the second goes on from the first's run."""
     prefix = without_privilege()
