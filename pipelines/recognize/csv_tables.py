@@ -108,7 +108,7 @@ def find_other_tables(view: View) -> tuple[Csv, Sequence[SourceFile]] | None:
 
 def _by_suffixes(tables: Sequence[tuple[Csv, Sequence[SourceFile]]]) -> list[Reading]:
     """The reading of tables that only suffixes tell apart, as in ``adult.data``, ``adult.test``."""
-    names = [os.path.splitext(file.path) for _, files in tables for file in files]
+    names = [os.path.splitext(files[0].path) for _, files in tables]
     of_suffix = {"data": "train", "tra": "train", "tes": "test", **USUAL_WORDS}
     splits = [of_suffix.get(suffix.removeprefix(".").lower()) for _, suffix in names]
     is_one = len({stem for stem, _ in names}) == 1 and len(set(splits)) == len(splits)

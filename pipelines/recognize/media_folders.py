@@ -59,7 +59,7 @@ _MASK_ROLES = frozenset(
 _PAIRS = (
     *(("before", "after"), ("source", "target"), ("src", "dst"), ("noisy", "clean")),
     *(("input", "target"), ("inputs", "targets"), ("input", "output"), ("inputs", "outputs")),
-    *(("lr", "hr"), ("lowres", "highres"), ("low", "high"), ("blur", "sharp"), ("hazy", "clear")),
+    *(("lr", "hr"), ("lowres", "highres"), ("blur", "sharp"), ("hazy", "clear")),
 )
 """Names of two folders of images that belong together."""
 _ROLES = (

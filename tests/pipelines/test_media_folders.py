@@ -174,11 +174,8 @@ def of_defects(url: str) -> list[str]:
             ),
             BY(train="tr", test="te"),
         ),
-        (
-            files("our485/low", "our485/high", "eval15/low", "eval15/high"),
-            IMAGES("d", pair={"low": "low", "high": "high"}),
-            None,
-        ),
+        (files("low", "high"), IMAGES("d"), None),
+        (files("low", "medium", "high"), IMAGES("d"), None),
         (
             files(*(f"seq{n}_img" for n in range(30)), *(f"seq{n}_mask" for n in range(30)), num=2),
             IMAGES("d", images="{folder}_img/{id}", masks="{folder}_mask/{id}"),

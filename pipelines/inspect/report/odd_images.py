@@ -25,7 +25,7 @@ from ....schemas.features import Feature
 from .pictures import thumbnail
 
 MAX_IMAGES = 3_000
-"""Memory and time grow with the square and the third power of their number: 36 MB and 2 s."""
+"""Memory and time grow with the square and the third power of their number: 36 MB and 1 s."""
 _MIN_IMAGES = 40
 _MIN_ACCURACY = 0.7
 """Where so few images are recognized, a wrong prediction says nothing about the label."""
