@@ -22,6 +22,8 @@ _NULLABLE = {"bool": "boolean"} | {
 """dtype -> the type with which pandas shows gaps."""
 
 
+RAW, RAW_DATASET = "raw", "(raw)"
+"""Where the figures of columns as they were read are; and what is named like a split in tables."""
 OTHER_FORM = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What reading edited statistics may raise."""
 
@@ -39,11 +41,15 @@ class Statistics(dict[str, Any]):
     """The content of ``statistics.json``, which docs/statistics.md describes."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row for each split and feature, a column for each figure that is a number."""
+        """A row for each split and feature, a column for each figure that is a number.
+
+        Columns as they were read, where steps change them, are in the split ``(raw)``.
+        """
         pd = _pandas()
+        splits = self["splits"] | ({RAW_DATASET: self[RAW]} if RAW in self else {})
         rows = {
             (split, name): dict(_numbers(facts))
-            for split, found in self["splits"].items()
+            for split, found in splits.items()
             for name, facts in found["features"].items()
         }
         index = pd.MultiIndex.from_tuples(list(rows), names=["split", "feature"])

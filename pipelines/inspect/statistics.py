@@ -1,4 +1,4 @@
-"""A snapshot's ``statistics.json`` and ``statistics.pb``, from what its shards measured.
+"""A snapshot's ``statistics.json`` and ``statistics.pb``, from what its runs and shards measured.
 
 Exact figures cover all records. Quantiles, histograms, frequent values and figures of classes come
 from the sampled records (``num_sampled``), as ``transforms/examples/statistics.py`` explains.
@@ -31,9 +31,11 @@ from ...schemas.features import (
 from ...schemas.wire import FLOATS
 from ...transforms.examples.statistics import (
     Numbers,
+    RawTotals,
     SplitStatistics,
     estimate_distinct,
 )
+from ..frame import RAW, RAW_DATASET
 
 FORMAT_VERSION = 1
 MAX_CLASSES = 50
@@ -55,6 +57,7 @@ def statistics_of(
     measured: Mapping[str, SplitStatistics],
     *,
     label: str | None,
+    raw: RawTotals | None = None,
 ) -> Json:
     """The content of ``statistics.json``.
 
@@ -63,6 +66,7 @@ def statistics_of(
         shards: The shards of each split, in order.
         measured: What was measured of them, by split.
         label: The label, if there is one.
+        raw: Figures of the records as they were read, if steps change them.
     """
     edges = _all_edges(list(measured.values()))
     splits = {}
@@ -83,7 +87,20 @@ def statistics_of(
             "features": described,
             "classes": _of_classes(features, label, found),
         }
-    return {"format_version": FORMAT_VERSION, "splits": splits}
+    described = {} if raw is None else {RAW: _of_raw_columns(raw)}
+    return {"format_version": FORMAT_VERSION, "splits": splits, **described}
+
+
+def _of_raw_columns(raw: RawTotals) -> Json:
+    features = {}
+    for name in sorted(raw.features, key=str.encode):
+        feature = raw.features[name]
+        facts = {"num_missing": raw.num_missing[name], **_exact(name, raw.exact)}
+        if counts := raw.values.get(name):
+            shown = _shown(feature, counts)
+            facts |= {"top": _most(shown), "top_of": shown.total()}
+        features[name] = facts
+    return {"num_records": raw.num_records, "features": features}
 
 
 def _sums(counts: Iterator[Mapping[str, int]]) -> Counter[str]:
@@ -129,6 +146,17 @@ def _describe(
     name: str, feature: Feature, split: SplitStatistics, edges: list[float] | None
 ) -> Json:
     """The figures of one feature of one split."""
+    facts = _exact(name, split)
+    if name in split.texts:
+        known = Counter(text for text in split.texts[name] if text is not None)
+        facts |= {"top": _most(known), "top_of": known.total()}
+    elif name in split.sampled:
+        facts |= _sampled(feature, split.sampled[name], edges, facts["distinct"]["count"])
+    return facts | _media(feature, split.media.get(name, []))
+
+
+def _exact(name: str, split: SplitStatistics) -> Json:
+    """The figures of a feature that cover all records."""
     facts: Json = {}
     if (values := split.numbers.get((name, "values"))) is not None:
         facts |= _figures(values)
@@ -140,12 +168,7 @@ def _describe(
         count, exact = estimate_distinct(split.hashes[name])
         num_values = facts.get("lengths", facts)["count"]
         facts["distinct"] = {"count": min(count, num_values), "exact": exact}
-    if name in split.texts:
-        known = Counter(text for text in split.texts[name] if text is not None)
-        facts |= {"top": _most(known), "top_of": known.total()}
-    elif name in split.sampled:
-        facts |= _sampled(feature, split.sampled[name], edges, facts["distinct"]["count"])
-    return facts | _media(feature, split.media.get(name, []))
+    return facts
 
 
 def _figures(found: Numbers) -> Json:
@@ -174,32 +197,33 @@ def _sampled(
     facts: Json = {}
     is_exact = not len(values) or float(np.abs(values).max()) <= _MAX_EXACT
     if isinstance(feature, ClassLabel) or (distinct <= MAX_TOP and is_exact):
-        facts["top"] = _most(Counter(_shown(feature, values)))
+        unique, counts = np.unique(values, return_counts=True)
+        facts["top"] = _most(_shown(feature, dict(zip(unique, counts.tolist(), strict=True))))
         facts["top_of"] = len(values)
     if isinstance(feature, ClassLabel) or edges is None or _dtype(feature) == "bool":
         return facts
-    counts = [len(values)]
+    in_bins = [len(values)]
     if len(edges) > 2:
         ends = np.searchsorted(values, edges)
         ends[0], ends[-1] = 0, len(values)
-        counts = np.diff(ends).tolist()
-    facts["histogram"] = {"edges": edges, "counts": counts}
+        in_bins = np.diff(ends).tolist()
+    facts["histogram"] = {"edges": edges, "counts": in_bins}
     if len(values):
         at = np.round(np.linspace(0, 1, 11) * (len(values) - 1)).astype(int)
         facts["quantiles"] = values[at].tolist()
     return facts
 
 
-def _shown(feature: Feature, values: npt.NDArray[np.float64]) -> dict[Any, int]:
+def _shown(feature: Feature, counts: Mapping[Any, int]) -> Counter[Any]:
     """The number of each value, as it is shown."""
-    unique, counts = np.unique(values, return_counts=True)
-    shown: Callable[[Any], Any] = float
+    show: Callable[[Any], Any] = float
     if isinstance(feature, ClassLabel):
         names = feature.names
-        shown = lambda value: names[int(value)]  # noqa: E731
+        show = lambda value: names[int(value)]  # noqa: E731
+        counts = {value: counts[value] for value in counts if 0 <= value < len(names)}
     elif (dtype := _dtype(feature)) not in FLOATS:
-        shown = bool if dtype == "bool" else int
-    return dict(zip(map(shown, unique), counts.tolist(), strict=True))
+        show = {"bool": bool, "string": str}.get(dtype, int)
+    return Counter({show(value): count for value, count in counts.items()})
 
 
 def _dtype(feature: Feature) -> str:
@@ -262,20 +286,35 @@ def statistics_json(statistics: Json) -> bytes:
     return (text + "\n").encode()
 
 
-def statistics_pb(statistics: Json, features: Features) -> bytes:
+def statistics_pb(statistics: Json, features: Features, *, raw: Features | None = None) -> bytes:
     """``statistics.pb``: a serialized ``tensorflow.metadata.v0.DatasetFeatureStatisticsList``.
 
     Numbers have numeric statistics whatever their storage; classes, strings and bools are
     categorical, images and sounds bytes.
+
+    Args:
+        statistics: The content of ``statistics.json``.
+        features: Features of the examples.
+        raw: Features of the records as they were read, if there are figures of these.
     """
     from tensorflow_metadata.proto.v0 import statistics_pb2
 
     found = statistics_pb2.DatasetFeatureStatisticsList()
     for split, facts in statistics["splits"].items():
-        dataset = found.datasets.add(name=split, num_examples=facts["num_examples"])
-        for name, known in facts["features"].items():
-            _add_feature(dataset.features.add(), name, features[name], known, facts["num_examples"])
+        _add_dataset(found, split, facts["num_examples"], facts["features"], features)
+    if raw is not None:
+        facts = statistics[RAW]
+        _add_dataset(found, RAW_DATASET, facts["num_records"], facts["features"], raw)
     return bytes(found.SerializeToString(deterministic=True))
+
+
+def _add_dataset(
+    found: Any, name: str, num_examples: int, figures: Mapping[str, Json], features: Features
+) -> None:
+    """Adds the figures of a split, or of all raw columns."""
+    dataset = found.datasets.add(name=name, num_examples=num_examples)
+    for feature, facts in figures.items():
+        _add_feature(dataset.features.add(), feature, features[feature], facts, num_examples)
 
 
 def _add_feature(stats: Any, name: str, feature: Feature, facts: Json, num_examples: int) -> None:

@@ -24,6 +24,7 @@ from ...schemas.progress import Counted
 from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords
 from ...transforms.activity import advance, count, working_on
 from ...transforms.code.dependencies import Dependencies, functions_in, refuse_undeclared
+from ...transforms.examples.statistics import ExampleMeasures, RawStatistics
 from ...transforms.media.image_codecs import parts_by_pixels
 from ...transforms.prepare.engine.program import StepRunner, with_record
 from ...transforms.prepare.engine.validate import Validator
@@ -36,7 +37,7 @@ from ...transforms.runs.summary import Summary, name_summary, read_runs, run_rea
 from ...transforms.sources.combined import open_files, with_tables
 from ...transforms.sources.extracted import ExtractedTable
 from ..recipe.shipping import StagedRecipe, altered
-from ..survey.stages import StageFeatures, stages_of
+from ..survey.stages import StageFeatures, changes_records, stages_of
 from .run_files import RunFiles, keys_suffix, run_in_place
 from .sort_keys import RecordKeys, reject_unassigned, split_of_records
 
@@ -134,6 +135,9 @@ class RunMaker:
             config.features.outputs,
             numbered=recipe.files.numbered,
         )
+        self._raw_measures = None
+        if config.stage == 0 and changes_records(recipe):
+            self._raw_measures = ExampleMeasures(config.features.inputs, sampled=False)
         self._validator = Validator(config.features.outputs)
         self._numbered = recipe.files.numbered
         self._keys = RecordKeys(
@@ -169,11 +173,20 @@ class RunMaker:
             with contextlib.suppress(DamagedWorkError):
                 return self._files.summarize(info)
         dropped = Dropped()
-        records = self.records(unit, dropped)
-        return self._files.write(run_id, records, dropped=dropped, in_order=self._in_order)
+        raw = None if self._raw_measures is None else RawStatistics(self._raw_measures)
+        records = self.records(unit, dropped, raw)
+        return self._files.write(run_id, records, dropped=dropped, in_order=self._in_order, raw=raw)
 
-    def records(self, unit: WorkUnit, dropped: Dropped) -> Iterator[pa.RecordBatch]:
-        """The unit's prepared records with their keys, batch by batch."""
+    def records(
+        self, unit: WorkUnit, dropped: Dropped, raw: RawStatistics | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The unit's prepared records with their keys, batch by batch.
+
+        Args:
+            unit: The unit.
+            dropped: Receives the records that are left out.
+            raw: Measures the records as they are read.
+        """
         reader = self._reader
         payloads = RejectPayloads(
             unit,
@@ -186,6 +199,8 @@ class RunMaker:
         kept = (_without(read, excluded, dropped) for read in reader.read(unit))
         for batch in (part for read in kept for part in parts_by_pixels(read, inputs)):
             advance()
+            if raw is not None:
+                raw.add(batch.columns)
             prepared = self._validator.validate(self._steps.prepare(batch), numbered=self._numbered)
             rejects = list(prepared.rejects)
             if len(prepared.ids):

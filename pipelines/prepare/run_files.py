@@ -15,6 +15,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
 from ...transforms import storage
 from ...transforms.examples.contents import content_hashes
+from ...transforms.examples.statistics import RawStatistics
 from ...transforms.media.image_header import found_formats, read_header
 from ...transforms.rejects import Dropped
 from ...transforms.runs.files import (
@@ -54,6 +56,8 @@ SORT_BYTES = 64 << 20
 """Bytes of prepared records that are sorted in memory; more are spilled and merged."""
 _HASH_BYTES = 1 << 20
 """Bytes of records whose contents are hashed together."""
+_RAW = "raw"
+"""Where a run's facts have what was measured of its records as they were read."""
 
 
 def keys_suffix(recipe: Recipe) -> str:
@@ -133,6 +137,7 @@ class RunFiles:
         *,
         dropped: Dropped,
         in_order: bool,
+        raw: RawStatistics | None = None,
     ) -> Summary:
         """Sorts keyed records into one run, puts it in place with its key file, and summarizes it.
 
@@ -141,6 +146,7 @@ class RunFiles:
             batches: Records of :attr:`schema`, of bounded size.
             dropped: The records that are not in the run, complete once ``batches`` is consumed.
             in_order: Whether the batches are in their final order.
+            raw: What is measured of the records as they are read, complete likewise.
         """
         workspace = self._workspace
         facts: dict[str, ImageFacts] = {}
@@ -174,7 +180,8 @@ class RunFiles:
                 image_facts=facts,
             )
             info_path, keys_info_path = f"{path}.json", f"{keys_path}.json"
-            write_artifact(info_path, _json_bytes(info.to_json()), what=_what_info(run_id))
+            facts_of_run = info.to_json() | ({} if raw is None else {_RAW: raw.to_json()})
+            write_artifact(info_path, _json_bytes(facts_of_run), what=_what_info(run_id))
             keys_info = _json_of_batches(keys.batches)
             write_artifact(keys_info_path, keys_info, what=self._what_keys(info))
             # The run exists once its info and all of it do, and its key file likewise: on a store,
@@ -222,6 +229,8 @@ class RunFiles:
             Whether files are damaged or missing and must be made again.
         """
         info = entry.run
+        if run_in_place(self._workspace, info.run_id) is None:
+            return True
         try:
             run_rejects(self._workspace, info)
             for _ in self._reader(info).scan():
@@ -296,12 +305,30 @@ def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:
     content = read_artifact(workspace.run_info(run_id), what=_what_info(run_id))
     if content is None:
         return None
-    info = RunInfo.from_json(json.loads(content))
+    facts = json.loads(content)
+    facts.pop(_RAW, None)
+    info = RunInfo.from_json(facts)
     if storage.size_of(workspace.run(run_id)) != info.num_bytes:
         return None
     if info.num_rejects and not storage.exists(workspace.run_rejects(run_id)):
         return None
     return info
+
+
+def raw_statistics(workspace: Workspace, run_id: str) -> dict[str, Any]:
+    """What was measured of a run's records as they were read: see ``RawTotals``.
+
+    Raises:
+        DamagedWorkError: if the run's facts are missing or damaged.
+    """
+    url = workspace.run_info(run_id)
+    content = read_artifact(url, what=_what_info(run_id))
+    if content is None:
+        raise DamagedWorkError(
+            f"{storage.redact(url)} is missing or damaged. Start the build again to recreate it."
+        )
+    measured: dict[str, Any] = json.loads(content)[_RAW]
+    return measured
 
 
 def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:

@@ -66,7 +66,7 @@ from ..plan.split_leakage import find_leaks
 from ..plan.step import Plan
 from ..prepare.rejects import forget_refused, gather_rejects, num_excluded, source_shown
 from ..prepare.run_files import keys_suffix
-from ..prepare.step import Prepared
+from ..prepare.step import Prepared, raw_totals
 from ..reader.emit import LATEST_READER_FILE, ReaderFacts, emit_reader
 from ..snapshot import Snapshot, build_facts, read_latest
 from ..survey.fingerprint_details import fingerprint_details, list_inputs
@@ -378,9 +378,12 @@ def _put_files(
         gather_rejects(prepared.entries, settings.workspace, path)
         publisher.put_file(REJECTS, path)
     publisher.put(SCHEMA, schema_text(settings.final))
-    statistics = statistics_of(settings.final, written, measured, label=settings.label)
+    raw = raw_totals(survey, prepared, settings.workspace)
+    statistics = statistics_of(settings.final, written, measured, label=settings.label, raw=raw)
     publisher.put(STATISTICS, statistics_json(statistics))
-    publisher.put(STATISTICS_PB, statistics_pb(statistics, settings.final))
+    raw_features = None if raw is None else raw.features
+    pb = statistics_pb(statistics, settings.final, raw=raw_features)
+    publisher.put(STATISTICS_PB, pb)
     num_missing = Counter[str]()
     for shard in itertools.chain.from_iterable(written.values()):
         num_missing.update(shard.num_missing)

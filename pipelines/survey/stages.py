@@ -100,6 +100,11 @@ def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
     return tuple(StageSteps(a, tuple(b)) for a, b in zip(crosses, steps, strict=True))
 
 
+def changes_records(recipe: Recipe) -> bool:
+    """Whether a step or a ``preprocessing_fn`` makes examples of what was read."""
+    return bool(recipe.prepare or recipe.preprocessing_fn or recipe.transform_from)
+
+
 def stage_features(
     stages: Sequence[StageSteps], raw: Features, *, prepared: Features | None = None
 ) -> tuple[StageFeatures, ...]:

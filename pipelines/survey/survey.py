@@ -53,6 +53,7 @@ from .resolve import ResolvedFeatures, resolve_features
 from .stages import (
     StageFeatures,
     StageSteps,
+    changes_records,
     check_label,
     check_stages,
     stage_features,
@@ -433,6 +434,7 @@ def _stage_digests(
         names.append("sides")
     shared = {name: base[name] for name in names if name in base}
     shared["source"] = settings_of_all(recipe.files, base["source"])
+    shared["measured"] = changes_records(recipe)
     before = digest(shared)
     digests = []
     for index, (stage, made) in enumerate(zip(stages, features, strict=True)):

@@ -10,6 +10,10 @@ not depend on the order: exactly below 256 values, with a standard error of 6 % 
 
 Quantiles, histograms and frequent values need the values themselves. They come from the first
 records of each shard, 4,096 for a split: keys are hashes, so these are a uniform sample.
+
+Where steps change records, each run is measured as well as it was read. Runs are put together in
+the order of their names. Their records are in the source's order, so there is no sample: frequent
+values are counted where a column has at most 64 different ones.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import base64
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import mmh3
@@ -35,6 +40,7 @@ from ...schemas.features import (
     Image,
     Mask,
     TensorForm,
+    is_optional,
     tensor_form,
 )
 from .dtypes import joined_bytes, unpacked
@@ -60,6 +66,8 @@ _CHUNK = 16_384
 _MAX_TEXT = 100
 """Bytes of a sampled text."""
 NUM_HASHES = 256
+MAX_TALLIED = 64
+"""Different values of a raw column that are counted, at most."""
 
 Array = npt.NDArray[Any]
 
@@ -109,25 +117,47 @@ class Numbers:
     @classmethod
     def of(cls, values: Array) -> Numbers:
         """The figures of one chunk."""
-        found = cls()
+        return cls.of_rows(values[np.newaxis])[0]
+
+    @classmethod
+    def of_rows(cls, rows: Array) -> list[Numbers]:
+        """The figures of each row of a matrix: those of a chunk of its values."""
+        length = rows.shape[1]
+        if not length:
+            return [cls() for _ in rows]
+        with np.errstate(all="ignore"):
+            wide = rows.astype(np.float64)
+            totals = wide.sum(axis=1)
+            lows, highs = rows.min(axis=1), rows.max(axis=1)
+            # A mean of equal numbers may differ from them in its last bit.
+            means = np.where(lows == highs, lows, totals / length)
+            zeros = length - np.count_nonzero(wide, axis=1)
+            squares = np.square(wide - means[:, np.newaxis]).sum(axis=1)
+        columns = (zeros, lows, highs, means, squares)
+        found = [
+            cls(length, num_zeros, 0, low, high, mean, square)
+            for num_zeros, low, high, mean, square in zip(
+                *(c.tolist() for c in columns), strict=True
+            )
+        ]
+        for row in np.flatnonzero(~np.isfinite(totals)):
+            found[row] = cls._of_finite(rows[row])
+        return found
+
+    @classmethod
+    def _of_finite(cls, values: Array) -> Numbers:
+        """The figures of a chunk whose sum is not finite."""
+        finite = values[np.isfinite(values)]
+        if len(finite) < len(values):
+            found = cls.of(finite)
+            found.num_non_finite = len(values) - len(finite)
+            return found
         with np.errstate(all="ignore"):
             wide = values.astype(np.float64)
-            total = wide.sum()
-            if not np.isfinite(total):
-                finite = np.isfinite(wide)
-                found.num_non_finite = len(wide) - int(finite.sum())
-                values, wide = values[finite], wide[finite]
-                total = wide.sum()
-            if not len(wide):
-                return found
-            found.count = len(wide)
-            found.num_zeros = len(wide) - int(np.count_nonzero(wide))
-            found.min, found.max = values.min().item(), values.max().item()
-            # A mean of equal numbers may differ from them in its last bit.
-            mean = total / len(wide) if np.isfinite(total) else (wide / len(wide)).sum()
-            found.mean = float(mean) if found.min != found.max else float(found.min)
-            found.squares = float(np.square(wide - found.mean).sum())
-        return found
+            low, high = values.min().item(), values.max().item()
+            mean = float((wide / len(wide)).sum()) if low != high else float(low)
+            zeros, squares = len(wide) - np.count_nonzero(wide), np.square(wide - mean).sum()
+        return cls(len(wide), int(zeros), 0, low, high, mean, float(squares))
 
 
 class _Stream:
@@ -148,18 +178,32 @@ class _Stream:
             values = np.concatenate(self._held) if len(self._held) > 1 else values
             stop = len(values) // _CHUNK * _CHUNK
             for start in range(0, stop, _CHUNK):
-                self._fold(values[start : start + _CHUNK])
+                chunk = values[start : start + _CHUNK]
+                self._fold(chunk, Numbers.of(chunk))
             # A copy: a view would keep its whole batch in memory.
             self._held = [values[stop:].copy()]
             self._num_held = len(values) - stop
 
-    def finish(self) -> None:
-        if self._num_held:
-            self._fold(np.concatenate(self._held))
-        self._held, self._num_held = [], 0
+    @classmethod
+    def finish(cls, streams: Iterable[_Stream]) -> None:
+        """Takes what streams still hold: equally many values of several streams at once."""
+        alike: dict[tuple[Any, int], list[_Stream]] = {}
+        for stream in streams:
+            if stream._num_held:
+                held = np.concatenate(stream._held)
+                stream._held = [held]
+                alike.setdefault((held.dtype, len(held)), []).append(stream)
+        for (_, length), group in alike.items():
+            num = max(1, _CHUNK // length)
+            for start in range(0, len(group), num):
+                some = group[start : start + num]
+                rows = np.stack([stream._held[0] for stream in some])
+                for stream, row, numbers in zip(some, rows, Numbers.of_rows(rows), strict=True):
+                    stream._fold(row, numbers)
+                    stream._held, stream._num_held = [], 0
 
-    def _fold(self, chunk: Array) -> None:
-        self.numbers.merge(Numbers.of(chunk))
+    def _fold(self, chunk: Array, numbers: Numbers) -> None:
+        self.numbers.merge(numbers)
         if self.hashes is not None:
             self.hashes = smallest(self.hashes, _hashes_of_numbers(chunk))
 
@@ -210,8 +254,13 @@ Read = Callable[[pa.RecordBatch], Array]
 class ExampleMeasures:
     """What to measure of each feature: made once for a snapshot."""
 
-    def __init__(self, features: Features) -> None:
-        """Decides it."""
+    def __init__(self, features: Features, *, sampled: bool = True) -> None:
+        """Decides it.
+
+        Args:
+            features: Of the records.
+            sampled: Whether their first ones are a sample.
+        """
         self.features = features
         ordered = sorted(features, key=str.encode)
         self.streams: dict[tuple[str, str], Read] = {}
@@ -234,10 +283,11 @@ class ExampleMeasures:
         single = {name: form for name in ordered if (form := _single(features[name]))}
         if len(single) > MAX_SAMPLED_FEATURES:
             single = {}
-        self.num_sampled = min(SAMPLE_RECORDS, _SAMPLE_VALUES // max(1, len(single)))
+        most = SAMPLE_RECORDS if sampled else 0
+        self.num_sampled = min(most, _SAMPLE_VALUES // max(1, len(single)))
         self.sampled = [name for name, form in single.items() if form.dtype != "string"]
         self.texts = [name for name, form in single.items() if form.dtype == "string"]
-        media = {name: _media_measure(features[name]) for name in ordered}
+        media = {name: _media_measure(features[name]) for name in ordered if sampled}
         self.media = {name: measure for name, measure in media.items() if measure is not None}
 
 
@@ -400,9 +450,7 @@ class ShardStatistics:
         self._numbers.append(numbers)
         for name, texts in self._sampled_texts.items():
             cut = pc.binary_slice(rows.column(name), 0, _MAX_TEXT)
-            texts += [
-                None if t is None else t.decode(errors="backslashreplace") for t in cut.to_pylist()
-            ]
+            texts += [None if text is None else _as_text(text) for text in cut.to_pylist()]
 
     def _measure_media(self, rows: pa.RecordBatch) -> None:
         for name, measure in self._measures.media.items():
@@ -414,8 +462,8 @@ class ShardStatistics:
     def to_json(self) -> dict[str, Any]:
         """The figures as plain JSON: see :class:`SplitStatistics`."""
         measured: dict[str, dict[str, Any]] = {}
+        _Stream.finish(self._streams.values())
         for (name, aspect), stream in self._streams.items():
-            stream.finish()
             facts = measured.setdefault(name, {})
             facts[aspect] = list(vars(stream.numbers).values())
             if stream.hashes is not None:
@@ -435,6 +483,102 @@ class ShardStatistics:
 
 def _encoded(values: Array) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+
+
+class RawStatistics:
+    """Measures the records of a run as they were read, before any step."""
+
+    def __init__(self, measures: ExampleMeasures) -> None:
+        """Begins it.
+
+        Args:
+            measures: What to measure, without a sample.
+        """
+        self._measures = measures
+        self._exact = ShardStatistics(measures, num_shards=1)
+        self._num_records = 0
+        self._num_missing = Counter[str]()
+        names = (*measures.sampled, *measures.texts)
+        self._values: dict[str, Counter[Any]] = {name: Counter() for name in names}
+
+    def add(self, columns: pa.RecordBatch) -> None:
+        """Takes the next records of the run.
+
+        Args:
+            columns: Their wire columns.
+        """
+        self._exact.add(columns)
+        self._num_records += columns.num_rows
+        for name, feature in self._measures.features.items():
+            if is_optional(feature):
+                self._num_missing[name] += columns.column(name).null_count
+        for name in [*self._values]:
+            _count_values(self._values, name, self._counted(name, columns))
+
+    def _counted(self, name: str, columns: pa.RecordBatch) -> Mapping[Any, int]:
+        """The numbers of a feature's values; strings are cut, and only finite numbers count."""
+        is_text = name in self._measures.texts
+        if is_text:
+            values = pc.binary_slice(_known(columns.column(name)), 0, _MAX_TEXT)
+        else:
+            numbers = self._measures.streams[name, "values"](columns)
+            values = pa.array(numbers[np.isfinite(numbers)])
+        found, counts = pc.value_counts(values).flatten()
+        shown = [_as_text(one) for one in found.to_pylist()] if is_text else found.to_pylist()
+        return dict(zip(shown, counts.to_pylist(), strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as plain JSON: see :class:`RawTotals`."""
+        return {
+            "num_records": self._num_records,
+            "num_missing": self._num_missing,
+            "exact": self._exact.to_json(),
+            "values": {name: list(counts.items()) for name, counts in self._values.items()},
+        }
+
+
+class RawTotals:
+    """Figures of all records as they were read: those of the runs, put together in their order.
+
+    Attributes:
+        features: Features of the records.
+        exact: The figures that :class:`SplitStatistics` has without a sample.
+        num_records: Number of records.
+        num_missing: Number of records without a value, by feature.
+        values: Numbers of each value of the features that have at most 64 different ones.
+    """
+
+    def __init__(self, features: Features) -> None:
+        """Begins without runs."""
+        measures = ExampleMeasures(features, sampled=False)
+        self.features = features
+        self.exact = SplitStatistics(measures)
+        self.num_records = 0
+        self.num_missing = Counter[str]()
+        self.values: dict[str, Counter[Any]] = {name: Counter() for name in self.exact.hashes}
+
+    def add(self, run: Mapping[str, Any]) -> None:
+        """Adds the next run: what :meth:`RawStatistics.to_json` returned."""
+        self.exact.add(run["exact"])
+        self.num_records += run["num_records"]
+        self.num_missing.update(run["num_missing"])
+        for name in [*self.values]:
+            more = run["values"].get(name)
+            _count_values(self.values, name, None if more is None else dict(more))
+
+
+def _count_values(
+    values: dict[str, Counter[Any]], name: str, more: Mapping[Any, int] | None
+) -> None:
+    """Counts more values of a feature; forgets it once it has too many different ones."""
+    if more is not None:
+        values[name].update(more)
+    if more is None or len(values[name]) > MAX_TALLIED:
+        del values[name]
+
+
+def _as_text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
 
 
 class SplitStatistics:
@@ -471,7 +615,7 @@ class SplitStatistics:
             media += shard["media"][name]
         num = shard["num_sampled"]
         self.num_sampled += num
-        self._tables.append(_decoded(shard["numbers"], np.float64).reshape(-1, num))
+        self._tables.append(_decoded(shard["numbers"], np.float64).reshape(len(self._names), num))
 
     @functools.cached_property
     def sampled(self) -> dict[str, npt.NDArray[np.float64]]:

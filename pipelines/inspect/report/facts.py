@@ -18,6 +18,7 @@ from ....schemas.features import (
     Image,
     Timestamp,
     describe,
+    features_from_json,
     frames_of,
     is_optional,
 )
@@ -25,6 +26,7 @@ from ....schemas.manifest import SplitEntry
 from ....schemas.naming import REJECTS
 from ....schemas.steps import STEPS
 from ....schemas.visible import human_bytes, human_count, shorten
+from ...frame import RAW
 from ..rejects import RejectFilter, RejectsFile
 from .charts import Bars, Histogram, bars, histogram, percentage
 from .evidence import Evidence
@@ -41,6 +43,8 @@ from .pictures import (
     sheets,
 )
 
+_MOST = 5
+"""Frequent values of a raw column that are named."""
 _TEXT = 80
 """Characters that are shown of a value."""
 _MAX_REJECTS_READ = 20_000
@@ -121,6 +125,8 @@ class Facts:
     listed: Sequence[tuple[str, str, str]]
     """Name, type and missing values of all others."""
     num_features: int
+    raw: Sequence[tuple[str, str, str, str]]
+    """Columns as they were read, if steps change them: name, type, missing values, figures."""
     no_statistics: str
     """Why there are no statistics, if so."""
     trouble: str
@@ -167,6 +173,7 @@ def facts_of(evidence: Evidence, limits: Limits) -> Facts:
         features=[_feature(evidence, name, limits.values) for name in drawn],
         listed=[_line(evidence, name) for name in others[: limits.listed]],
         num_features=len(evidence.features),
+        raw=_raw_columns(evidence)[: limits.listed],
         no_statistics=evidence.no_statistics if evidence.statistics is None else "",
         trouble=evidence.sample.trouble,
         sheets=media,
@@ -338,8 +345,11 @@ def _chosen(evidence: Evidence, most: int) -> tuple[list[str], list[str]]:
 
 
 def _missing(evidence: Evidence, name: str) -> str:
-    num, total = evidence.num_missing(name), evidence.total
-    if not is_optional(evidence.features[name]):
+    return _missing_of(evidence.features[name], evidence.num_missing(name), evidence.total)
+
+
+def _missing_of(feature: Feature, num: int, total: int) -> str:
+    if not is_optional(feature):
         return "none missing"
     return f"{percentage(num / max(1, total))} missing ({num:,} of {total:,})"
 
@@ -365,6 +375,23 @@ def _feature(evidence: Evidence, name: str, num_values: int) -> FeatureFacts:
         numbers=_numbers_of(series, feature),
         chart=_chart(series, feature, num_values),
     )
+
+
+def _raw_columns(evidence: Evidence) -> list[tuple[str, str, str, str]]:
+    """Rows of the columns as they were read; none if no step changes them."""
+    raw = (evidence.statistics or {}).get(RAW, {"num_records": 0, "features": {}})
+    parts = evidence.build.get("fingerprint_parts", {}).get("prepare", {})
+    rows = []
+    for name, feature in features_from_json(parts.get("raw", {})).items():
+        if (facts := raw["features"].get(name)) is None:
+            continue
+        figures = [f"{key} {text}" for key, text in _numbers_of([("", facts)], feature)]
+        most = [f"{value} ({count:,})" for value, count in facts.get("top", [])[:_MOST]]
+        if most:
+            figures.append("most frequent: " + ", ".join(shorten(one, _TEXT) for one in most))
+        missing = _missing_of(feature, facts["num_missing"], raw["num_records"])
+        rows.append((name, describe(feature), missing, " · ".join(figures)))
+    return rows
 
 
 def _chart(
