@@ -9,7 +9,6 @@ reads.
 
 from __future__ import annotations
 
-import array
 import bisect
 import contextlib
 import dataclasses
@@ -17,11 +16,12 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, overload
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -192,18 +192,43 @@ class RunWriter:
         return os.path.getsize(self._path)
 
 
-class _BatchList(Sequence[BatchInfo]):
-    """Batches as columns, in 48 bytes each: a worker has those of all runs."""
+BATCH_COLUMNS = pa.schema(
+    [
+        (field.name, pa.uint64() if field.name == "key" else pa.int64())
+        for field in dataclasses.fields(BatchInfo)
+    ]
+)
 
-    def __init__(self, batches: Iterable[BatchInfo]) -> None:
-        names = [field.name for field in dataclasses.fields(BatchInfo)]
-        self._columns = {name: array.array("Q" if name == "key" else "q") for name in names}
-        for batch in batches:
-            for name, column in self._columns.items():
-                column.append(getattr(batch, name))
+
+def table_of_batches(batches: Iterable[BatchInfo]) -> pa.RecordBatch:
+    """Batches as columns, 48 bytes for each."""
+    rows = list(zip(*map(dataclasses.astuple, batches), strict=True)) or [()] * len(BATCH_COLUMNS)
+    columns = [pa.array(row, field.type) for row, field in zip(rows, BATCH_COLUMNS, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=BATCH_COLUMNS)
+
+
+class Batches(Sequence[BatchInfo]):
+    """The batches of a run: rows of a table that has those of many runs, loaded when needed."""
+
+    def __init__(self, load: Callable[[], pa.RecordBatch], start: int, stop: int) -> None:
+        """Stores how to load the table, and which of its rows these are: [start, stop)."""
+        self._load, self._start, self._stop = load, start, stop
+
+    @classmethod
+    def of(cls, batches: Sequence[BatchInfo]) -> Batches:
+        """The batches as such a sequence."""
+        if isinstance(batches, Batches):
+            return batches
+        return cls(functools.cache(lambda: table_of_batches(batches)), 0, len(batches))
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The fields of the batches: views of the table."""
+        rows = self._load().slice(self._start, len(self))
+        return {name: rows.column(name).to_numpy() for name in BATCH_COLUMNS.names}
 
     def __len__(self) -> int:
-        return len(self._columns["key"])
+        return self._stop - self._start
 
     @overload
     def __getitem__(self, index: int) -> BatchInfo: ...
@@ -211,9 +236,13 @@ class _BatchList(Sequence[BatchInfo]):
     def __getitem__(self, index: slice) -> Sequence[BatchInfo]: ...
     def __getitem__(self, index: int | slice) -> BatchInfo | Sequence[BatchInfo]:
         """A batch, or several of them."""
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        return BatchInfo(**{name: column[index] for name, column in self._columns.items()})
+        if isinstance(index, int):
+            return BatchInfo(**{name: col[index].item() for name, col in self._columns.items()})
+        rows = zip(*(column[index].tolist() for column in self._columns.values()), strict=True)
+        return [BatchInfo(**dict(zip(self._columns, row, strict=True))) for row in rows]
+
+    def __iter__(self) -> Iterator[BatchInfo]:
+        return iter(self[:])
 
     def before(self, partition: int, key: int) -> int:
         """How many batches begin before a key of a partition."""
@@ -234,12 +263,7 @@ class RunReader:
         """Stores the run's description; opens nothing."""
         self.url = url
         self._schema = schema
-        self._given = batches
-
-    @functools.cached_property
-    def batches(self) -> _BatchList:
-        """The record batches, in order. Lazy: of a million runs, most are never read here."""
-        return _BatchList(self._given)
+        self.batches = Batches.of(batches)
 
     def _overlap(self, keys: KeyRange) -> tuple[int, int]:
         """Indices [first, stop) of the batches that may hold records of the range."""

@@ -32,7 +32,7 @@ from ...schemas.features import Features
 from ...schemas.naming import Workspace
 from .. import storage
 from ..storage.artifacts import artifact_digest, put_artifact, read_artifact
-from .files import RunReader, run_schema
+from .files import Batches, RunReader, run_schema, table_of_batches
 from .key_histogram import BIN_BITS, KeyHistogram
 
 PART_RUNS = 4096
@@ -62,12 +62,6 @@ _RUN_COLUMNS = pa.schema(
 )
 _PLAIN = _RUN_COLUMNS.names[: _RUN_COLUMNS.names.index("rejects_by_stage")]
 """The columns that are fields of a ``RunInfo`` as they are."""
-_BATCH_COLUMNS = pa.schema(
-    [
-        (field.name, pa.uint64() if field.name == "key" else pa.int64())
-        for field in dataclasses.fields(BatchInfo)
-    ]
-)
 
 
 def batches_from_json(value: Iterable[Sequence[Any]]) -> tuple[BatchInfo, ...]:
@@ -308,10 +302,9 @@ def table_to_bytes(entries: Iterable[RunEntry]) -> tuple[bytes, bytes]:
                 "num_key_batches": len(entry.keys),
             }
         )
-    columns = [pa.array([getattr(b, f.name) for b in batches], f.type) for f in _BATCH_COLUMNS]
     return (
         _stream(pa.RecordBatch.from_pylist(runs, _RUN_COLUMNS)),
-        _stream(pa.RecordBatch.from_arrays(columns, schema=_BATCH_COLUMNS)),
+        _stream(table_of_batches(batches)),
     )
 
 
@@ -364,34 +357,6 @@ class RunPart:
                 image_facts=images,
             )
             yield RunEntry(info, Batches(batches, middle, int(self._stop[row])))
-
-
-class Batches(Sequence[BatchInfo]):
-    """A sequence of batches, read when it is accessed."""
-
-    def __init__(self, load: Callable[[], pa.RecordBatch], start: int, stop: int) -> None:
-        """Stores how to load a file's batches, and which of them these are: [start, stop)."""
-        self._load, self._start, self._stop = load, start, stop
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    @overload
-    def __getitem__(self, index: int) -> BatchInfo: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[BatchInfo]: ...
-    def __getitem__(self, index: int | slice) -> BatchInfo | Sequence[BatchInfo]:
-        """A batch, or several of them."""
-        if isinstance(index, slice):
-            return self._infos()[index]
-        return self._infos()[index]
-
-    def __iter__(self) -> Iterator[BatchInfo]:
-        return iter(self._infos())
-
-    def _infos(self) -> list[BatchInfo]:
-        rows = self._load().slice(self._start, self._stop - self._start).to_pylist()
-        return [BatchInfo(**row) for row in rows]
 
 
 class RunTable(Sequence[RunEntry]):
