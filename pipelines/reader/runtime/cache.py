@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .pipeline import Plan, list_pieces, open_pieces
+from .pipeline import Plan, list_pieces, open_pieces, unconverted
 
 _AT_ONCE = 1_024
 """Number of records decoded together."""
@@ -28,14 +28,14 @@ def keep_records(plan: Plan) -> Plan:
 
     def keep(number: Any, *fields: Any) -> Any:
         opened = tf.data.Dataset.from_tensors((*fields, number)).interleave(
-            tf.autograph.experimental.do_not_convert(plan.open_records), cycle_length=1
+            unconverted(plan.open_records), cycle_length=1
         )
         take = fields[3]
         return tf.data.experimental.to_variant(_complete_or_error(opened, take).cache())
 
     # Traced once for all pieces. Tracing 300 of them one by one would take seconds.
     pieces = list_pieces(plan, tf.range(num, dtype=tf.int64))
-    kept = pieces.map(tf.autograph.experimental.do_not_convert(keep)).batch(num)
+    kept = pieces.map(unconverted(keep)).batch(num)
     variants = kept.get_single_element()
 
     def open_kept(*piece: Any) -> tf.data.Dataset:
@@ -63,10 +63,11 @@ def keep_decoded(plan: Plan) -> Plan:
     num, size = sum(piece.take for piece in plan.order.pieces), options.batch_size
     if not num:
         return plan
-    parsed = open_pieces(plan, tf.range(plan.order.num_streams, dtype=tf.int64))
+    parsed = unconverted(open_pieces)(plan, tf.range(plan.order.num_streams, dtype=tf.int64))
     parsed = _complete_or_error(parsed, num).batch(_AT_ONCE)
     calls = options.num_parallel_calls
-    parsed = parsed.map(plan.parse_batch, num_parallel_calls=calls, deterministic=True)
+    parse = unconverted(plan.parse_batch)
+    parsed = parsed.map(parse, num_parallel_calls=calls, deterministic=True)
     leaves = tf.nest.flatten(parsed.element_spec)
     is_fixed = all(
         isinstance(leaf, tf.TensorSpec) and None not in leaf.shape[1:] for leaf in leaves

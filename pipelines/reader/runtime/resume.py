@@ -32,7 +32,14 @@ from .order import (
     is_dealt,
     plan_order,
 )
-from .pipeline import Plan, epoch_seeds, interleave_records, read_each, read_epoch
+from .pipeline import (
+    Plan,
+    epoch_seeds,
+    interleave_records,
+    read_each,
+    read_epoch,
+    unconverted,
+)
 from .shards import Piece, cut, ends_of, locate
 
 _EPOCHS, _PASSES = 1_000_000, 10_000
@@ -97,7 +104,7 @@ def _skip(batches: tf.data.Dataset, num: int) -> tf.data.Dataset:
         # A scalar is the seed of the epoch.
         return tf.nest.map_structure(lambda part: part[start:] if part.shape.rank else part, batch)
 
-    return batches.enumerate().map(tf.autograph.experimental.do_not_convert(cut))
+    return batches.enumerate().map(unconverted(cut))
 
 
 def _progress(plan: Plan) -> _Progress:
@@ -173,7 +180,7 @@ def mark_of(plan: Plan, at: _Progress, total: int) -> Done:
     for worker in range(workers):
         options = dataclasses.replace(at.options, shard=(worker, workers))
         blind = _blind(plan, options, deal_records(options, plan.shards), None)
-        places = _flat(interleave_records(blind, seed))
+        places = _flat(unconverted(interleave_records)(blind, seed))
         done[_first(places, at.delivered // workers)] = True
     return done
 
@@ -195,11 +202,10 @@ def _places(plan: Plan, now: Options, done: Done, steps: int, seed: Any) -> Plac
         reading = dataclasses.replace(
             reading, open_records=_filtered(reading.open_records, is_left)
         )
-        batches = plan.read_epoch(reading, seed).take(steps)
-        numbered = batches.map(lambda batch, seed: batch) if now.augments else batches
-        places_of_batches = [places for _, places in numbered.as_numpy_iterator()]
-        return np.concatenate([*places_of_batches, np.empty(0, np.int64)])
-    places = _flat(read_epoch(blind, seed))
+        batches = unconverted(plan.read_epoch)(reading, seed).take(steps)
+        numbered = (batch[0] if now.augments else batch for batch in batches.as_numpy_iterator())
+        return np.concatenate([np.empty(0, np.int64), *(places for _, places in numbered)])
+    places = _flat(unconverted(read_epoch)(blind, seed))
     return _first(places, steps * now.batch_size)
 
 
@@ -322,7 +328,7 @@ def _resumed(plan: Plan, number: int, rest: Any, num_batches: int) -> tf.data.Da
         return tf.data.experimental.from_variant(variant, others.element_spec)
 
     epochs = read_each(passes, 1, epochs_of)
-    return epochs.flat_map(tf.autograph.experimental.do_not_convert(read))
+    return epochs.flat_map(unconverted(read))
 
 
 def _seeds(options: Options, number: int) -> tuple[Any, Any]:

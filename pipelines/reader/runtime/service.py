@@ -18,7 +18,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from .cache import as_is
 from .options import Options
 from .order import ByShard
-from .pipeline import Plan, shuffle
+from .pipeline import Plan, shuffle, unconverted
 from .shards import Piece, as_columns
 
 _ORDERS = 8
@@ -55,7 +55,7 @@ def share_work(plan: Plan) -> Plan:
     # Registered once, since each registration takes 0.1 s and freezes captured values: a captured
     # seed would be the same in every epoch.
     distribute = tf.data.experimental.service.distribute(**asked)
-    datasets = [_work(plan, order).apply(distribute) for order in orders]
+    datasets = [unconverted(_work)(plan, order).apply(distribute) for order in orders]
     spec = datasets[0].element_spec
     variants = tf.stack([tf.data.experimental.to_variant(dataset) for dataset in datasets])
 
