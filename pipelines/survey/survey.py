@@ -434,7 +434,8 @@ def _stage_digests(
         names.append("sides")
     shared = {name: base[name] for name in names if name in base}
     shared["source"] = settings_of_all(recipe.files, base["source"])
-    shared["measured"] = changes_records(recipe)
+    if changes_records(recipe):  # runs hold what was measured before steps
+        shared["measured"] = True
     before = digest(shared)
     digests = []
     for index, (stage, made) in enumerate(zip(stages, features, strict=True)):
