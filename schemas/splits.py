@@ -497,7 +497,17 @@ def speaks_of_split(name: str) -> bool:
     >>> speaks_of_split("trainA"), speaks_of_split("DIV2K_valid_HR"), speaks_of_split("trains")
     (True, True, False)
     """
-    return not _SPLIT_OF.keys().isdisjoint(word for word in _words(name) if len(word) > 2)
+    return bool(splits_said(name))
+
+
+def splits_said(name: str) -> frozenset[str]:
+    """The splits whose words a name has, of three letters or more.
+
+    >>> splits_said("KDDTrain"), splits_said("my_eval_set"), splits_said("holdout")
+    (frozenset({'train'}), frozenset({'validation'}), frozenset())
+    """
+    words = (word for word in _words(name) if len(word) > 2)
+    return frozenset(_SPLIT_OF[word] for word in words if word in _SPLIT_OF)
 
 
 def _words(name: str) -> list[str]:

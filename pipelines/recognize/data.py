@@ -69,7 +69,10 @@ def recognize(view: View) -> Reading:
 
 
 def _find_samples(view: View) -> Reading | None:
-    return Reading(WebDataset(view.url)) if holds_samples(view.url, view.listed) else None
+    if not holds_samples(view.url, view.listed):
+        return None
+    source = WebDataset(view.url)
+    return arrange_tables(source, view) if view.has_urls else Reading(source)
 
 
 def _find_labelled(view: View) -> Reading | None:
@@ -204,11 +207,47 @@ def _as_many(media: _Media, view: View) -> _Media | None:
 
 
 def _read_tables(tables: Sequence[SourceFile], typed: TypedTables | None, view: View) -> Reading:
-    """What tables are: CSV files, or typed ones if these are not fewer."""
-    if typed is not None and typed.num_files >= len(tables):
-        return read_typed(typed.source, view)
+    """What tables are: those of the one kind that is there.
+
+    JSON files that are smaller than tables of another kind describe these.
+
+    Raises:
+        UnclearError: if those of several kinds may be the records.
+    """
+    kinds = [(tables, partial(_read_csv, tables, view))] if tables else []
+    for source in (typed.source, *typed.others) if typed is not None else ():
+        kinds.append((source.select(view.listed).files, partial(read_typed, source, view)))
+    most = max(_size(files) for files, _ in kinds)
+    beside = [files for files, _ in kinds if _size(files) < most and _are_documents(files)]
+    kinds = [(files, read) for files, read in kinds if files not in beside]
+    if len(kinds) == 1:
+        reading = kinds[0][1]()
+        names = [file.path for files in beside for file in files]
+        said = (f"Not read, as it may describe the tables: {quoted(names)}.",) if names else ()
+        return dataclasses.replace(reading, notes=(*reading.notes, *said))
+    readings = []
+    for _, read in kinds:
+        with contextlib.suppress(DataError):  # one of them may be broken
+            readings += _readings(read)
+    firsts = ", ".join(repr(files[0].path) for files, _ in kinds)
+    raise UnclearError(
+        f"{view.shown} holds tables of {len(kinds)} kinds (first: {firsts}), and either can be the "
+        "records. If they describe the same records, write one table.",
+        readings,
+    )
+
+
+def _are_documents(files: Sequence[SourceFile]) -> bool:
+    return all(file.path.lower().endswith(".json") for file in files)
+
+
+def _read_csv(tables: Sequence[SourceFile], view: View) -> Reading:
     source = csv_tables(view.url, tables, view.opened)
     return _among_unread(source, source.select(view.listed).files, view)
+
+
+def _size(files: Sequence[SourceFile]) -> int:
+    return sum(file.num_bytes for file in files)
 
 
 def _among_unread(table: Csv, files: Sequence[SourceFile], view: View) -> Reading:
@@ -355,9 +394,12 @@ def _refuse_other_texts(view: View) -> None:
         return
     deep = "**/" * any("/" in f.path for f in files if f.path.endswith(suffix))
     place = view.inner_url(f"{deep}*{suffix}") or view.url
+    what = f"{files[0].path!r}, a text that no source reads by its suffix"
+    if len(files) > 1:
+        what = f"{len(files):,} texts that no source reads by their suffix, most of them {suffix} "
+        what += f"({num:,})"
     raise UnclearError(
-        f"{view.shown} holds {len(files):,} texts that no source reads by their suffix, most of "
-        f"them {suffix} ({num:,}): each line may be a record, or each file.",
+        f"{view.shown} holds {what}: each line may be a record, or each file.",
         [Reading(TextFiles(place)), Reading(TextFiles(place, per="file"))],
     )
 

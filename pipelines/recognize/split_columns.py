@@ -1,6 +1,7 @@
 """Recognizes a column of a table that divides its rows into splits: ``split``, ``is_train``.
 
-It is called like one of splits, and all of its values are names of splits, with train among them.
+It is called like one of splits, and its values are names of splits, with train among them. A build
+refuses rows with other values, if there are two of splits; else it is no such column.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _may_have_column(source: Any, file: SourceFile, opened: OpenedSource) -> boo
 
 
 def _values(column: str, texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The values of each split; {} if one is no name of a split."""
+    """The values of each split; {} if one is no name of a split, and not two are."""
     said: dict[str, str | None]
     if column in _FLAGS:
         folded = sorted(text.lower() for text in texts)
@@ -83,9 +84,8 @@ def _values(column: str, texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
         said = dict(zip(folded, reversed(_FLAGS[column]), strict=True)) if is_flag else {}
     else:
         said = {text: _PARTS.get(text.casefold()) or split_of(text) for text in texts}
-    if None in said.values():
-        return {}
     values = {
         split: tuple(sorted(text for text, of in said.items() if of == split)) for split in FOLDERS
     }
-    return {split: of_split for split, of_split in values.items() if of_split}
+    found = {split: of_split for split, of_split in values.items() if of_split}
+    return {} if None in said.values() and len(found) < 2 else found

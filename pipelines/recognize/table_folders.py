@@ -22,11 +22,12 @@ from ...schemas.blocks import SourceFile
 from ...schemas.config import is_unicode
 from ...schemas.errors import SchemaError, SnapshardError
 from ...schemas.features import flatten
-from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits
+from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits, splits_said
 from ...transforms.sources.arrow.hive import folder_values, keys_of
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.annotations.rows import read_header
+from ...transforms.sources.folders.web_dataset import WebDataset
 from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.numpy import NpyArray, Numpy
 from ...transforms.sources.table_files import other_columns
@@ -37,15 +38,27 @@ from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError, quoted
 from .view import View
 
-SPLIT_COLUMNS = frozenset({"split", "set", "fold", "subset", "partition", "usage"})
+SPLIT_COLUMNS = frozenset(
+    (
+        *("split", "set", "fold", "subset", "partition", "usage"),
+        *("data_split", "dataset", "phase", "ml_use"),
+    )
+)
 """What columns that say the split are called, without case."""
 _FILLER = re.compile(r"(data|set)$")
 _FOLD = re.compile(r"(^|[^a-z])fold[_\- .]?[0-9]", re.IGNORECASE)
+_WITHIN = re.compile(r"train|test|valid|dev")
+"""What names that run words together, such as ``datatraining``, have of those of splits."""
 _NUM_PROBED = 64
 _HEAD_BYTES = 1 << 16
 _PART_WORDS = frozenset(
     ("full", "all", "complete", "whole", "small", "tiny", "mini", "toy", "sample", "subset", "demo")
 )
+_COPY_WORDS = frozenset(
+    ("copy", "backup", "bak", "old", "raw", "original", "clean", "cleaned", "processed")
+)
+_COPY = re.compile(r" ?\([0-9]+\)")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _MAX_TABLES = 20
 _NUM_SHOWN = 3
 SUBMISSION = "submi"
@@ -102,11 +115,14 @@ def _part_and_whole(paths: Iterable[str]) -> list[str] | None:
 
     >>> _part_and_whole(["bank.csv", "bank-full.csv"]), _part_and_whole(["full.csv", "bank.csv"])
     (['bank.csv', 'bank-full.csv'], None)
+    >>> _part_and_whole(["data.csv", "data (1).csv"]), _part_and_whole(["a.csv", "a.csv.gz"])
+    (['data.csv', 'data (1).csv'], ['a.csv', 'a.csv.gz'])
     """
     named: dict[tuple[str, ...], list[str]] = {}
     for path in paths:
-        words = re.split(r"[-_. ]+", _stem(path).lower())
-        rest = (word for word in words if word not in _PART_WORDS)
+        whole = next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
+        words = re.split(r"[-_. ]+", _COPY.sub("", _stem(whole)).lower())
+        rest = (word for word in words if word not in _PART_WORDS | _COPY_WORDS)
         named.setdefault((os.path.dirname(path), *rest), []).append(path)
     return next((alike[:2] for alike in named.values() if len(alike) > 1), None)
 
@@ -170,7 +186,7 @@ def _by_folders(source: Any, paths: Sequence[str], view: View) -> Reading | None
         inner = view.inner_url("/".join(folders[0][:depth]) + of_suffix)
         if inner is None:
             return None
-        source = dataclasses.replace(source, url=inner)
+        source = _at(source, inner)
     if all(name.lower() in USUAL_WORDS for name in names):
         return Reading(source, Splits.by_folder())
     by_split: dict[str, Any] = {
@@ -235,6 +251,7 @@ def _by_names(source: Any, files: Sequence[SourceFile], view: View) -> Reading:
                     Reading(dataclasses.replace(source, columns="union")),
                 ],
             )
+        _refuse_unclear_splits(source, files, view)
         return Reading(source, notes=_on_names([file.path for file in files]))
     shown = ", ".join(repr(group[0].path) for group in splits.values())
     what = f"{view.shown} holds files that are named like splits ({shown})"
@@ -263,7 +280,8 @@ def _by_names(source: Any, files: Sequence[SourceFile], view: View) -> Reading:
         )
     else:
         of_several = (_on_names([file.path for file in group]) for group in splits.values())
-        return Reading(joined, Splits.by_folder(), notes=tuple(itertools.chain(*of_several)))
+        notes = (*itertools.chain(*of_several), *_on_folds(splits))
+        return Reading(joined, Splits.by_folder(), notes=notes)
     readings = [Reading(parts["train"])] if "train" in parts else []
     if joined is not None and "train" in parts:
         readings.append(Reading(joined, Splits.by_folder()))
@@ -272,6 +290,54 @@ def _by_names(source: Any, files: Sequence[SourceFile], view: View) -> Reading:
     if not differing:
         readings.append(Reading(source))
     raise UnclearError(f"{what}, {why}.", readings)
+
+
+def _refuse_unclear_splits(source: Any, files: Sequence[SourceFile], view: View) -> None:
+    """Refuses tables of which only some are named like splits, or not in words of their own.
+
+    Raises:
+        UnclearError: with the readings of a table for each split, of each alone, and of all.
+    """
+    said = _splits_said([file.path for file in files])
+    if len(set(said)) < 2:
+        return
+    groups: dict[frozenset[str], list[SourceFile]] = {}
+    for file, splits in zip(files, said, strict=True):
+        groups.setdefault(splits, []).append(file)
+    parts = {
+        splits: part
+        for splits, group in groups.items()
+        if (part := _part(source, group, files, view)) is not None
+    }
+    named = {split: part for splits, part in parts.items() if len(splits) == 1 for split in splits}
+    readings = [Reading(part) for part in parts.values()]
+    if len(named) > 1 and "train" in named:
+        ordered = {split: named[split] for split in FOLDERS if split in named}
+        readings.insert(0, Reading(Sources(**ordered), Splits.by_folder()))
+    shown = ", ".join(repr(group[0].path) for group in groups.values())
+    raise UnclearError(
+        f"{view.shown} holds tables, some of which may be those of a split ({shown}).",
+        [*readings, Reading(source, against=("This reads all as one table:",))],
+    )
+
+
+def _splits_said(paths: Sequence[str]) -> list[frozenset[str]]:
+    """The splits of which the names of files and their folders speak, by file.
+
+    >>> _splits_said(["walk/train/0.csv", "walk/test/0.csv"]) == [{"train"}, {"test"}]
+    True
+    >>> _splits_said(["datatraining.txt", "datatest.txt"]) == [{"train"}, {"test"}]
+    True
+    >>> _splits_said(["contest.csv", "latest.csv"]) == [set(), set()]
+    True
+    """
+    names = [path.rpartition(".")[0] for path in paths]
+    said = [splits_said(name) for name in names]
+    if not any(said) and all(within := [set(_WITHIN.findall(name.lower())) for name in names]):
+        found = [frozenset(USUAL_WORDS[word] for word in words) for words in within]
+        if any("train" in splits for splits in found):
+            return found
+    return said
 
 
 def pairs_apart(files: Sequence[SourceFile]) -> list[tuple[SourceFile, SourceFile]]:
@@ -334,6 +400,22 @@ def _on_names(paths: Sequence[str]) -> tuple[str, ...]:
     return (
         f"The names of the {len(names):,} {kind} ({shown}) are in no column. To have them as one, "
         f"{how} KEY={names[0]} and so on, and set hive=True.",
+    )
+
+
+def _on_folds(splits: Mapping[str, Sequence[SourceFile]]) -> tuple[str, ...]:
+    """What is said of splits whose files are numbered alike: ``train1``, ``train2``, ``test1``."""
+    numbers = [
+        sorted(tuple(re.findall("[0-9]+", _stem(file.path))) for file in group)
+        for group in splits.values()
+    ]
+    first = numbers[0]
+    if len(first) < 2 or any(found != first for found in numbers) or len(first[0]) != 1:
+        return ()
+    shown = " and ".join(repr(group[0].path) for group in splits.values())
+    return (
+        f"If numbers count the folds of a cross-validation, of which {shown} would be one, "
+        "records are in several splits: read the files of one fold only.",
     )
 
 
@@ -434,7 +516,13 @@ def _part(
     elif re.search(r"[*?[]", inner):
         inner = glob.escape(inner)
     url = view.inner_url(inner)
-    return None if url is None else dataclasses.replace(source, url=url)
+    return None if url is None else _at(source, url)
+
+
+def _at(source: Any, url: str) -> Any:
+    """The source of other files."""
+    field = "shards" if isinstance(source, WebDataset) else "url"
+    return dataclasses.replace(source, **{field: url})
 
 
 def _arrays(source: Numpy, group: Sequence[SourceFile], view: View) -> Numpy | None:

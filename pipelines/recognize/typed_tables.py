@@ -26,10 +26,11 @@ from .view import View
 
 @dataclasses.dataclass(frozen=True)
 class TypedTables:
-    """A source of tables, and the number of files it would read."""
+    """A source of tables, the number of files it would read, and sources of other kinds."""
 
     source: Source
     num_files: int
+    others: tuple[Source, ...] = ()
 
 
 def find_typed_tables(view: View) -> TypedTables | None:
@@ -49,7 +50,11 @@ def find_typed_tables(view: View) -> TypedTables | None:
         first = next((file for file in files if file.num_bytes), None)
         if first is not None and _table_kind(first, view.opened) is make:
             found.append(TypedTables(source, len(files)))
-    return max(found, key=lambda tables: tables.num_files, default=None)
+    if not found:
+        return None
+    most = max(found, key=lambda tables: tables.num_files)
+    others = tuple(tables.source for tables in found if tables is not most)
+    return dataclasses.replace(most, others=others)
 
 
 def _find_dataset(url: str, listed: Sequence[SourceFile]) -> TypedTables | None:

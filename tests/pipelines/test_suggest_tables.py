@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
+from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.recognize.readings import source_text
+from snapshard.pipelines.recognize.readings import UnclearError, source_text
 from snapshard.schemas.errors import DataError
 from snapshard.schemas.progress import Silent
 
@@ -77,15 +77,136 @@ def test_the_content_of_a_single_file_decides(name: str, source: Any) -> None:
     assert suggest_recipe("data.bin").source == source("data.bin")
 
 
-def test_most_files_decide() -> None:
-    write("d/a.parquet")
-    write("d/b.jsonl")
-    write("d/c.jsonl")
-    assert suggest_recipe("d").source == ss.JsonLines("d")
-    Path("d/x.csv").write_text("a\n1\n")
-    Path("d/y.csv").write_text("a\n1\n")
-    Path("d/z.csv").write_text("a\n1\n")
+@pytest.mark.parametrize(
+    ("files", "sources"),
+    [
+        ({"train.csv": "a,b\n1,2\n", "test.jsonl": '{"a": 1}\n' * 2}, (ss.Csv, ss.JsonLines)),
+        (
+            {"a.csv": "a\n1\n", "b.csv": "a\n2\n", "c.jsonl": '{"a": 1}\n' * 2},
+            (ss.Csv, ss.JsonLines),
+        ),
+        ({"a.csv": "a\n1\n", "c.json": '[{"a": 1}, {"a": 2}]'}, (ss.Csv, ss.JsonLines)),
+        ({"a.parquet": "", "labels.csv": "id,label\n1,2\n"}, (ss.Csv, ss.Parquet)),
+        ({"a.parquet": "", "b.jsonl": "", "c.jsonl": ""}, (ss.Parquet, ss.JsonLines)),
+    ],
+)
+def test_tables_of_several_kinds_are_not_left_out_without_a_word(
+    files: dict[str, str], sources: tuple[Any, ...]
+) -> None:
+    for name, text in files.items():
+        if text:
+            Path("d").mkdir(exist_ok=True)
+            Path("d", name).write_text(text)
+        elif not name.endswith(".csv"):
+            write(f"d/{name}")
+    with pytest.raises(UnclearError, match="tables of 2 kinds") as refused:
+        suggest_recipe("d")
+    assert {type(reading.source) for reading in refused.value.readings} == {*sources}
+
+
+@pytest.mark.parametrize("text", ['{"license": "CC0"}', '[{"name": "a"}, {"name": "b"}]'])
+def test_small_json_beside_tables_describes_them(text: str) -> None:
+    Path("d").mkdir()
+    Path("d/t.csv").write_text("a,b\n" + "1,2\n" * 40)
+    Path("d/columns.json").write_text(text)
+    recipe, notes = suggest("d")
+    assert recipe.source == ss.Csv("d")
+    assert "Not read, as it may describe the tables: 'columns.json'." in notes
+
+
+@pytest.mark.parametrize(
+    ("paths", "line"),
+    [
+        (["train.csv", "oot.csv"], 'ss.Csv("d/train.csv")'),
+        (["training.csv", "holdout.csv"], 'ss.Csv("d/training.csv")'),
+        (["titanic_train.csv", "titanic_eval.csv"], 'validation=ss.Csv("d/titanic_eval.csv")'),
+        (["KDDTrain.csv", "KDDTest.csv"], 'test=ss.Csv("d/KDDTest.csv")'),
+        (["dftrain.csv", "dfdev.csv"], 'ss.Csv("d/dfdev.csv")'),
+        (["Trn.csv", "Tst.csv"], 'test=ss.Csv("d/Tst.csv")'),
+        (["datatraining.txt", "datatest.txt", "datatest2.txt"], 'ss.Csv("d/datatraining.txt")'),
+        (["train/0.csv", "test/0.csv", "sample/0.csv"], 'test=ss.Csv("d/test/0.csv")'),
+        (["all.csv", "train/0.csv", "test/0.csv"], 'train=ss.Csv("d/train/0.csv")'),
+        (["walk/train/0.csv", "walk/test/0.csv", "run/train/0.csv"], 'ss.Csv("d")'),
+    ],
+)
+def test_names_that_may_say_a_split_are_not_passed_over(paths: list[str], line: str) -> None:
+    for number, path in enumerate(paths):
+        place = Path("d", path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("x,y\n" + f"{number},2\n" * 20)
+    with pytest.raises(UnclearError, match="those of a split") as refused:
+        suggest_recipe("d")
+    assert any(line in reading.line() for reading in refused.value.readings), refused.value
+
+
+@pytest.mark.parametrize(
+    "paths", [["latest.csv", "oldest.csv"], ["part-1.csv", "part-2.csv"], ["jan.csv", "feb.csv"]]
+)
+def test_other_names_are_read_together(paths: list[str]) -> None:
+    Path("d").mkdir()
+    for path in paths:
+        Path("d", path).write_text("x,y\n1,2\n3,4\n")
     assert suggest_recipe("d").source == ss.Csv("d")
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["data.csv", "data.csv.gz"],
+        ["data.csv", "data (1).csv"],
+        ["data.csv", "data_backup.csv"],
+        ["train.csv", "train_clean.csv"],
+    ],
+)
+def test_copies_are_not_read_twice(paths: list[str]) -> None:
+    Path("d").mkdir()
+    for path in paths:
+        text = b"x,y\n1,2\n3,4\n"
+        Path("d", path).write_bytes(gzip.compress(text) if path.endswith(".gz") else text)
+    with pytest.raises(UnclearError, match="read twice"):
+        suggest_recipe("d")
+
+
+def test_files_that_may_be_folds_are_said() -> None:
+    Path("d").mkdir()
+    for name in ("train1", "train2", "test1", "test2"):
+        Path(f"d/{name}.csv").write_text("x,y\n1,2\n3,4\n")
+    assert any("folds of a cross-validation" in note for note in suggest("d")[1])
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "splits"),
+    [
+        ("split", ("train", "test", "extra"), None),
+        ("ml_use", ("TRAINING", "TEST"), {"train": "TRAINING", "test": "TEST"}),
+        ("phase", ("train", "val"), None),
+        ("dataset", ("train", "test"), None),
+    ],
+)
+def test_columns_that_say_the_split(
+    column: str, values: tuple[str, ...], splits: dict[str, Any] | None
+) -> None:
+    Path("d").mkdir()
+    rows = "".join(f"{number},{values[number % len(values)]}\n" for number in range(30))
+    Path("d/t.csv").write_text(f"x,{column}\n{rows}")
+    found = suggest_recipe("d").splits
+    assert found == ss.Splits.by_column(column, **(splits or {}))
+
+
+def test_a_column_of_other_words_says_no_split() -> None:
+    Path("d").mkdir()
+    Path("d/t.csv").write_text("x,phase\n" + "1,train\n2,solid\n3,liquid\n" * 9)
+    assert suggest_recipe("d").splits == ss.Splits(train=0.8, validation=0.1, test=0.1)
+
+
+def test_the_class_in_tables_of_splits_without_a_header_is_not_stacked() -> None:
+    Path("d").mkdir()
+    rows = "".join(f"{number % 2 + 1}.0000000e+00  {'0.5 ' * 20}\n" for number in range(40))
+    for name in ("Gun_TRAIN.txt", "Gun_TEST.txt"):
+        Path("d", name).write_text(rows)
+    text = describe_suggestion("d")
+    assert "header=False" in text
+    assert "stack" not in text.partition("prepare=")[2].partition("splits=")[0]
 
 
 RECORDS = [{"n": i, "at": {"x": i / 2}} for i in range(9)]
@@ -425,9 +546,7 @@ def test_texts_with_other_suffixes(paths: list[str], url: str) -> None:
     for path in paths:
         Path("data", path).parent.mkdir(parents=True, exist_ok=True)
         Path("data", path).write_text("int main() {\n  return 0;\n}\n")
-    with pytest.raises(
-        DataError, match=f"holds {len(paths)} texts that no source reads"
-    ) as refusal:
+    with pytest.raises(DataError, match="that no source reads by") as refusal:
         suggest_recipe("data")
     said = [line.strip() for line in str(refusal.value).splitlines() if "  source=" in line]
     assert [line.partition("), splits")[0].rstrip(")") for line in said] == [

@@ -35,6 +35,14 @@ from snapshard.transforms.sources.csv.dialect import sniff
         (b"a\tb\tc\n1\t\t3\n4\t5\n", "\t"),
         (b"10 20\t1\n30 40\t2\n", "\t"),
         (b"id\tpair\n1\t10  20\n2\t30  40\n", "\t"),
+        (b"0;50,34;8,08\n1;50,73;8,11\n", ";"),
+        (b"50,20;8,66\n51,3;9,1\n", ";"),
+        (b"Zeit, s;Weg, m\n0,1;2,5\n0,2;3,5\n", ";"),
+        (b"0,0\t8,47\t8,12\n0,1\t8,4\t8,1\n", "\t"),
+        (b"0,0 8,47 8,12\n0,1 8,4 8,1\n", "whitespace"),
+        (b"1,2,3\n4,5,6\n", ","),
+        (b"2024-01-01 10:00,5\n2024-01-02 11:30,6\n", ","),
+        (b"1;2,x;3\n4;5,y;6\n", ";"),
     ],
 )
 def test_delimiter(head: bytes, delimiter: str) -> None:
@@ -161,6 +169,10 @@ BODY = b"a,b,c\n1,2,3\n4,5,6\n7,8,9\n1,2,3\n"
         (b"b,c\n" + BODY.partition(b"\n")[2] + b"1,2,3\n", 0, None),  # R's, one name short
         (b'a,b,c\n1,2,"x\ny"\n' + BODY.partition(b"\n")[2] + b"1,2,3\n", 0, None),
         (b'T,"x\n\ny"\n' + BODY + BODY, 0, None),  # a title over lines: not clear
+        # Rows that became wider, and a table above another, are no titles.
+        (b"t,a,b\n" + b"1,2,3\n" * 30 + b"1,2,3,4,5\n" * 40, 0, None),
+        (b"Account,Balance\nx,1\ny,2\nz,3\n\nDate,Payee,Amount,C\n" + b"1,b,2,c\n" * 9, 0, None),
+        (b"Device,Logger3\nSerial,a17\nOwner,bob\n\nt,x,y,z\n" + b"1,2,3,4\n" * 9, 4, None),
         (b"a text\nof lines\nand words\nwithout\ncommas\nat all\n", 0, None),
     ],
 )

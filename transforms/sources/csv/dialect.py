@@ -27,6 +27,8 @@ NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 _HEADER_WINDOW_BYTES = 1 << 16
 _MAX_FIRST_ROWS = 100
 """So many rows show which columns a header names that does not fit them."""
+_COMMA_BETWEEN = re.compile(r"(?<![0-9]),|,(?![0-9])")
+"""A comma that is not within a number."""
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _DATE = re.compile(r"\s*(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})")
@@ -345,7 +347,7 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
         decimal="," if commas else ".",
         thousands=thousands,
         strip=strip,
-        is_table=_is_table(rows, delimiter),
+        is_table=_is_table(rows, delimiter, commas=commas),
         readings=tuple(found),
     )
 
@@ -399,15 +401,18 @@ def _is_padded(text: str, delimiter: str) -> bool:
     )
 
 
-def _is_table(rows: Sequence[Sequence[str]], delimiter: str) -> bool:
-    """Whether rows have as many cells, and numbers in a column or a delimiter that texts lack."""
+def _is_table(rows: Sequence[Sequence[str]], delimiter: str, *, commas: bool = False) -> bool:
+    """Whether rows have as many cells, and numbers in a column or a delimiter that texts lack.
+
+    With ``commas``, a column has numbers with decimal commas.
+    """
     widths = {*map(len, rows[1:])}
     if len(rows) < _MIN_BODY or len(widths) != 1 or widths == {1}:
         return False
     if abs(len(rows[0]) - widths.pop()) > 1:
         return False
     columns = list(zip(*rows[1:], strict=True))
-    if any(map(_is_numeric, columns)):
+    if commas or any(map(_is_numeric, columns)):
         return True
     enough = len(rows) >= _MANY_ROWS
     return enough and (delimiter in ("\t", "|", ";") or _are_categories(columns))
@@ -426,13 +431,21 @@ def _are_categories(columns: Sequence[Sequence[str]]) -> bool:
 def _delimiter(text: str, default: str) -> str:
     lines = [re.sub(r'"[^"]*"', "", line) for line in _first_lines(text)]
     marks = [default, *_DELIMITERS]
+    # The first line may have units: "Zeit, s;Weg, m".
+    body = lines[1:] or lines
+    within_numbers = "," in "".join(body) and not any(map(_COMMA_BETWEEN.search, body))
 
-    def fits(mark: str) -> tuple[bool, int, bool, int]:
+    def fits(mark: str) -> tuple[bool, bool, int, bool, int]:
         counts = [line.count(mark) for line in lines]
         alike = len(set(counts)) == 1 and counts[0] > 0
-        return alike, counts[0], alike and mark == "\t", -marks.index(mark)
+        separates = alike and not (mark == "," and within_numbers)
+        return alike, separates, counts[0], alike and mark == "\t", -marks.index(mark)
 
     delimiter: str = max(marks, key=fits)
+    cells = [line.split() for line in body]
+    widths = {*map(len, cells)}
+    if delimiter == "," and within_numbers and len(widths) == 1 and widths != {1}:
+        return WHITESPACE if all(map(_COMMA_NUMBER.fullmatch, itertools.chain(*cells))) else ","
     if not lines[0].count(delimiter) and _is_blank_separated(text):
         return WHITESPACE
     uneven = len({line.count("\t") for line in lines}) > 1
@@ -467,6 +480,7 @@ def _num_titles(text: str, default: str) -> int:
     """The number of lines before a table: none of them has as many delimiters as all after them.
 
     The header may have one more or less. Before columns in blanks, it is the number of rows.
+    Lines that are themselves a table are not titles.
     """
     lines = _LINE_END.split(text[:_HEADER_WINDOW_BYTES])[:_MAX_FIRST_ROWS][:-1]
     if lines and lines[0].strip().isdecimal() and _is_blank_separated("\n".join(lines[1:]) + "\n"):
@@ -490,6 +504,10 @@ def _num_titles(text: str, default: str) -> int:
             first = titles.pop()
         if not titles or any('"' in bare[number] for number in titles):
             return 0
+        for width, block in itertools.groupby(titles, counts.__getitem__):
+            above = "".join(f"{lines[number]}\n" for number in block)
+            if width and _is_table(_sniffed_rows(above, Form(delimiter=mark)), mark):
+                return 0
         rows = _sniffed_rows("\n".join(lines[first:]) + "\n", Form(delimiter=mark))
         found += [first] if _is_table(rows, mark) else []
     return min(found, default=0)
