@@ -46,7 +46,7 @@ from ...schemas.splits import Splits
 from ...schemas.visible import human_count
 from ...schemas.wire import FLOATS
 from ...transforms import storage
-from ...transforms.prepare import audio
+from ...transforms.prepare import audio, images
 from ...transforms.prepare.tables import Stack
 from ...transforms.sources.combined import Sources, open_files, urls_of
 from ...transforms.sources.csv.source import Csv
@@ -205,7 +205,9 @@ def _describe(found: _Suggestion, source: Source | ExtractedSource, folder: str)
     if isinstance(feature, ClassLabel) and not _is_tiny(feature, files, media=_of_files(recipe)):
         recipe = _changed(recipe, splits=_stratified(recipe.splits, name))
     # Without a header, the label is one of the numbered columns.
-    is_known = name is not None or getattr(recipe.files, "header", True)
+    whole = recipe.files
+    tables = [part for _, part in whole.sources] if isinstance(whole, Sources) else [whole]
+    is_known = name is not None or all(getattr(table, "header", True) for table in tables)
     stacks = _stacks(features, label=name) if is_known else []
     for stack in stacks:
         features = dict(stack.features(features))
@@ -638,7 +640,11 @@ def _suggest(url: str, *, label: str | None = None, number: int | None = None) -
         max_rejects=reading.num_rejects or None,
     )
     object.__setattr__(recipe, "folder", ".")
-    notes = (*_notes_on(reading, selection.num_skipped, empty_folders), *unread)
+    notes = (
+        *_notes_on(reading, selection.num_skipped, empty_folders),
+        *unread,
+        *filter(None, map(_said_of, steps)),
+    )
     return _Suggestion(recipe, opened, selection.files, notes)
 
 
@@ -754,6 +760,18 @@ def _steps(
     if isinstance(source, ImageFolder):
         return infer_image_steps(source, files, opened)
     return _infer_sound_steps(files, opened) if isinstance(source, AudioFolder) else ()
+
+
+def _said_of(step: PrepareStep) -> str:
+    """What is said of a step that makes records alike, and so changes some; empty for others."""
+    if isinstance(step, images.Resize):
+        how = "padded with black" if step.keep_ratio else "stretched"
+        return f"Images have several sizes: those of others than {step.size} are {how}."
+    if isinstance(step, audio.Decode) and step.rate is not None:
+        return f"Sounds have several rates: they are resampled to {step.rate:,} Hz."
+    if isinstance(step, audio.Decode) and step.mono:
+        return "Sounds have different numbers of channels: they are mixed to one."
+    return ""
 
 
 def _stratified_by_class(

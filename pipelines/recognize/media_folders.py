@@ -49,11 +49,13 @@ SPLIT = "split"
 """The field of a pattern whose values are splits."""
 MIN_PAIRED = 0.99
 """Files are partners if at least this share of them has one."""
-_IMAGE_ROLES = frozenset(("image", "images", "img", "imgs", "jpegimages", "input", "inputs", "rgb"))
+_IMAGE_ROLES = frozenset(
+    ("image", "images", "img", "imgs", "imgdir", "jpegimages", "input", "inputs", "rgb")
+)
 _MASK_ROLES = frozenset(
     (
         *("mask", "masks", "label", "labels", "annotation", "annotations", "gt", "groundtruth"),
-        *("segmentation", "segmentations", "segmentationclass", "seg"),
+        *("segmentation", "segmentations", "segmentationclass", "seg", "segmented", "anndir"),
     )
 )
 _PAIRS = (
@@ -308,12 +310,49 @@ class _Folders:
                 "each sample, whose files are parts of one record",
                 [],
             )
-        if split is None and _are_partners(list(stems.values())):
+        if _are_scenes(stems):
+            raise self._unclear(
+                f"{len(stems):,} folders with files of the same kinds, "
+                f"{quoted(sorted(next(iter(stems.values()))))} for example: one folder for each "
+                "sample, whose files are parts of one record, or classes",
+                [reading],
+            )
+        if self._are_partners(level, split):
             raise self._unclear(
                 f"files of the same names in all of the folders {quoted(names)}: parts of the "
                 "same records, or classes",
-                [reading],
+                [*self._readings_of_two(names), reading],
             )
+
+    def _are_partners(self, level: int, split: int | None) -> bool:
+        """Whether all folders of a level have files of the same names: in each split, if several.
+
+        A folder that is alone in its split, as of images without masks to test on, says nothing.
+        """
+        stems: dict[str, dict[str, set[str]]] = {}
+        for path in self.paths:
+            parts = path.split("/")
+            of_split = stems.setdefault("" if split is None else parts[split], {})
+            of_split.setdefault(parts[level], set()).add(_stem(parts[-1]))
+        several = [list(found.values()) for found in stems.values() if len(found) > 1]
+        return bool(several) and all(map(_are_partners, several))
+
+    def _readings_of_two(self, names: Sequence[str]) -> list[Reading]:
+        """Two folders of images as pairs, and as images with masks."""
+        if self.make is not ImageFolder or len(names) != 2:
+            return []
+        (first, second), roles = names, [_role_of(name) for name in names]
+        pairs = find_pairs(self.paths, images=first, masks=second)
+        if not all(map(str.isidentifier, roles)) or not pairs.images:
+            return []
+        said, splits = _splits_of_images(pairs.images)
+        sides: list[dict[str, Any]] = [
+            {"pair": dict(zip(roles, names, strict=True))},
+            {"images": first, "masks": second},
+            {"images": second, "masks": first},
+        ]
+        few = len(pairs.alone)
+        return [Reading(self._source(**parts, **said), splits, num_rejects=few) for parts in sides]
 
     def _without_common_class(self, level: int, split: int) -> tuple[str, str] | None:
         """Two splits that have no class in common; None if all have."""
@@ -654,6 +693,8 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
     rules = _folders_of_sequences(stems)
     if any(f"{name}annot" in names for name in names):
         rules.append(("{folder}/{id}", "{folder}annot/{id}"))
+    if "imagesTr" in names and "labelsTr" in names:  # of nnU-Net, images of one channel
+        rules.append(("imagesTr/{id}_0000", "labelsTr/{id}"))
     for (images, of_images), (masks, of_masks) in itertools.product(
         by_image.items(), by_mask.items()
     ):
@@ -833,8 +874,12 @@ def _words_of_names(names: Iterable[str]) -> list[str]:
 
 
 def _role_of(name: str) -> str:
-    """The name of a folder without case and signs: ``Ground_Truth`` is ``groundtruth``."""
-    return re.sub(r"[\W_]", "", name).lower()
+    """The name of a folder without case, signs and ends of splits, such as ``imagesTr`` has.
+
+    >>> _role_of("Ground_Truth"), _role_of("imagesTr")
+    ('groundtruth', 'images')
+    """
+    return re.sub(r"[\W_]|(?<=[a-z])(Tr|Ts|Va|Te)$", "", name).lower()
 
 
 def _splits_of(names: Iterable[str]) -> dict[str, str | None]:
@@ -879,6 +924,13 @@ def _are_samples(stems: Mapping[str, set[str]]) -> bool:
     alike = all(found == files for found in stems.values())
     words = not any(any(map(str.isdigit, stem)) for stem in files)
     return alike and words and len(stems) > 2 and len(files) < len(stems)
+
+
+def _are_scenes(stems: Mapping[str, set[str]]) -> bool:
+    """Whether each folder has one file of each of the same few words: ``GT_7``, ``NOISY_7``."""
+    words = [sorted(re.sub(r"\d+", "", stem) for stem in found) for found in stems.values()]
+    first = words[0]
+    return len(stems) > 2 and 1 < len({*first}) == len(first) and all(w == first for w in words)
 
 
 def _are_partners(stems: Sequence[set[str]]) -> bool:

@@ -192,7 +192,7 @@ def _readings(
     splits = [one.split for one in lists]
     is_rest = _TRAIN not in splits
     names = " and ".join(one.path for one in lists)
-    if len(lists) == 1 and not is_rest and len(named) >= _MIN_SHARE * len(records):
+    if len(lists) == 1 and len(named) >= _MIN_SHARE * len(records):
         return [reading]  # of all files, as annotation tools write it
     against: list[str] = []
     several = [record for record, num in named.items() if num > 1]

@@ -45,6 +45,16 @@ DEFECTS = [
 """Masks of some images, as in data sets of anomalies."""
 
 
+def of_two(first: str, second: str, pair: tuple[str, str] | None = None) -> list[str]:
+    """Two folders of images: as pairs, and as images and masks."""
+    one, other = pair or (first, second)
+    return [
+        f'source=ss.ImageFolder("d", pair={{"{one}": "{first}", "{other}": "{second}"}})',
+        f'source=ss.ImageFolder("d", label="mask", masks="{second}", images="{first}")',
+        f'source=ss.ImageFolder("d", label="mask", masks="{first}", images="{second}")',
+    ]
+
+
 def of_defects(url: str) -> list[str]:
     masks = 'masks="ground_truth/{folder1}/{id}_mask", images="test/{folder1}/{id}"'
     return [
@@ -420,6 +430,34 @@ def test_folders_of_masks_that_are_no_feature_are_said() -> None:
             files("a", "b", name="IMG_2{}7.jpg"),
             [],
             "files of the same names in all of the folders 'a', 'b'",
+            [*of_two("a", "b"), 'source=ss.ImageFolder("d")'],
+        ),
+        (  # KITTI
+            files("training/image_2", "training/semantic", "testing/image_2", name="00{}_10.png"),
+            [],
+            "files of the same names in all of the folders 'image_2', 'semantic'",
+            [
+                *(
+                    f"{line}, max_rejects=4"
+                    for line in of_two("image_2", "semantic", pair=("image2", "semantic"))
+                ),
+                'source=ss.ImageFolder("d", split_folders=True), '
+                'splits=ss.Splits.by_folder(train="training", test="testing")',
+            ],
+        ),
+        (  # Libri2Mix
+            files(*each(("train", "dev"), ("mix", "s1", "s2")), name="10{}-11.wav"),
+            [],
+            "files of the same names in all of the folders 'mix', 's1', 's2'",
+            [
+                'source=ss.ImageFolder("d", split_folders=True), '
+                'splits=ss.Splits.by_folder(train="train", validation="dev")'
+            ],
+        ),
+        (  # SIDD
+            [f"S{n}_{n}/{kind}_SRGB_01{n}.PNG" for n in range(4) for kind in ("GT", "NOISY")],
+            [],
+            "4 folders with files of the same kinds, 'GT_SRGB_010', 'NOISY_SRGB_010' for example",
             ['source=ss.ImageFolder("d")'],
         ),
         (

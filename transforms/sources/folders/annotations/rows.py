@@ -75,8 +75,8 @@ def columns_of_boxes(header: Iterable[str]) -> dict[str, str]:
 
     >>> columns_of_boxes(["ImageID", "XMin", "XMax", "YMin", "YMax"])["ymin"]
     'YMin'
-    >>> columns_of_boxes(["file", "label"])
-    {}
+    >>> columns_of_boxes(["file", "label"]), columns_of_boxes("file x1 y1 x2 y2 x3 y3".split())
+    ({}, {})
     """
     given: dict[str, str] = {}
     for name in header:
@@ -86,7 +86,8 @@ def columns_of_boxes(header: Iterable[str]) -> dict[str, str]:
         for what, names in _NAMES.items()
         if not given.keys().isdisjoint(names)
     }
-    return columns if columns.keys() >= {_FILE, *_SIDES} else {}
+    are_points = given.keys() >= {"x3", "y3"} or given.keys() >= {"x0", "y0"}
+    return columns if columns.keys() >= {_FILE, *_SIDES} and not are_points else {}
 
 
 def read_rows(name: str, data: bytes, bad_boxes: BadBoxes = "reject") -> Annotations:
