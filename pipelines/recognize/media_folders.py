@@ -328,7 +328,10 @@ class _Folders:
         """Whether all folders of a level have files of the same names: in each split, if several.
 
         A folder that is alone in its split, as of images without masks to test on, says nothing.
+        Nor do texts in splits: messages have numbers of their own in each class.
         """
+        if split is not None and self.make is TextFolder:
+            return False
         stems: dict[str, dict[str, set[str]]] = {}
         for path in self.paths:
             parts = path.split("/")

@@ -298,8 +298,9 @@ def _refuse_unclear_splits(source: Any, files: Sequence[SourceFile], view: View)
     Raises:
         UnclearError: with the readings of a table for each split, of each alone, and of all.
     """
-    said = _splits_said([file.path for file in files])
-    if len(set(said)) < 2:
+    paths = [file.path for file in files]
+    said = _splits_said(paths)
+    if len(set(said)) < 2 or any(map(folder_values, paths)):
         return
     groups: dict[frozenset[str], list[SourceFile]] = {}
     for file, splits in zip(files, said, strict=True):

@@ -77,7 +77,7 @@ def parts(**urls: str) -> ss.Sources:
         (["y=1/a.csv", "y=2/a.csv"], ss.Csv("d", hive=True), None),
         (["n=1/a.csv", "n=2/a.csv"], ss.Csv("d"), None),
         (["y=1/train.csv", "y=2/trains.csv"], ss.Csv("d", hive=True), None),
-        (["train.csv", "more.csv"], ss.Csv("d"), None),
+        (["more.csv", "rest.csv"], ss.Csv("d"), None),
     ],
 )
 def test_names_of_all_files_say_it(paths: list[str], source: Any, splits: Any) -> None:

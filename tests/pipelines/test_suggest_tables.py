@@ -117,7 +117,7 @@ def test_small_json_beside_tables_describes_them(text: str) -> None:
 @pytest.mark.parametrize(
     ("paths", "line"),
     [
-        (["train.csv", "oot.csv"], 'ss.Csv("d/train.csv")'),
+        (["train.csv", "more.csv"], 'ss.Csv("d/train.csv")'),
         (["training.csv", "holdout.csv"], 'ss.Csv("d/training.csv")'),
         (["titanic_train.csv", "titanic_eval.csv"], 'validation=ss.Csv("d/titanic_eval.csv")'),
         (["KDDTrain.csv", "KDDTest.csv"], 'test=ss.Csv("d/KDDTest.csv")'),
