@@ -1,6 +1,8 @@
 """What shards measure: the same figures however records are batched, and those of NumPy."""
 
+import json
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,12 @@ from snapshard.schemas.features import Feature, Features
 from snapshard.transforms.examples.statistics import (
     NUM_HASHES,
     ExampleMeasures,
+    RawStatistics,
+    RawTotals,
     ShardStatistics,
     SplitStatistics,
     estimate_distinct,
+    exact_sums,
 )
 from snapshard.transforms.runs.files import arrow_type
 
@@ -188,3 +193,46 @@ def test_integers_that_a_float_rounds_have_no_frequent_values() -> None:
 def test_bytes_that_are_not_text_stay_apart() -> None:
     facts = facts_of(ss.Scalar("string"), [bytes([200 + k % 2]) for k in range(10)])
     assert facts["top"] == [["\\xc8", 5], ["\\xc9", 5]]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rng: rng.normal(size=300),
+        lambda rng: rng.normal(1.7e9, 1e3, 300),
+        lambda rng: rng.lognormal(0, 200, 300) * rng.choice([-1, 1], 300),
+        lambda rng: rng.integers(-9, 9, 300),
+        lambda rng: rng.integers(0, 255, 300).astype(np.uint8),
+        lambda _: np.array([5e-324, 1.7e308, -1.7e308, 0.0, -0.0, np.nan, np.inf]),
+        lambda _: np.zeros(3),
+    ],
+    ids=["normal", "times", "many sizes", "integers", "bytes", "extremes", "zeros"],
+)
+def test_sums_are_exact(make: Any) -> None:
+    rows = np.stack([make(np.random.default_rng(seed)) for seed in range(3)])
+    for row, (total, squares) in zip(rows, exact_sums(rows), strict=True):
+        numbers = [Fraction(float(number)) for number in row if np.isfinite(number)]
+        assert total == sum(numbers)
+        assert squares == sum(number * number for number in numbers)
+
+
+def test_raw_figures_do_not_depend_on_runs_and_batches() -> None:
+    rng = np.random.default_rng(0)
+    features: Features = {"x": ss.Scalar("float32"), "n": ss.Scalar("int64", optional=True)}
+    numbers = np.append(rng.lognormal(0, 5, 40_000), [0.0, -0.0]).astype(np.float32)
+    table = pa.RecordBatch.from_arrays(
+        [pa.array(numbers), pa.array([None if n % 7 == 0 else n % 5 for n in range(len(numbers))])],
+        names=["x", "n"],
+    )
+    found = []
+    for ends in ([len(table)], [7, 20_000, len(table)], [*range(500, 40_000, 999), len(table)]):
+        totals, start = RawTotals(features), 0
+        for stop in ends:
+            run = RawStatistics(ExampleMeasures(features, sampled=False))
+            for first in range(start, stop, 3_001):
+                run.add(table.slice(first, min(3_001, stop - first)))
+            totals.add(json.loads(json.dumps(run.to_json())))
+            start = stop
+        facts = statistics_of(features, {}, {}, label=None, raw=totals)["raw"]
+        found.append(json.dumps(facts, sort_keys=True))
+    assert found[0] == found[1] == found[2]

@@ -11,9 +11,9 @@ not depend on the order: exactly below 256 values, with a standard error of 6 % 
 Quantiles, histograms and frequent values need the values themselves. They come from the first
 records of each shard, 4,096 for a split: keys are hashes, so these are a uniform sample.
 
-Where steps change records, each run is measured as well as it was read. Runs are put together in
-the order of their names. Their records are in the source's order, so there is no sample: frequent
-values are counted where a column has at most 64 different ones.
+Where steps change records, each run is measured as well as it was read. How records are divided
+into runs must not matter: sums are exact, of integers. There is no sample, as the records of a run
+are in the source's order: frequent values are counted where a column has at most 64 different ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import dataclasses
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import mmh3
@@ -160,10 +161,53 @@ class Numbers:
         return cls(len(wide), int(zeros), 0, low, high, mean, float(squares))
 
 
+_Sums = tuple[Fraction, Fraction]
+"""The exact sums of numbers, and of their squares."""
+_LIMB = 18
+"""Bits of a part of a mantissa: 16,384 products of two such parts have a sum that float64 holds."""
+
+
+def exact_sums(rows: Array) -> list[_Sums]:
+    """The sums of each row of a matrix of at most 16,384 columns; infinite numbers and NaN are 0.
+
+    A number is m × 2^e with a mantissa m of 53 bits, which is three parts of 18 bits. Products of
+    parts are summed in float64 for each exponent, without rounding, and put together as integers.
+    """
+    with np.errstate(all="ignore"):
+        wide = rows.astype(np.float64)
+        mantissas, exponents = np.frexp(np.where(np.isfinite(wide), wide, 0.0))
+    whole = (mantissas * 2.0**53).astype(np.int64)
+    known = whole != 0
+    low = int(exponents[known].min()) if known.any() else 0
+    places = np.where(known, exponents - low, 0)
+    num_rows, num = len(rows), int(places.max(initial=0)) + 1
+    index = (np.arange(num_rows)[:, np.newaxis] * num + places).ravel()
+    mask = (1 << _LIMB) - 1
+    c0, c1, c2 = whole & mask, (whole >> _LIMB) & mask, whole >> 2 * _LIMB
+
+    def total(parts: Sequence[Array], scale: int) -> Array:
+        """Sums of polynomials in 2^18 with these coefficients, by row, of Python's integers."""
+        of_rows = np.zeros(num_rows, object)
+        powers = np.array([1 << scale * place for place in range(num)], object)
+        for power, part in enumerate(parts):
+            sums = np.bincount(index, part.ravel(), minlength=num_rows * num)
+            found = sums.astype(np.int64).astype(object).reshape(num_rows, num)
+            of_rows += (found * powers).sum(axis=1) * (1 << _LIMB * power)
+        return of_rows
+
+    singles = total([c0, c1, c2], 1)
+    squares = total([c0 * c0, 2 * c0 * c1, c1 * c1 + 2 * c0 * c2, 2 * c1 * c2, c2 * c2], 2)
+    unit = Fraction(2) ** (low - 53)
+    return [
+        (one * unit, square * unit * unit) for one, square in zip(singles, squares, strict=True)
+    ]
+
+
 class _Stream:
     """Takes the values of a shard in order, in batches of any size."""
 
-    def __init__(self, *, hashed: bool = False) -> None:
+    def __init__(self, *, hashed: bool = False, summed: bool = False) -> None:
+        self.sums: _Sums | None = (Fraction(0), Fraction(0)) if summed else None
         self.numbers = Numbers()
         self.hashes = np.empty(0, np.uint64) if hashed else None
         self._held: list[Array] = []
@@ -180,6 +224,8 @@ class _Stream:
             for start in range(0, stop, _CHUNK):
                 chunk = values[start : start + _CHUNK]
                 self._fold(chunk, Numbers.of(chunk))
+                if self.sums is not None:
+                    self._sum(*exact_sums(chunk[np.newaxis]))
             # A copy: a view would keep its whole batch in memory.
             self._held = [values[stop:].copy()]
             self._num_held = len(values) - stop
@@ -201,6 +247,13 @@ class _Stream:
                 for stream, row, numbers in zip(some, rows, Numbers.of_rows(rows), strict=True):
                     stream._fold(row, numbers)
                     stream._held, stream._num_held = [], 0
+                if some[0].sums is not None:
+                    for stream, sums in zip(some, exact_sums(rows), strict=True):
+                        stream._sum(sums)
+
+    def _sum(self, more: _Sums) -> None:
+        assert self.sums is not None
+        self.sums = (self.sums[0] + more[0], self.sums[1] + more[1])
 
     def _fold(self, chunk: Array, numbers: Numbers) -> None:
         self.numbers.merge(numbers)
@@ -413,7 +466,10 @@ class ShardStatistics:
         """
         self._measures = measures
         sampled = {(name, "values") for name in measures.sampled}
-        self._streams = {key: _Stream(hashed=key in sampled) for key in measures.streams}
+        summed = not measures.num_sampled
+        self.streams = {
+            key: _Stream(hashed=key in sampled, summed=summed) for key in measures.streams
+        }
         self._texts = {name: np.empty(0, np.uint64) for name in measures.texts}
         self._left = math.ceil(measures.num_sampled / num_shards)
         self._media_left = math.ceil(MEDIA_RECORDS / num_shards)
@@ -429,7 +485,7 @@ class ShardStatistics:
             columns: Their wire columns.
         """
         for key, read in self._measures.streams.items():
-            self._streams[key].add(read(columns))
+            self.streams[key].add(read(columns))
         for name, known in self._texts.items():
             self._texts[name] = smallest(known, _hashes_of_texts(_known(columns.column(name))))
         if self._left and columns.num_rows:
@@ -462,8 +518,8 @@ class ShardStatistics:
     def to_json(self) -> dict[str, Any]:
         """The figures as plain JSON: see :class:`SplitStatistics`."""
         measured: dict[str, dict[str, Any]] = {}
-        _Stream.finish(self._streams.values())
-        for (name, aspect), stream in self._streams.items():
+        _Stream.finish(self.streams.values())
+        for (name, aspect), stream in self.streams.items():
             facts = measured.setdefault(name, {})
             facts[aspect] = list(vars(stream.numbers).values())
             if stream.hashes is not None:
@@ -522,7 +578,7 @@ class RawStatistics:
             values = pc.binary_slice(_known(columns.column(name)), 0, _MAX_TEXT)
         else:
             numbers = self._measures.streams[name, "values"](columns)
-            values = pa.array(numbers[np.isfinite(numbers)])
+            values = pa.array(numbers[np.isfinite(numbers)] + 0)  # -0.0 is 0.0
         found, counts = pc.value_counts(values).flatten()
         shown = [_as_text(one) for one in found.to_pylist()] if is_text else found.to_pylist()
         return dict(zip(shown, counts.to_pylist(), strict=True))
@@ -533,6 +589,10 @@ class RawStatistics:
             "num_records": self._num_records,
             "num_missing": self._num_missing,
             "exact": self._exact.to_json(),
+            "sums": [
+                [name, aspect, *map(str, stream.sums or ())]
+                for (name, aspect), stream in self._exact.streams.items()
+            ],
             "values": {name: list(counts.items()) for name, counts in self._values.items()},
         }
 
@@ -556,15 +616,33 @@ class RawTotals:
         self.num_records = 0
         self.num_missing = Counter[str]()
         self.values: dict[str, Counter[Any]] = {name: Counter() for name in self.exact.hashes}
+        self._sums = {key: (Fraction(0), Fraction(0)) for key in self.exact.numbers}
 
     def add(self, run: Mapping[str, Any]) -> None:
         """Adds the next run: what :meth:`RawStatistics.to_json` returned."""
         self.exact.add(run["exact"])
+        for name, aspect, *sums in run["sums"]:
+            one, square = map(Fraction, sums)
+            before = self._sums[name, aspect]
+            self._sums[name, aspect] = (before[0] + one, before[1] + square)
+            self._set_exact(self.exact.numbers[name, aspect], *self._sums[name, aspect])
         self.num_records += run["num_records"]
         self.num_missing.update(run["num_missing"])
         for name in [*self.values]:
             more = run["values"].get(name)
             _count_values(self.values, name, None if more is None else dict(more))
+
+    @staticmethod
+    def _set_exact(numbers: Numbers, total: Fraction, squares: Fraction) -> None:
+        """Replaces what depends on how records are divided into runs, in its last bits."""
+        if not numbers.count or numbers.min is None or numbers.max is None:
+            return
+        numbers.mean = float(total / numbers.count)
+        try:
+            numbers.squares = float(squares - total * total / numbers.count)
+        except OverflowError:
+            numbers.squares = math.inf
+        numbers.min, numbers.max = numbers.min + 0, numbers.max + 0  # -0.0 is 0.0
 
 
 def _count_values(
