@@ -341,7 +341,7 @@ def _add_feature(stats: Any, name: str, feature: Feature, facts: Json, num_examp
         common.avg_num_values, common.tot_num_values = 1.0, common.num_non_missing
     elif (lengths := facts.get("lengths")) and lengths["count"]:
         common.min_num_values, common.max_num_values = lengths["min"], lengths["max"]
-        common.avg_num_values = lengths["mean"]
+        common.avg_num_values = lengths["mean"] or 0.0  # unknown in very wide tables
 
 
 def _fill_categories(strings: Any, facts: Json) -> None:
@@ -354,7 +354,7 @@ def _fill_categories(strings: Any, facts: Json) -> None:
             low_rank=rank, high_rank=rank, label=text, sample_count=count
         )
     if facts.get("lengths", {}).get("count"):
-        strings.avg_length = facts["lengths"]["mean"]
+        strings.avg_length = facts["lengths"]["mean"] or 0.0
 
 
 def _fill_numbers(numbers: Any, facts: Json) -> None:

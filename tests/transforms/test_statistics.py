@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inspect.statistics import statistics_of
+from snapshard.pipelines.inspect.statistics import statistics_of, statistics_pb
 from snapshard.schemas.features import Feature, Features
 from snapshard.transforms.examples.statistics import (
     NUM_HASHES,
@@ -236,3 +236,21 @@ def test_raw_figures_do_not_depend_on_runs_and_batches() -> None:
         facts = statistics_of(features, {}, {}, label=None, raw=totals)["raw"]
         found.append(json.dumps(facts, sort_keys=True))
     assert found[0] == found[1] == found[2]
+
+
+def test_raw_columns_of_very_wide_tables_have_no_means() -> None:
+    features: Features = {f"x{number}": ss.Scalar("float32") for number in range(501)}
+    values = pa.array([1.0, 2.0], pa.float32())
+    texts = pa.array([b"one", b"four"], pa.large_binary())
+    run = RawStatistics(ExampleMeasures({**features, "text": ss.Text()}, sampled=False))
+    names = [*features, "text"]
+    run.add(pa.RecordBatch.from_arrays([values] * 501 + [texts], names=names))
+    features = {**features, "text": ss.Text()}
+    totals = RawTotals(features)
+    for _ in range(2):
+        totals.add(run.to_json())
+    statistics = statistics_of(features, {}, {}, label=None, raw=totals)
+    assert statistics_pb(statistics, {}, raw=features)
+    facts = statistics["raw"]["features"]["x7"]
+    assert (facts["count"], facts["min"], facts["max"]) == (4, 1, 2)
+    assert facts["mean"] is facts["deviation"] is None

@@ -19,6 +19,7 @@ are in the source's order: frequent values are counted where a column has at mos
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import math
@@ -466,7 +467,7 @@ class ShardStatistics:
         """
         self._measures = measures
         sampled = {(name, "values") for name in measures.sampled}
-        summed = not measures.num_sampled
+        summed = not measures.num_sampled and len(measures.features) <= MAX_SAMPLED_FEATURES
         self.streams = {
             key: _Stream(hashed=key in sampled, summed=summed) for key in measures.streams
         }
@@ -590,8 +591,9 @@ class RawStatistics:
             "num_missing": self._num_missing,
             "exact": self._exact.to_json(),
             "sums": [
-                [name, aspect, *map(str, stream.sums or ())]
+                [name, aspect, *map(str, stream.sums)]
                 for (name, aspect), stream in self._exact.streams.items()
+                if stream.sums is not None
             ],
             "values": {name: list(counts.items()) for name, counts in self._values.items()},
         }
@@ -616,33 +618,38 @@ class RawTotals:
         self.num_records = 0
         self.num_missing = Counter[str]()
         self.values: dict[str, Counter[Any]] = {name: Counter() for name in self.exact.hashes}
-        self._sums = {key: (Fraction(0), Fraction(0)) for key in self.exact.numbers}
+        self._sums: dict[tuple[str, str], _Sums] = {}
 
     def add(self, run: Mapping[str, Any]) -> None:
         """Adds the next run: what :meth:`RawStatistics.to_json` returned."""
         self.exact.add(run["exact"])
         for name, aspect, *sums in run["sums"]:
             one, square = map(Fraction, sums)
-            before = self._sums[name, aspect]
+            before = self._sums.get((name, aspect), (Fraction(0), Fraction(0)))
             self._sums[name, aspect] = (before[0] + one, before[1] + square)
-            self._set_exact(self.exact.numbers[name, aspect], *self._sums[name, aspect])
+        for key, numbers in self.exact.numbers.items():
+            _set_exact(numbers, self._sums.get(key))
         self.num_records += run["num_records"]
         self.num_missing.update(run["num_missing"])
         for name in [*self.values]:
             more = run["values"].get(name)
             _count_values(self.values, name, None if more is None else dict(more))
 
-    @staticmethod
-    def _set_exact(numbers: Numbers, total: Fraction, squares: Fraction) -> None:
-        """Replaces what depends on how records are divided into runs, in its last bits."""
-        if not numbers.count or numbers.min is None or numbers.max is None:
-            return
+
+def _set_exact(numbers: Numbers, sums: _Sums | None) -> None:
+    """Replaces what depends on how records are divided into runs, in its last bits.
+
+    Without sums, as of very wide tables, there are no mean and no deviation.
+    """
+    if not numbers.count or numbers.min is None or numbers.max is None:
+        return
+    numbers.min, numbers.max = numbers.min + 0, numbers.max + 0  # -0.0 is 0.0
+    numbers.mean, numbers.squares = math.nan, math.inf
+    if sums is not None:
+        total, squares = sums
         numbers.mean = float(total / numbers.count)
-        try:
+        with contextlib.suppress(OverflowError):
             numbers.squares = float(squares - total * total / numbers.count)
-        except OverflowError:
-            numbers.squares = math.inf
-        numbers.min, numbers.max = numbers.min + 0, numbers.max + 0  # -0.0 is 0.0
 
 
 def _count_values(

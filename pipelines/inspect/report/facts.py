@@ -445,7 +445,8 @@ def _numbers_of(
                 for one in known
             )
             deviation = math.sqrt(max(0.0, square / count - mean * mean))
-            lines.append(("mean", f"{mean:.4g} ± {deviation:.3g}"))
+            if all(one.get("mean") is not None for one in known):
+                lines.append(("mean", f"{mean:.4g} ± {deviation:.3g}"))
             if zeros := sum(one.get("num_zeros", 0) for one in known):
                 lines.append(("zero", percentage(zeros / count)))
     for key, words in (("lengths", "length"), ("heights", "height"), ("widths", "width")):
