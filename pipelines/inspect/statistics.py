@@ -92,10 +92,10 @@ def statistics_of(
 
 
 def _of_raw_columns(raw: RawTotals) -> Json:
-    features = {}
+    features, exact = {}, raw.finish()
     for name in sorted(raw.features, key=str.encode):
         feature = raw.features[name]
-        facts = {"num_missing": raw.num_missing[name], **_exact(name, raw.exact)}
+        facts = {"num_missing": raw.num_missing[name], **_exact(name, exact)}
         if counts := raw.values.get(name):
             shown = _shown(feature, counts)
             facts |= {"top": _most(shown), "top_of": shown.total()}

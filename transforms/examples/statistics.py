@@ -600,11 +600,10 @@ class RawStatistics:
 
 
 class RawTotals:
-    """Figures of all records as they were read: those of the runs, put together in their order.
+    """Figures of all records as they were read: those of the runs, put together in any order.
 
     Attributes:
         features: Features of the records.
-        exact: The figures that :class:`SplitStatistics` has without a sample.
         num_records: Number of records.
         num_missing: Number of records without a value, by feature.
         values: Numbers of each value of the features that have at most 64 different ones.
@@ -614,26 +613,30 @@ class RawTotals:
         """Begins without runs."""
         measures = ExampleMeasures(features, sampled=False)
         self.features = features
-        self.exact = SplitStatistics(measures)
+        self._exact = SplitStatistics(measures)
         self.num_records = 0
         self.num_missing = Counter[str]()
-        self.values: dict[str, Counter[Any]] = {name: Counter() for name in self.exact.hashes}
+        self.values: dict[str, Counter[Any]] = {name: Counter() for name in self._exact.hashes}
         self._sums: dict[tuple[str, str], _Sums] = {}
 
     def add(self, run: Mapping[str, Any]) -> None:
         """Adds the next run: what :meth:`RawStatistics.to_json` returned."""
-        self.exact.add(run["exact"])
+        self._exact.add(run["exact"])
         for name, aspect, *sums in run["sums"]:
             one, square = map(Fraction, sums)
             before = self._sums.get((name, aspect), (Fraction(0), Fraction(0)))
             self._sums[name, aspect] = (before[0] + one, before[1] + square)
-        for key, numbers in self.exact.numbers.items():
-            _set_exact(numbers, self._sums.get(key))
         self.num_records += run["num_records"]
         self.num_missing.update(run["num_missing"])
         for name in [*self.values]:
             more = run["values"].get(name)
             _count_values(self.values, name, None if more is None else dict(more))
+
+    def finish(self) -> SplitStatistics:
+        """The figures that :class:`SplitStatistics` has without a sample, once all runs are in."""
+        for key, numbers in self._exact.numbers.items():
+            _set_exact(numbers, self._sums.get(key))
+        return self._exact
 
 
 def _set_exact(numbers: Numbers, sums: _Sums | None) -> None:
