@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _PACKED_TOGETHER = 128
+_PACKED_FROM = 1 << 15
+"""As many files take 20 MB, and a tenth of a build if each pass over them makes them anew."""
 
 
 class Packed(Sequence[_T]):
@@ -84,6 +86,21 @@ class Packed(Sequence[_T]):
 
     def __hash__(self) -> int:
         return hash(tuple(self))
+
+
+def packed(kind: type[_T], items: Iterable[_T], *, of: int = 0) -> Sequence[_T]:
+    """Files or ranges as a tuple, or :class:`Packed` if there are many.
+
+    Args:
+        kind: Their class.
+        items: The files or ranges.
+        of: How many there are, if these are a part of them.
+    """
+    items = iter(items)
+    first = tuple(itertools.islice(items, _PACKED_FROM))
+    if max(len(first), of) < _PACKED_FROM:
+        return first
+    return Packed(kind, itertools.chain(first, items))
 
 
 @functools.cache

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
-from ...schemas.blocks import Block, Packed, Selection, SourceFile, WorkUnit
+from ...schemas.blocks import Block, Selection, SourceFile, WorkUnit, packed
 from ...schemas.errors import DamagedWorkError, DataError, SourceChangedError, StorageError
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
@@ -174,7 +174,7 @@ def take_inventory(
             sizes=sizes,
             advance=lambda num: progress.advance(STEP, done=num_done + num),  # noqa: B023
         )
-        own = Packed(SourceFile, completed)
+        own = packed(SourceFile, completed)
         num_done += len(own)
         num_hashed += facts.num_hashed
         if facts.pointers:
@@ -282,7 +282,7 @@ def _select(source: Source, listed: Sequence[SourceFile]) -> Selection:
 def _joined(files: Iterable[tuple[SourcePart, Sequence[SourceFile]]]) -> Sequence[SourceFile]:
     """The files of all sources, as paths of the recipe."""
     first, *others = [with_prefix(own, part.prefix) for part, own in files]
-    return Packed(SourceFile, itertools.chain(first, *others)) if others else first
+    return packed(SourceFile, itertools.chain(first, *others)) if others else first
 
 
 @dataclasses.dataclass

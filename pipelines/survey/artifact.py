@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...schemas.blocks import Block, FileRange, Packed, SourceFile
+from ...schemas.blocks import Block, FileRange, SourceFile, packed
 from ...schemas.features import features_from_json, features_to_json
 from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
@@ -107,10 +107,10 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
     lines = io.BytesIO(content)
     head: dict[str, Any] = json.loads(lines.readline())
     start = lines.tell()
-    selected = files = Packed(SourceFile, (file for _, file in map(_file_of, lines)))
+    selected = files = packed(SourceFile, (file for _, file in map(_file_of, lines)))
     if b"\n[false" in content:
         lines.seek(start)
-        files = Packed(SourceFile, (file for is_taken, file in map(_file_of, lines) if is_taken))
+        files = packed(SourceFile, (file for is_taken, file in map(_file_of, lines) if is_taken))
     blocks = (
         Block.from_line(line)
         for digest in head["blocks"]
@@ -123,7 +123,7 @@ def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
             num_skipped=head["num_skipped"],
             num_bytes=head["num_bytes"],
             blocks=tuple(
-                dataclasses.replace(block, ranges=Packed(FileRange, block.ranges))
+                dataclasses.replace(block, ranges=packed(FileRange, block.ranges, of=len(selected)))
                 for block in blocks
             ),
             input_digest=head["input_digest"],

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ...schemas.blocks import Block, FileRange, Packed, SourceFile
+from ...schemas.blocks import Block, FileRange, SourceFile, packed
 
 BLOCK_BYTES = 64 << 20
 """Approximate input size of a block of a large source; see :func:`block_size`."""
@@ -101,7 +101,7 @@ def group_blocks(
         }
         alone = [file for file in files if not file.of]
         return tuple(
-            _with_partners(block, partners)
+            _with_partners(block, partners, of=len(files))
             for block in _group_blocks(alone, cuts, parts, sizes, block_bytes)
         )
     return tuple(_group_blocks(files, cuts, parts, {}, block_bytes))
@@ -121,10 +121,10 @@ def _group_blocks(
         groups = itertools.groupby(files, key=lambda file: bool(cuts.get(file.path)))
     for cut, group in groups:
         if not cut:
-            whole = files if group is files else Packed(SourceFile, group)
+            whole = files if group is files else packed(SourceFile, group)
             ranges = (_range(file, 0, file.num_bytes) for file in whole)
             blocks.extend(
-                Block(Packed(FileRange, itertools.islice(ranges, stop - start)))
+                Block(packed(FileRange, itertools.islice(ranges, stop - start), of=len(files)))
                 for start, stop in _group(whole, more, block_bytes)
             )
             continue
@@ -139,11 +139,11 @@ def _group_blocks(
     return blocks
 
 
-def _with_partners(block: Block, partners: Mapping[str, Sequence[SourceFile]]) -> Block:
+def _with_partners(block: Block, partners: Mapping[str, Sequence[SourceFile]], *, of: int) -> Block:
     """A block with the files that are part of its records."""
     files = [file for part in block.ranges for file in partners.get(part.path, ())]
     ranges = (_range(file, 0, file.num_bytes) for file in files)
-    return Block(Packed(FileRange, [*block.ranges, *ranges]))
+    return Block(packed(FileRange, [*block.ranges, *ranges], of=of))
 
 
 def _range(file: SourceFile, start: int, stop: int) -> FileRange:

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.blocks import Block, FileRange, Packed, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile, packed
 from ...schemas.errors import DataError, RecipeError, Reject, SchemaError
 from ...schemas.features import (
     ClassLabel,
@@ -173,7 +173,7 @@ class Sources:
             selection = source.select(without_prefix(files, f"{name}/"))
             selected.append(with_prefix(selection.files, f"{name}/"))
             skipped.update(selection.num_skipped)
-        files = Packed(SourceFile, itertools.chain(*selected))
+        files = packed(SourceFile, itertools.chain(*selected))
         return Selection(files=files, num_skipped=dict(sorted(skipped.items())))
 
     def cuts(self, file: SourceFile, opened: OpenSource, *, every: int) -> tuple[int, ...]:
@@ -282,7 +282,7 @@ class OpenedSources(OpenedSource):
         """See :meth:`OpenedSource.list`."""
         listed = [with_prefix(part.list(), f"{name}/") for name, part in self.opened.items()]
         files = sorted(itertools.chain(*listed), key=lambda file: path_bytes(file.path))
-        return Packed(SourceFile, files)
+        return packed(SourceFile, files)
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """See :meth:`OpenedSource.read`."""
@@ -516,7 +516,7 @@ def without_prefix(files: Sequence[_File], prefix: str) -> Sequence[_File]:
         for file in files
         if file.path.startswith(prefix)
     )
-    return Packed(type(files[0]), own)
+    return packed(type(files[0]), own)
 
 
 def with_prefix(files: Sequence[_File], prefix: str) -> Sequence[_File]:
@@ -532,7 +532,7 @@ def with_prefix(files: Sequence[_File], prefix: str) -> Sequence[_File]:
         )
         for file in files
     )
-    return Packed(type(files[0]), named)
+    return packed(type(files[0]), named)
 
 
 def _divided(path: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import pyarrow as pa
 
-from ...schemas.blocks import Block, FileRange, Packed, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile, packed
 from ...schemas.errors import RecipeError, Reject
 from ...schemas.features import (
     ClassLabel,
@@ -113,7 +113,7 @@ def select_where(files: Sequence[SourceFile], why_skipped: Callable[[str], str])
     """Selects the files whose path gives no reason to skip them, and counts the others by it."""
     skipped = Counter(reason for file in files if (reason := why_skipped(file.path)))
     if skipped:
-        files = Packed(SourceFile, (file for file in files if not why_skipped(file.path)))
+        files = packed(SourceFile, (file for file in files if not why_skipped(file.path)))
     return Selection(files=files, num_skipped=dict(sorted(skipped.items())))
 
 

@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar
 
 from fsspec.archive import AbstractArchiveFileSystem
 
-from ...schemas.blocks import FileRange, Packed, SourceFile
+from ...schemas.blocks import FileRange, SourceFile, packed
 from ...schemas.errors import DataError, RecipeError, SourceChangedError
 from ...schemas.limits import DEFAULT_LIMITS, Limits
 from ...schemas.naming import WORKSPACE, Workspace, join
@@ -376,9 +376,9 @@ class OpenedSource:
         with looking, storage.failing_as_storage_error("list", self.url):
             if not self.local:
                 found = sorted(self._find(), key=lambda file: path_bytes(file.path))
-                return Packed(SourceFile, found)
+                return packed(SourceFile, found)
             with working_on(f"listing {self.shown}"):
-                return Packed(SourceFile, self.walk())
+                return packed(SourceFile, self.walk())
 
     def place(self, path: str) -> str:
         """A file's name in messages, without credentials."""
