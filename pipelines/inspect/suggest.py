@@ -342,6 +342,11 @@ def _look_again(
     if column.num_cells and column.are_lists:
         reads = "json.loads in a step ss.records.map_python reads them."
         return feature, Hint(f"Lists as JSON: {reads}")
+    if column.are_with_units and column.with_unit:
+        return feature, Hint(
+            f"Numbers with other characters, such as {column.with_unit!r}: a step "
+            "ss.records.map_python can make numbers of them."
+        )
     texts = sorted(column.texts or ())
     if len(texts) < 2 or len(texts) * _MIN_REPEATS > column.num_cells:
         return feature, None

@@ -30,7 +30,7 @@ from ...transforms.storage.opened_source import OpenedSource
 from ..inventory.hash_cache import read_sources, write_source
 from ..inventory.step import input_digest
 from ..watchdog import expected_to_advance
-from .telltales import telltale_columns
+from .telltales import alike_classes, telltale_columns
 
 _FORMAT = 4
 _WHAT = f"findings {_FORMAT}"
@@ -141,7 +141,11 @@ def _infer_part(source: Source, files: Sequence[SourceFile], opened: OpenedSourc
             where = f"{type(source).__name__}, {storage.redact(source.url)}"
             raise SchemaError(f"{where}: {error}") from None
         flat = {"features": features_to_json(features), "structs": list(structs)}
-        remarks = [*remarks, *telltale_columns(source, files, opened, features)]
+        remarks = [
+            *remarks,
+            *alike_classes(features),
+            *telltale_columns(source, files, opened, features),
+        ]
         return flat | {"names": list(features), "remarks": remarks}
 
     stored = remembered(opened, _content(source, files, opened), "features", infer)

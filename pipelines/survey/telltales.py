@@ -1,14 +1,17 @@
-"""Columns of a table that tell nothing, or too much: ids, counts of the rows, and the label again.
+"""Columns of a table that tell nothing, or too much, and values that are not what they seem.
 
-A model learns an id by heart, and a copy of the label gives the answer away. Such columns are
-pointed out from the first records, where names and values both speak for it, and never left out.
+A model learns an id by heart, a copy of the label gives the answer away, and -999 degrees is a
+missing value. Such columns are pointed out from the first records, and never changed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,6 +19,7 @@ from ...schemas.blocks import Block, FileRange, SourceFile
 from ...schemas.errors import SnapshardError
 from ...schemas.features import ClassLabel, Feature, Features, Scalar
 from ...schemas.recipe import Source
+from ...transforms.examples.dtypes import joined_bytes, unpacked
 from ...transforms.sources.arrow.files import ArrowSource
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.json.source import JsonLines
@@ -29,6 +33,10 @@ _MIN_ROWS = 20
 _MIN_REPEATS = 5
 """Values of a label that another column repeats occur at least this often, on average."""
 _MAX_COLUMNS = 1_000
+_NINES = re.compile(r"-?9{2,}(\.9+)?")
+"""Numbers that often stand for a missing value."""
+_MIN_SENTINELS = 2
+_MOST = 0.8
 _ID = re.compile(r"(?i:(.*[_\-. ])?(id|uuid|guid))|.*[a-z](Id|ID)")
 _INDEX = re.compile(r"(?i)unnamed: 0|index|level_0|__index_level_0__|row_?(id|num|number)?")
 
@@ -42,10 +50,27 @@ def is_id(name: str) -> bool:
     return _ID.fullmatch(name) is not None
 
 
+def alike_classes(features: Features) -> list[str]:
+    """A line for classes whose names differ in blanks or case alone, as ``yes`` and ``Yes`` do."""
+    lines = []
+    for feature_name, feature in features.items():
+        alike: dict[str, list[str]] = {}
+        for name in feature.names if isinstance(feature, ClassLabel) else ():
+            alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+        if both := next((names for names in alike.values() if len(names) > 1), None):
+            lines.append(
+                f"{feature_name!r} has the classes {both[0]!r} and {both[1]!r}, which differ in "
+                "blanks or case alone. If they are one, give them one name in the data."
+            )
+    return lines
+
+
 def telltale_columns(
     source: Source, files: Sequence[SourceFile], opened: OpenedSource, features: Features
 ) -> list[str]:
     """A line for each column that is clearly an id, a count of the rows, or the label again.
+
+    And for each with a number such as -999, repeatedly and far from all others.
 
     Args:
         source: A source of CSV, JSON, Parquet or Arrow files; of others, nothing is said.
@@ -56,14 +81,28 @@ def telltale_columns(
     label = getattr(source, "label", None)
     columns = {name: feature for name, feature in features.items() if _is_column(feature)}
     named = {n for n in columns if n != label and (is_id(n) or _INDEX.fullmatch(n))}
-    wanted = dict(columns) if label in columns else {name: columns[name] for name in named}
+    wanted = {
+        name: feature
+        for name, feature in columns.items()
+        if name in named
+        or (len(columns) <= _MAX_COLUMNS and (label in columns or _is_number(feature)))
+    }
     if not isinstance(source, _TABLES) or not 0 < len(wanted) <= _MAX_COLUMNS:
         return []
     try:
         table = _first_records(source, files, opened, wanted)
     except SnapshardError:
         return []  # a build will report the error
-    return list(_lines(table, named, label)) if table.num_rows >= _MIN_ROWS else []
+    if table.num_rows < _MIN_ROWS:
+        return []
+    # Where commas are decimal marks, tables have semicolons.
+    is_european = isinstance(source, Csv) and source.delimiter == ";" and source.decimal == "."
+    lines = _lines(table, named, label)
+    return [*lines, *_lines_on_numbers(table, wanted, points=is_european)]
+
+
+def _is_number(feature: Feature) -> bool:
+    return isinstance(feature, Scalar) and feature.dtype not in ("string", "bool")
 
 
 def _is_column(feature: Feature) -> bool:
@@ -98,6 +137,65 @@ def _lines(table: pa.Table, named: set[str], label: str | None) -> Iterator[str]
             yield f"{name!r} counts {rows}, as pandas' index does. {how}"
         elif is_id(name) and pc.count_distinct(values).as_py() == len(values):
             yield f"{name!r} is an id: no value occurs twice in {rows}. {how}"
+
+
+def _lines_on_numbers(table: pa.Table, features: Features, *, points: bool) -> Iterator[str]:
+    """A line for each column of numbers that may stand for something else.
+
+    Args:
+        table: The first records, in wire form.
+        features: Their features.
+        points: Whether a point in a number may mark thousands.
+    """
+    rows = f"the {table.num_rows:,} rows looked at"
+    for name, feature in features.items():
+        if not _is_number(feature):
+            continue
+        numbers = _numbers(table.column(name).combine_chunks(), feature)
+        if sentinel := _sentinel(numbers):
+            yield (
+                f"{name!r} has {sentinel} several times in {rows}, far from all other values: a "
+                "missing value, maybe. null_values= of ss.Csv, or a step in prepare, can say so."
+            )
+        elif points and _are_thousandths(numbers):
+            yield (
+                f"{name!r} is read as decimal numbers, such as {numbers[0]!s}. If the points mark "
+                "thousands, add thousands='.', decimal=',' to the source."
+            )
+
+
+def _numbers(values: pa.Array, feature: Feature) -> npt.NDArray[Any]:
+    """The finite values of a column of numbers."""
+    assert isinstance(feature, Scalar)
+    kept = values.drop_null()
+    if pa.types.is_large_binary(kept.type):
+        numbers = unpacked(joined_bytes(kept), feature.dtype)
+    else:
+        numbers = kept.to_numpy()
+    finite: npt.NDArray[Any] = numbers[np.isfinite(numbers)]
+    return finite
+
+
+def _sentinel(numbers: npt.NDArray[Any]) -> str:
+    """A number of nines that occurs repeatedly, as far from all others as these from another."""
+    found, counts = np.unique(numbers, return_counts=True)
+    for end, others in ((0, found[1:]), (-1, found[:-1])):
+        text = str(found[end]).removesuffix(".0") if len(others) > 1 else ""
+        if not _NINES.fullmatch(text) or counts[end] < _MIN_SENTINELS:
+            continue
+        if abs(float(found[end]) - float(others[end])) > float(others[-1]) - float(others[0]):
+            return text
+    return ""
+
+
+def _are_thousandths(numbers: npt.NDArray[Any]) -> bool:
+    """Whether decimal numbers from 1 to 1,000 have three decimals, as ``58.178`` does."""
+    sizes = np.abs(numbers.astype(np.float64))
+    if numbers.dtype.kind != "f" or not np.all((sizes >= 1) & (sizes < 1000)):
+        return False
+    thousandths = np.rint(sizes * 1000)
+    is_close = np.abs(thousandths - sizes * 1000) < 0.1  # a float32 is not exact
+    return bool(is_close.all() and np.mean(thousandths % 10 > 0) > _MOST)
 
 
 def _counts(values: pa.Array) -> bool:

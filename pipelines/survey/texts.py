@@ -47,6 +47,11 @@ _MAX_ODD = 3
 """Maximum number of texts that are shown of those that are not of the kind."""
 _MAX_SHOWN_CHARS = 40
 _NUMBER = re.compile(r"\s*[-+]?[0-9]+([.,][0-9]*)?\s*")
+_WITH_UNIT = re.compile(
+    r"\s*[-+(]?\s*[$€£¥₹~<>]?\s*[-+]?[0-9]+(?:[.,' ][0-9]{3})*(?:[.,][0-9]+)?"
+    r"\s*([%°$€£¥₹]|[A-Za-zµ]{1,4})?[-+)]?\s*"
+)
+"""A number with signs or a unit, such as ``$6,669.00``, ``36 %``, ``(54)`` or ``29,47-``."""
 _LIKE_TIME = re.compile(r"[ \t]*[0-9]{4}-")
 _KINDS = {
     "integer": "integers",
@@ -88,6 +93,10 @@ class TextColumn:
     """The first number with marks between thousands, if all cells are such or other numbers."""
     unmarked: bool = False
     """Whether a cell is neither."""
+    units: set[str | None] = dataclasses.field(default_factory=set)
+    """What follows the numbers in the cells, such as ``%``; None if a cell is no such number."""
+    with_unit: str = ""
+    """The first number with a sign or unit."""
     are_lists: bool = True
     """Whether all cells are lists of JSON."""
     wide: bool = False
@@ -108,6 +117,11 @@ class TextColumn:
     def is_uniform(self) -> bool:
         """Whether all cells are of the kind."""
         return self.kind is not None and self._kinds[self.kind].num == self.num_cells
+
+    @property
+    def are_with_units(self) -> bool:
+        """Whether all cells are numbers with signs, and at most one unit."""
+        return None not in self.units and len(self.units - {""}) < 2
 
     @property
     def odd(self) -> tuple[str, ...]:
@@ -151,6 +165,12 @@ class TextColumn:
             is_marked = bool(thousands_setting(text))
             self.marked = self.marked or (text if is_marked else None)
             self.unmarked |= not is_marked and not _NUMBER.fullmatch(text)
+        for text in texts if self.are_with_units else ():
+            form = _WITH_UNIT.fullmatch(text)
+            self.units.add(form and (form[1] or ""))
+            self.with_unit = self.with_unit or (
+                text if text.lstrip("+- ").strip("0123456789. ") else ""
+            )
         self.are_lists = self.are_lists and all(map(_is_list, texts))
         for name, kind in self._kinds.items():
             if before >= _ENOUGH and kind.num < before / 2 and not kind.is_all_but_gaps:

@@ -617,6 +617,32 @@ def test_blanks_and_thousands_are_found_where_clear_and_named_elsewhere(
     assert comment in made
 
 
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["$6,669.00", "$12.50"], "such as '$6,669.00':"),
+        (["36%", "9 %"], "such as '36%':"),
+        (["(54)", "12"], "such as '(54)':"),
+        (["29.47-", "3.50"], "such as '29.47-':"),
+        (["94,63 €", "1 €"], "such as '94,63 €':"),
+        (["12kg", "9 kg"], "such as '12kg':"),
+        (["39,28", "1,5"], "such as '39,28':"),
+        (["10am", "5pm"], ""),
+        (["02134", "12345"], ""),
+        (["12.05.2024", "13.05.2024"], ""),
+        (["12:30", "13:30"], ""),
+        (["1A", "2B"], ""),
+        (["+1 (54)", "x"], ""),
+    ],
+)
+def test_numbers_with_signs_and_units_are_named(cells: list[str], said: str) -> None:
+    rows = "".join(f'"{cell}",{i}\n' for i in range(30) for cell in cells)
+    Path("t.csv").write_text("x,y\n" + rows)
+    made = " ".join(describe_suggestion("t.csv").replace("#", " ").split())
+    told = f"Numbers with other characters, {said} a step ss.records.map_python can make"
+    assert (told in made) if said else ("Numbers with" not in made)
+
+
 def test_lines_are_skipped_only_if_all_files_have_them() -> None:
     Path("data").mkdir()
     for name, title in (("a", "Sales of 2020\n"), ("b", "Sales of 2021\n")):

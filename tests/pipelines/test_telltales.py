@@ -1,4 +1,4 @@
-"""Columns that are pointed out: ids, counts of the rows, and the label again."""
+"""Columns that are pointed out: ids, the label again, values that are not what they seem."""
 
 import json
 from pathlib import Path
@@ -82,6 +82,84 @@ def test_the_label_again(label: list[Any], other: list[Any], told: bool) -> None
         assert len(lines) == told
         if told:
             assert lines[0].startswith("'copy' tells 'target', the label: their values in the 60 ")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([-999 if i % 7 == 0 else i for i in ROWS], "-999"),
+        ([-999.9 if i % 7 == 0 else i / 7 for i in ROWS], "-999.9"),
+        ([99999 if i % 7 == 0 else i for i in ROWS], "99999"),
+        ([None if i % 5 else -99 if i % 2 else 1 + i / 100 for i in ROWS], "-99"),
+        ([-999 if i == 7 else i for i in ROWS], None),  # once
+        ([99 if i % 7 == 0 else i for i in ROWS], None),  # near others
+        ([-1 if i % 7 == 0 else i for i in ROWS], None),  # a code, maybe
+        ([-999 if i % 7 == 0 else 5 for i in ROWS], None),  # one of two codes
+        ([float("inf") if i % 7 == 0 else 1 / (i + 1) for i in ROWS], None),
+    ],
+)
+def test_numbers_that_stand_for_missing_values(values: list[Any], told: str | None) -> None:
+    for source in write({"temp": values, "x": [i % 7 for i in ROWS]}):
+        lines = remarks(source)
+        assert len(lines) == (told is not None)
+        if told is not None:
+            assert lines[0].startswith(f"'temp' has {told} several times in the 60 rows looked at")
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["no", "No", "yes"], "'label' has the classes 'No' and 'no', which differ in blanks"),
+        (["no", "yes", "yes "], "'label' has the classes 'yes' and 'yes ', which differ in blanks"),
+        (["no", "none", "yes"], None),
+    ],
+)
+def test_classes_that_differ_in_blanks_or_case(names: list[str], told: str | None) -> None:
+    for source in write({"x": [i % 7 for i in ROWS], "label": [names[i % 3] for i in ROWS]}):
+        lines = remarks(type(source)(source.url, label="label"))
+        assert len(lines) == (told is not None)
+        if told is not None:
+            assert lines[0].startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        ([f"{20 + i}.{101 + 7 * i}" for i in ROWS], True),
+        ([f"-{1 + i}.{101 + 7 * i}" for i in ROWS], True),
+        ([f"0.{101 + 7 * i}" for i in ROWS], False),
+        ([f"{20 + i}.{101 + 7 * i}5" for i in ROWS], False),
+        ([f"{20 + i}.{i % 10}" for i in ROWS], False),
+    ],
+)
+@pytest.mark.parametrize("delimiter", [";", ","])
+def test_points_that_may_mark_thousands(cells: list[str], delimiter: str, told: bool) -> None:
+    rows = [f"{i}{delimiter}{cell}\n" for i, cell in enumerate(cells)]
+    Path("t.csv").write_text("".join([f"n{delimiter}people\n", *rows]))
+    lines = remarks(ss.Csv("t.csv", delimiter=delimiter))
+    assert len(lines) == (told and delimiter == ";")
+    if lines:
+        assert lines[0].startswith(f"'people' is read as decimal numbers, such as {cells[0]}.")
+
+
+@pytest.mark.parametrize("rows", [["a,x,1"], ["a,x,y", "b,y,x"]])
+def test_headers_among_the_rows(rows: list[str]) -> None:
+    head = ["name,city,grade"]
+    for num, told in ((1, False), (2, True)):
+        Path("t.csv").write_text("\n".join((head + rows * 30) * num) + "\n")
+        lines = [line for line in remarks(ss.Csv("t.csv")) if "their own names" in line]
+        assert len(lines) == told
+    # One that is like its name is a text like any other.
+    Path("t.csv").write_text("\n".join([*head, *(["name,x,y"] * 30)]) + "\n")
+    assert remarks(ss.Csv("t.csv")) == []
+
+
+def test_a_record_as_names_of_columns() -> None:
+    told = "t.csv: the first row is read as the names of columns, such as 'a film of much music'."
+    rows = ["a film of much music,fine", *(["a film,bad"] * 30)]
+    Path("t.csv").write_text("\n".join(rows) + "\n")
+    assert [line.startswith(told) for line in remarks(ss.Csv("t.csv"))] == [True]
+    assert remarks(ss.Csv("t.csv", header=False)) == []
 
 
 def test_few_rows_show_nothing() -> None:

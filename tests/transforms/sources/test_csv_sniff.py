@@ -228,6 +228,22 @@ def test_thousands(cells: list[str], mark: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cells", "marks"),
+    [
+        (["1.015;27,3", "1.014;0,8", "1.023;15,8", "1.020;15,0"], (",", ".")),
+        (["41.269;0,3352", "964;0,9166", "1.234.567;0,5", "7.000;0,25"], (",", ".")),
+        (["50.4312;39,28", "50.2948;93,86", "50.0471;84,66", "50.5;1,5"], (".", None)),
+        (["0.123;39,28", "0.345;93,86", "0.456;84,66", "0.567;1,5"], (".", None)),
+        (["1.5;27,3", "1.014;0,8", "1.023;15,8", "1.020;15,0"], (".", None)),
+        (["1.015;27,345", "1.014;10,823", "1.023;15,834", "1.020;15,011"], (".", None)),
+    ],
+)
+def test_points_beside_decimal_commas(cells: list[str], marks: tuple[str, str | None]) -> None:
+    found = sniff(("x;y\n" + "".join(f"{cell}\n" for cell in cells)).encode())
+    assert (found.decimal, found.thousands) == marks
+
+
+@pytest.mark.parametrize(
     ("head", "strip"),
     [
         (b"a, b, c\n1, x, 2\n3, , 4\n5, y, 6\n7, z, 8\n", True),

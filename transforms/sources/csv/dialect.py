@@ -42,6 +42,7 @@ _MAX_CATEGORY = 20
 _COMMA_NUMBER = re.compile(r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*")
 _CLEAR_COMMA = re.compile(r"\s*[-+]?(\d+,(\d{1,2}|\d{4,})|(0|\d{4,}),\d+)([eE][-+]?\d+)?\s*")
 _POINT_NUMBER = re.compile(r"\s*[-+]?\d+\.\d+\s*")
+_POINT_THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2}(\.\d{3})+\s*")
 _YEARS = range(1800, 2200)
 _MIN_LIKE = 3
 """So many cells below show what all cells of a column have in common."""
@@ -337,6 +338,8 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     rows = _sniffed_rows(text, Form(delimiter=delimiter, quoted=quoted, strip=strip))
     thousands = _thousands_mark(rows, delimiter)
     commas = thousands == "." or (delimiter != "," and _has_decimal_commas(rows))
+    if commas and any(_POINT_THOUSANDS.fullmatch(cell) for row in rows[1:] for cell in row):
+        thousands = "."
     return Sniffed(
         delimiter=delimiter,
         encoding=encoding,
@@ -355,7 +358,7 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
 def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
     """Whether a column has nothing but numbers, some with a comma that cannot mean thousands.
 
-    No cell is a number with a point.
+    No cell is a number with a point, unless that may mean thousands.
     """
     columns = [[cell for cell in column if cell.strip()] for column in zip(*rows[1:], strict=False)]
     return any(
@@ -363,7 +366,11 @@ def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
         and all(map(_COMMA_NUMBER.fullmatch, cells))
         and any(map(_CLEAR_COMMA.fullmatch, cells))
         for cells in columns
-    ) and not any(_POINT_NUMBER.fullmatch(cell) for cells in columns for cell in cells)
+    ) and not any(
+        _POINT_NUMBER.fullmatch(cell) and not _POINT_THOUSANDS.fullmatch(cell)
+        for cells in columns
+        for cell in cells
+    )
 
 
 def _thousands_mark(rows: Sequence[Sequence[str]], delimiter: str) -> Literal[".", ","] | None:

@@ -68,6 +68,9 @@ _DTYPES: tuple[str, ...] = get_args(Dtype)
 MAX_SAMPLES = 64
 """Maximum number of windows in a sample, each of about 4 MiB."""
 
+_MIN_WORDS = 5
+"""A name of a column with so many words may be a record's text."""
+_MAX_LOOKED_AT = 8
 _COUNTS = "it counts the rows"
 _EMPTY = "it is empty"
 
@@ -265,6 +268,18 @@ class Csv:
         ]
         if not self.strip and (padded := found.padded):
             remarks.append(f"{padded}. strip=True in the source leaves out blanks around cells.")
+        names = found.types.columns
+        words = next((name for name in names if len(name.split()) >= _MIN_WORDS), None)
+        if self.header and words is not None:
+            remarks.append(
+                f"{found.tables[0].file.path}: the first row is read as the names of columns, such "
+                f"as {words!r}. header=False in the source reads it as a record."
+            )
+        if self.header and found.repeats_names():
+            remarks.append(
+                "The columns hold their own names, as where files with headers are joined: these "
+                "rows are records, and no column is a number. Take the lines out of the files."
+            )
         return remarks + [
             f"{each.file.path}: several columns are named {name!r}. Those after the first are read "
             f"as {_numbered(each.header, name)}."
@@ -754,6 +769,21 @@ class _Inspected:
                 if name != name.strip(" \t"):
                     return f"{each.file.path}: the column {name!r} has blanks around its name"
         return ""
+
+    def repeats_names(self) -> bool:
+        """Whether each column of texts that may be a class holds its own name, too."""
+        columns = self.types.columns
+        if any(column.kind != "string" for column in columns.values()):
+            return False
+        num = 0
+        for name in [*columns][:_MAX_LOOKED_AT]:
+            texts = [*self.files.class_texts(self.tables, name)]
+            if None in texts:
+                continue
+            if not any(name in part for part in texts if part):
+                return False
+            num += 1
+        return num > 1
 
     def place(self, name: str) -> str:
         """The first file with a column, and its position there."""
