@@ -234,7 +234,15 @@ class _Folders:
                 readings,
             )
         self._refuse_odd_classes(told[0], shown[0], split)
-        return self._reading(told[0], split)
+        reading = self._reading(told[0], split)
+        if not self._are_partners(told[0], split, but_counts=False):
+            return reading
+        # Both may be: files of a class are counted, and so are records.
+        notes = (
+            f"Files have the same names in {quoted(shown[0])}. As pairs: {two.line()}"
+            for two in self._readings_of_two(shown[0])[:1]
+        )
+        return dataclasses.replace(reading, notes=tuple(notes))
 
     def _of_splits(self, split: int) -> Reading:
         """Folders that say only the split."""
@@ -324,9 +332,10 @@ class _Folders:
                 [*self._readings_of_two(names), reading],
             )
 
-    def _are_partners(self, level: int, split: int | None) -> bool:
+    def _are_partners(self, level: int, split: int | None, *, but_counts: bool = True) -> bool:
         """Whether all folders of a level have files of the same names: in each split, if several.
 
+        With ``but_counts``, names that only count files say nothing.
         A folder that is alone in its split, as of images without masks to test on, says nothing.
         Nor do texts in splits: messages have numbers of their own in each class.
         """
@@ -338,7 +347,10 @@ class _Folders:
             of_split = stems.setdefault("" if split is None else parts[split], {})
             of_split.setdefault(parts[level], set()).add(_stem(parts[-1]))
         several = [list(found.values()) for found in stems.values() if len(found) > 1]
-        return bool(several) and all(map(_are_partners, several))
+        return bool(several) and all(
+            _have_same_names(found) and not (but_counts and _are_counts(found[0]))
+            for found in several
+        )
 
     def _readings_of_two(self, names: Sequence[str]) -> list[Reading]:
         """Two folders of images as pairs, and as images with masks."""
@@ -936,15 +948,17 @@ def _are_scenes(stems: Mapping[str, set[str]]) -> bool:
     return len(stems) > 2 and 1 < len({*first}) == len(first) and all(w == first for w in words)
 
 
-def _are_partners(stems: Sequence[set[str]]) -> bool:
-    """Whether all folders have files of the same names, which are no simple count."""
-    first = stems[0]
-    if len(first) < 3 or any(found != first for found in stems):
-        return False
-    texts = {re.sub(r"\d+", "", stem) for stem in first}
-    numbers = sorted(int("".join(re.findall(r"\d+", stem)) or 0) for stem in first)
+def _have_same_names(stems: Sequence[set[str]]) -> bool:
+    """Whether all folders have files of the same names, at least three."""
+    return len(stems[0]) > 2 and all(found == stems[0] for found in stems)
+
+
+def _are_counts(stems: Collection[str]) -> bool:
+    """Whether names only count files from 0 or 1."""
+    texts = {re.sub(r"\d+", "", stem) for stem in stems}
+    numbers = sorted(int("".join(re.findall(r"\d+", stem)) or 0) for stem in stems)
     counted = [number - numbers[0] for number in numbers] == list(range(len(numbers)))
-    return not (len(texts) == 1 and counted and numbers[0] in (0, 1))
+    return len(texts) == 1 and counted and numbers[0] in (0, 1)
 
 
 def _stem(name: str) -> str:

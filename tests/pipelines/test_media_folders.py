@@ -296,6 +296,16 @@ def test_other_parts_of_names_that_may_be_the_label_are_said() -> None:
     assert note.endswith("names: one of those in '03-01-00-02-01-01'.")
 
 
+@pytest.mark.parametrize("splits", [(), ("train", "test")])
+def test_counted_files_that_may_be_pairs_are_said(splits: tuple[str, ...]) -> None:
+    folders = [f"{s}/{c}" for s in splits for c in "AB"] or ["A", "B"]
+    (note,) = recognize(files(*folders, num=9)).notes
+    assert note.startswith("Files have the same names in 'A', 'B'. As pairs: source=ss.ImageFolder")
+    assert 'pair={"a": "A", "b": "B"}' in note
+    assert recognize([*files(*folders, num=9), f"{folders[0]}/9.jpg"]).notes == ()
+    assert recognize(files("A", "B", "C", num=9)).notes == ()
+
+
 def test_folders_of_masks_that_are_no_feature_are_said() -> None:
     reading = recognize(files(*each(("ill", "well"), ("images", "masks"))))
     assert reading.source == IMAGES("d", images="images", masks="masks")
