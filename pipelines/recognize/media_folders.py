@@ -33,6 +33,14 @@ from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
 from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.storage.opened_source import matches, url_below
+from .file_names import (
+    groups_in_names,
+    name_pattern,
+    parts_that_may_be_labels,
+    pattern_before_number,
+    stem_of,
+    words_of_names,
+)
 from .readings import Reading, UnclearError, quoted
 from .unread_formats import format_of
 
@@ -91,11 +99,8 @@ _UNLABELLED = frozenset(
     )
 )
 """Names of folders of records that have no label."""
-_SEPARATORS = ("_", "-", " ", ".")
 _MAX_ROLES = 20
 """More names of images or masks than these are names of single samples."""
-_MAX_PARTS = 3
-_MAX_FIELDS = 6
 
 
 def recognize_folders(
@@ -200,7 +205,7 @@ class _Folders:
     def _by_name(self, pattern: str, url: str, splits: Splits | None = None) -> Reading:
         split_folders = True if splits is not None else None
         source = self._source(url, pattern=pattern, split_folders=split_folders)
-        notes = _on_parts(pattern, [path.rpartition("/")[2] for path in self.paths])
+        notes = parts_that_may_be_labels(pattern, [path.rpartition("/")[2] for path in self.paths])
         return Reading(source, splits, f"labelled by its name, {pattern}", notes=notes)
 
     def _levels(self, levels: Sequence[frozenset[str]], split: int | None) -> Reading:
@@ -235,6 +240,8 @@ class _Folders:
             )
         self._refuse_odd_classes(told[0], shown[0], split)
         reading = self._reading(told[0], split)
+        if split is None and self.depth == 1:
+            reading = dataclasses.replace(reading, notes=groups_in_names(self.paths))
         if not self._are_partners(told[0], split, but_counts=False):
             return reading
         # Both may be: files of a class are counted, and so are records.
@@ -345,7 +352,7 @@ class _Folders:
         for path in self.paths:
             parts = path.split("/")
             of_split = stems.setdefault("" if split is None else parts[split], {})
-            of_split.setdefault(parts[level], set()).add(_stem(parts[-1]))
+            of_split.setdefault(parts[level], set()).add(stem_of(parts[-1]))
         several = [list(found.values()) for found in stems.values() if len(found) > 1]
         return bool(several) and all(
             _have_same_names(found) and not (but_counts and _are_counts(found[0]))
@@ -503,7 +510,7 @@ class _Folders:
                 [path for path in self.paths if path.startswith(f"{part}/")]
                 for part in (masks[0], name)
             )
-            ends = _ends(list(map(_stem, of_images)), list(map(_stem, of_masks))) or ("", "")
+            ends = _ends(list(map(stem_of, of_images)), list(map(stem_of, of_masks))) or ("", "")
             fields = "".join(f"{{folder{level}}}/" for level in range(1, self.depth))
             rules = {
                 "images": f"{name}/{fields}{{id}}",
@@ -524,7 +531,7 @@ class _Folders:
         kinds: dict[str, Counter[str]] = {}
         for path in self.paths:
             top, _, name = path.partition("/")
-            _, found, kind = _stem(name).rpartition(f"_{top}")
+            _, found, kind = stem_of(name).rpartition(f"_{top}")
             if not found:
                 return None
             kinds.setdefault(top, Counter())[kind] += 1
@@ -600,14 +607,14 @@ class _Folders:
         found: dict[str, set[str]] = {}
         for path in self.paths:
             parts = path.split("/")
-            found.setdefault(parts[level], set()).add(_stem(parts[-1]))
+            found.setdefault(parts[level], set()).add(stem_of(parts[-1]))
         return found
 
     def _refuse_left_over(self, reading: Reading) -> None:
         """Refuses files without labels beside what may hold them, or with labels in their names."""
         beside = [path for path in self.others if path.lower().endswith((*TABLES, ".txt"))]
-        stems = {_stem(path.rpartition("/")[2]) for path in self.paths} if beside else set()
-        named = [path for path in beside if _stem(path.rpartition("/")[2]) in stems]
+        stems = {stem_of(path.rpartition("/")[2]) for path in self.paths} if beside else set()
+        named = [path for path in beside if stem_of(path.rpartition("/")[2]) in stems]
         tables = [path for path in beside if path.lower().endswith(TABLES)]
         if beside and (2 * len(named) >= len(stems) or tables):
             first = min(named or tables)
@@ -624,13 +631,13 @@ class _Folders:
                 [reading],
             )
         names = [path.rpartition("/")[2] for path in self.paths]
-        if not (words := _words_of_names(names)):
+        if not (words := words_of_names(names)):
             return
         seen = (
             f"{self.what} whose names have one of {len(words):,} words ({quoted(words)}), "
             "which may be classes"
         )
-        if (pattern := _pattern_before_number(names, "")) is not None:
+        if (pattern := pattern_before_number(names, "")) is not None:
             raise self._unclear(seen, [self._by_name(pattern, self.url, reading.splits), reading])
         raise self._unclear(
             f"{seen}, but no pattern has these words as a field. To use them, put the {self.what} "
@@ -697,7 +704,7 @@ def _mask_rules(paths: Sequence[str]) -> list[tuple[str, str]]:
     >>> _mask_rules(["train/a.jpg", "train_gt/a.png"])
     [('{folder}/{id}', '{folder}_gt/{id}')]
     """
-    stems = sorted({_stem(path) for path in paths})
+    stems = sorted({stem_of(path) for path in paths})
     names = Counter(name for stem in stems for name in stem.split("/")[:-1])
     files = Counter(stem.rpartition("/")[2] for stem in stems)
     if len(files) <= _MAX_ROLES:  # as in a folder for each sample
@@ -806,88 +813,6 @@ def _ends(images: Sequence[str], masks: Sequence[str]) -> tuple[str, str] | None
     return (before, after) if before or after else None
 
 
-def name_pattern(names: Sequence[str]) -> str | None:
-    """The pattern of file names that all have the same number of fields; None if they do not.
-
-    The first field is the label: it has several values, each of them repeated. The last one is a
-    number if it consists of digits.
-
-    If they do not, everything before a number at the end is the label, if each occurs twice.
-
-    >>> name_pattern(["yes_ann_1.wav", "no_ann_2.wav", "yes_bob_3.wav", "no_bob_4.wav"])
-    '{label}_{field2}_{n}.wav'
-    >>> name_pattern(["beagle_1.jpg", "american_bulldog_1.jpg"] * 2)
-    '{label}_{n:d}.jpg'
-    """
-    parts = [name.rpartition(".") for name in names]
-    ends = {end for _, _, end in parts}
-    end = next(iter(ends)) if len(ends) == 1 else "*"
-    for separator in _SEPARATORS:
-        num = parts[0][0].count(separator) + 1
-        if not 2 <= num <= _MAX_FIELDS or any(p[0].count(separator) + 1 != num for p in parts):
-            continue
-        rows = [stem.split(separator) for stem, _, _ in parts]
-        columns = [set(column) for column in zip(*rows, strict=True)]
-        if not 1 < len(columns[0]) <= len(names) // 2 or "" in set().union(*columns):
-            continue
-        fields = [LABEL, *(f"field{number}" for number in range(2, len(columns) + 1))]
-        if all(re.fullmatch(r"[0-9]+", text) for text in columns[-1]):
-            fields[-1] = "n"
-        return f"{separator.join(f'{{{field}}}' for field in fields)}.{end}"
-    patterns = (_pattern_before_number(names, separator) for separator in _SEPARATORS)
-    return next(filter(None, patterns), None)
-
-
-def _on_parts(pattern: str, names: Sequence[str]) -> tuple[str, ...]:
-    """What is said of other parts of names that may be the label.
-
-    >>> _on_parts("{label}_{field2}_{n}.wav", ["yes_ann_1.wav", "no_ann_2.wav", "no_bob_3.wav"] * 2)
-    ("The label may be another part of the names: {field2} ('ann', 'bob').",)
-    """
-    parts = re.split(r"\{(\w+(?::d)?)\}", pattern.rpartition("/")[2])
-    texts = (re.escape(part).replace(r"\*", ".*") for part in parts[::2])
-    fields = ["([0-9]+)" if field.endswith(":d") else "(.+?)" for field in parts[1::2]]
-    expression = re.compile("".join(map(str.__add__, texts, [*fields, ""])))
-    rows = [found.groups() for name in names if (found := expression.fullmatch(name))]
-    others = []
-    for field, values in zip(parts[1::2], map(set, zip(*rows, strict=True)), strict=False):
-        if field == LABEL and any(len(re.split(r"[-_ ]", value)) > _MAX_PARTS for value in values):
-            others.append(f"one of those in {sorted(values)[0]!r}")
-        elif field not in (LABEL, "n", "n:d") and 1 < len(values) <= len(names) // 2:
-            others.append(f"{{{field}}} ({quoted(sorted(values))})")
-    return (f"The label may be another part of the names: {'; '.join(others)}.",) if others else ()
-
-
-def _pattern_before_number(names: Sequence[str], separator: str) -> str | None:
-    """The pattern of names that end in a number, with what is before it as the label.
-
-    None if not all do, or a label occurs once.
-    """
-    parts = [name.rpartition(".") for name in names]
-    ends = {end for _, _, end in parts}
-    expression = re.compile(rf"(.+?){re.escape(separator)}[0-9]+")
-    labels: Counter[str] = Counter()
-    for stem, _, _ in parts:
-        match = expression.fullmatch(stem)
-        if match is None:
-            return None
-        labels[match[1]] += 1
-    if len(labels) < 2 or min(labels.values()) < 2:
-        return None
-    return f"{{{LABEL}}}{separator}{{n:d}}.{ends.pop() if len(ends) == 1 else '*'}"
-
-
-def _words_of_names(names: Iterable[str]) -> list[str]:
-    """What tells file names apart if their numbers do not count, if it groups them; [] if not.
-
-    >>> _words_of_names(["a_b_1.jpg", "c_1.jpg", "a_b_2.jpg", "c_2.jpg"])
-    ['a_b', 'c']
-    """
-    words = Counter(re.sub(r"\d+", "", _stem(name)).strip("_- .()") for name in names)
-    is_grouped = len(words) > 1 and all(words) and min(words.values()) > 1
-    return sorted(words) if is_grouped else []
-
-
 def _role_of(name: str) -> str:
     """The name of a folder without case, signs and ends of splits, such as ``imagesTr`` has.
 
@@ -959,7 +884,3 @@ def _are_counts(stems: Collection[str]) -> bool:
     numbers = sorted(int("".join(re.findall(r"\d+", stem)) or 0) for stem in stems)
     counted = [number - numbers[0] for number in numbers] == list(range(len(numbers)))
     return len(texts) == 1 and counted and numbers[0] in (0, 1)
-
-
-def _stem(name: str) -> str:
-    return name.rpartition(".")[0] or name

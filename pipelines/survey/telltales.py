@@ -38,6 +38,11 @@ _NINES = re.compile(r"-?9{2,}(\.9+)?")
 _MIN_SENTINELS = 2
 _MOST = 0.8
 _ID = re.compile(r"(?i:(.*[_\-. ])?(id|uuid|guid))|.*[a-z](Id|ID)")
+_GROUP = re.compile(
+    r"(?i)(.*[_\-. ])?(donor|fold|participant|patient|person|recording|scene|session|slide|speaker"
+    r"|subject|video)s?([_\-. ]?(id|name|no|nr|num|number))?"
+)
+"""Columns that say what records were taken from: those of one person are alike."""
 _INDEX = re.compile(r"(?i)unnamed: 0|index|level_0|__index_level_0__|row_?(id|num|number)?")
 
 
@@ -80,7 +85,8 @@ def telltale_columns(
     """
     label = getattr(source, "label", None)
     columns = {name: feature for name, feature in features.items() if _is_column(feature)}
-    named = {n for n in columns if n != label and (is_id(n) or _INDEX.fullmatch(n))}
+    forms = (_ID, _INDEX, _GROUP)
+    named = {n for n in columns if n != label and any(form.fullmatch(n) for form in forms)}
     wanted = {
         name: feature
         for name, feature in columns.items()
@@ -135,8 +141,18 @@ def _lines(table: pa.Table, named: set[str], label: str | None) -> Iterator[str]
             continue
         elif _INDEX.fullmatch(name) and _counts(values):
             yield f"{name!r} counts {rows}, as pandas' index does. {how}"
-        elif is_id(name) and pc.count_distinct(values).as_py() == len(values):
+        elif is_id(name) and _num_values(values) == len(values):
             yield f"{name!r} is an id: no value occurs twice in {rows}. {how}"
+        elif _GROUP.fullmatch(name) and 1 < (num := _num_values(values)) <= len(values) // 2:
+            yield (
+                f"{name!r} has {num:,} values in {rows}. If the records of each belong together: "
+                f"ss.Splits(…, group_by={name!r}) keeps them in one split."
+            )
+
+
+def _num_values(values: pa.Array) -> int:
+    num: int = pc.count_distinct(values).as_py()
+    return num
 
 
 def _lines_on_numbers(table: pa.Table, features: Features, *, points: bool) -> Iterator[str]:

@@ -6,12 +6,8 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.recognize.media_folders import (
-    Reading,
-    UnclearError,
-    name_pattern,
-    recognize_folders,
-)
+from snapshard.pipelines.recognize.file_names import name_pattern
+from snapshard.pipelines.recognize.media_folders import Reading, UnclearError, recognize_folders
 
 IMAGES = ss.ImageFolder
 BY = ss.Splits.by_folder
@@ -294,6 +290,31 @@ def test_other_parts_of_names_that_may_be_the_label_are_said() -> None:
     codes = [f"03-01-0{k}-02-01-01-0{n}.wav" for k in range(4) for n in range(9)]
     (note,) = recognize(codes, make=ss.AudioFolder).notes
     assert note.endswith("names: one of those in '03-01-00-02-01-01'.")
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("{group}_{n}.jpg", "{label}/{group}_{n:d}.jpg"),
+        ("v_{group}_g01-000{n}.jpg", "{label}/{group}-{n:d}.jpg"),
+        ("{group}_{side}.png", "{label}/{group}_{side}.png"),
+        ("{group}_x_{side}.png", None),
+        ("{n}_{group}.jpg", None),
+        ("img_{group}.jpg", None),
+    ],
+)
+def test_names_of_frames_and_sides_are_said(name: str, pattern: str | None) -> None:
+    paths = [
+        f"{label}/{name.format(group=f'{label[0]}{group}', n=n, side=side)}"
+        for label in CLASSES
+        for group in range(9)
+        for n, side in enumerate(("left", "right"))
+    ]
+    notes = recognize(sorted(set(paths))).notes
+    assert [f"pattern={pattern!r}" in note for note in notes] == [True] * (pattern is not None)
+    if pattern is not None:
+        assert notes[0].startswith(f"Names such as {min(paths)!r} may say which records belong")
+        assert IMAGES("d", pattern=pattern).pattern == pattern
 
 
 @pytest.mark.parametrize("splits", [(), ("train", "test")])

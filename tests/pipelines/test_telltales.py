@@ -107,6 +107,29 @@ def test_numbers_that_stand_for_missing_values(values: list[Any], told: str | No
 
 
 @pytest.mark.parametrize(
+    ("name", "values", "num"),
+    [
+        ("patient_id", [f"p{i // 6}" for i in ROWS], 10),
+        ("Subject", [i // 3 for i in ROWS], 20),
+        ("fold", [i % 5 for i in ROWS], 5),
+        ("speaker_name", ["ann" if i < 30 else "bob" for i in ROWS], 2),
+        ("subject", [f"about {i}" for i in ROWS], None),  # of messages
+        ("video_views", [i // 6 for i in ROWS], None),
+        ("session", [1 for _ in ROWS], None),
+    ],
+)
+def test_columns_that_say_which_records_belong_together(
+    name: str, values: list[Any], num: int | None
+) -> None:
+    for source in write({name: values, "x": [i % 7 for i in ROWS]}):
+        lines = remarks(source)
+        assert len(lines) == (num is not None)
+        if num is not None:
+            assert lines[0].startswith(f"{name!r} has {num} values in the 60 rows looked at.")
+            assert f"group_by={name!r})" in lines[0]
+
+
+@pytest.mark.parametrize(
     ("names", "told"),
     [
         (["no", "No", "yes"], "'label' has the classes 'No' and 'no', which differ in blanks"),
