@@ -46,6 +46,7 @@ _SPLIT_OF: Mapping[str, str] = {
 """What words in names mean."""
 _FILLERS = frozenset(("data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"))
 """Words beside that of a split in a name."""
+_FILLER = re.compile(r"(?<=.)(data|set)$")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+")
 
 
@@ -491,13 +492,14 @@ def split_of(name: str) -> str | None:
     return _SPLIT_OF.get(said[0]) if len(said) == 1 else None
 
 
-def speaks_of_split(name: str) -> bool:
-    """Whether a name has the word of a split, and maybe others.
+def split_in(name: str) -> str | None:
+    """The split that a name says, maybe beside other words; None if it says several, or none.
 
-    >>> speaks_of_split("trainA"), speaks_of_split("DIV2K_valid_HR"), speaks_of_split("trains")
-    (True, True, False)
+    >>> [split_in(name) for name in ("DIV2K_valid_HR", "testdata-0-of-2", "trains", "train_test")]
+    ['validation', 'test', None, None]
     """
-    return bool(splits_said(name))
+    said = splits_said(name)
+    return next(iter(said)) if len(said) == 1 else None
 
 
 def splits_said(name: str) -> frozenset[str]:
@@ -512,7 +514,7 @@ def splits_said(name: str) -> frozenset[str]:
 
 def _words(name: str) -> list[str]:
     words = (word.lower() for word in _WORD.findall(name))
-    return [word.removesuffix("set") if len(word) > 3 else word for word in words]
+    return [_FILLER.sub("", word) for word in words]
 
 
 def is_fold(name: str) -> bool:

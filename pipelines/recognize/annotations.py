@@ -17,7 +17,7 @@ from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SchemaError
-from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits
+from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits, split_in
 from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.folders.annotations import yolo
 from ...transforms.sources.folders.annotations.beside import Format, folders_of, key_of, read_all
@@ -44,10 +44,6 @@ _HEAD_BYTES = 1 << 16
 _COCO = re.compile(rb'"(images|annotations|categories|info|licenses)"\s*:\s*[\[{]')
 """Members of COCO's documents."""
 _ANY_CLASS = {number: str(number) for number in range(10_000)}
-_SPLIT_FOLDER = re.compile(
-    rf"(?:[a-z0-9]+_)?({'|'.join(sorted(USUAL_WORDS, key=len, reverse=True))})"
-    r"(?:[-_ ]?(?:set|images|imgs|data))?(?:[-_ ]?20\d\d)?"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,8 +289,7 @@ class _Document:
     @property
     def split(self) -> str | None:
         """The split that its name says."""
-        words = re.split(r"[^a-z0-9]+", self.path.rpartition("/")[2].casefold())
-        return next((split for word in words if (split := _split_of(word))), None)
+        return split_in(self.path.rpartition("/")[2])
 
     def unnamed(self, paths: Sequence[str], below: str = "") -> list[str]:
         """The images for which it has no row of their own, as paths below a folder."""
@@ -306,9 +301,9 @@ class _Document:
     def says(self, place: str) -> bool:
         """Whether its name is that of a folder, or of the same split."""
         name = self.path.rpartition("/")[2].casefold()
-        parts = place.casefold().split("/")
-        splits = [_split_of(part) for part in parts]
-        return parts[-1] in name or (self.split is not None and self.split in splits)
+        parts = place.split("/")
+        splits = [split_in(part) for part in parts]
+        return parts[-1].casefold() in name or (self.split is not None and self.split in splits)
 
 
 def _find_tables(folder: _Folder) -> list[Reading]:
@@ -487,8 +482,9 @@ def _splits(
     found: dict[str, set[str]] = {split: set() for split in FOLDERS}
     bare = []
     for path in paths:
-        folders = path.casefold().removeprefix(f"{common.casefold()}/").split("/")[:-1]
-        split = next(((s, f) for f in folders if (s := words.get(f) or _split_of(f))), None)
+        folders = path.removeprefix(f"{common}/").split("/")[:-1]
+        said = ((words.get(f.casefold()) or split_in(f), f.casefold()) for f in folders)
+        split = next(((s, folder) for s, folder in said if s), None)
         if split is None:
             bare.append(path)
         else:
@@ -501,13 +497,3 @@ def _splits(
     if all(set(texts) <= set(FOLDERS[split]) for split, texts in used.items()):
         return Splits.by_folder(), ()
     return Splits.by_folder(**used), ()
-
-
-def _split_of(folder: str) -> str | None:
-    """The split that a folder is named after.
-
-    >>> _split_of("train2017"), _split_of("seg_test"), _split_of("trainers")
-    ('train', 'test', None)
-    """
-    match = _SPLIT_FOLDER.fullmatch(folder)
-    return None if match is None else USUAL_WORDS[match[1]]

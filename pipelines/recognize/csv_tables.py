@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
-from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits
+from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits, split_in
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.csv.dialect import Sniffed, default_delimiter, sniff
 from ...transforms.sources.csv.source import Csv
@@ -17,7 +17,7 @@ from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource
 from .readings import Reading, UnclearError
-from .table_folders import are_parts, are_splits, columns_in, split_in
+from .table_folders import are_parts, are_splits, columns_in
 from .unread_formats import check_lines, recipe_for
 from .view import View
 

@@ -18,6 +18,7 @@ from functools import partial
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SnapshardError
+from ...schemas.splits import split_in
 from ...transforms.sources.csv.dialect import SUFFIXES
 from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders import bystanders
@@ -38,7 +39,7 @@ from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError, quoted
 from .split_lists import with_lists
-from .table_folders import arrange_tables, pairs_apart, refuse_columns_apart, split_in
+from .table_folders import arrange_tables, pairs_apart, refuse_columns_apart
 from .typed_tables import TypedTables, find_typed_tables, read_typed
 from .view import View
 

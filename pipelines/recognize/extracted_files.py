@@ -13,13 +13,12 @@ from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError
-from ...schemas.splits import FOLDERS, Splits
+from ...schemas.splits import FOLDERS, Splits, split_in
 from ...transforms import storage
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.excel import Excel
 from ...transforms.sources.hdf5 import Hdf5
 from .readings import Reading, UnclearError
-from .table_folders import split_in
 from .unread_formats import check_formats
 from .view import View
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import SnapshardError
 from ...schemas.features import ClassLabel, Features, Scalar
-from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits, split_of
+from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits, split_in, split_of
 from ...transforms import storage
 from ...transforms.media.audio_header import SUFFIXES as SOUNDS
 from ...transforms.media.image_header import SUFFIXES as IMAGES
@@ -557,11 +557,7 @@ def _by_split(partial: Sequence[_NamedFiles]) -> list[Reading]:
 def _split_of(named: _NamedFiles) -> str | None:
     """The split that a table is called by, or else its folder."""
     folder, name = os.path.split(str(named.source.table).partition("::")[0])
-    for text in (name, os.path.basename(folder)):
-        for word in re.split(r"[^a-z]+", text.lower()):
-            if word in USUAL_WORDS:
-                return USUAL_WORDS[word]
-    return None
+    return split_in(name) or split_in(os.path.basename(folder))
 
 
 def _may_be_list(named: _NamedFiles) -> bool:

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...schemas.splits import FOLDERS, Splits, speaks_of_split, split_of
+from ...schemas.splits import FOLDERS, Splits, split_of, splits_said
 from ...transforms import storage
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.folders.arrays import ArrayFolder
@@ -99,6 +99,8 @@ _UNLABELLED = frozenset(
     )
 )
 """Names of folders of records that have no label."""
+_MIN_COUNTED = 8
+"""Fewer files in each folder may have the same numbers by chance."""
 _MAX_ROLES = 20
 """More names of images or masks than these are names of single samples."""
 
@@ -219,7 +221,7 @@ class _Folders:
         for names in shown:
             paired = names if _folders_of_sequences(f"{name}/" for name in names) else []
             if roles := [name for name in names if _role_of(name) in _ROLES] or paired:
-                may_be_classes = len(roles) < len(names) and not any(map(speaks_of_split, names))
+                may_be_classes = len(roles) < len(names) and not any(map(splits_said, names))
                 readings = [self._reading(told[0], split)] if may_be_classes else []
                 raise self._unclear(
                     f"folders named {quoted(roles)}, which are parts of records and no classes",
@@ -242,7 +244,8 @@ class _Folders:
         reading = self._reading(told[0], split)
         if split is None and self.depth == 1:
             reading = dataclasses.replace(reading, notes=groups_in_names(self.paths))
-        if not self._are_partners(told[0], split, but_counts=False):
+        num = len(self.paths) // len(shown[0])
+        if num < _MIN_COUNTED or not self._are_partners(told[0], split, but_counts=False):
             return reading
         # Both may be: files of a class are counted, and so are records.
         notes = (
@@ -282,7 +285,7 @@ class _Folders:
         above = self.url.rpartition("/")[2]
         if _DATE.fullmatch(above):  # 2021/01, 2021/02
             names = [f"{above}/{name}" for name in names]
-        if split is None and sum(map(speaks_of_split, names)) > 1:
+        if split is None and len([*filter(splits_said, names)]) > 1:
             raise self._unclear(
                 f"folders named {quoted(names)}: splits, parts of records, or classes",
                 [reading, plain],

@@ -22,7 +22,7 @@ from ...schemas.blocks import SourceFile
 from ...schemas.config import is_unicode
 from ...schemas.errors import SchemaError, SnapshardError
 from ...schemas.features import flatten
-from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits, splits_said
+from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits, split_in, splits_said
 from ...transforms.sources.arrow.hive import folder_values, keys_of
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.csv.source import Csv
@@ -45,7 +45,6 @@ SPLIT_COLUMNS = frozenset(
     )
 )
 """What columns that say the split are called, without case."""
-_FILLER = re.compile(r"(data|set)$")
 _FOLD = re.compile(r"(^|[^a-z])fold[_\- .]?[0-9]", re.IGNORECASE)
 _WITHIN = re.compile(r"train|test|valid|dev")
 """What names that run words together, such as ``datatraining``, have of those of splits."""
@@ -57,7 +56,7 @@ _PART_WORDS = frozenset(
 _COPY_WORDS = frozenset(
     ("copy", "backup", "bak", "old", "raw", "original", "clean", "cleaned", "processed")
 )
-_COPY = re.compile(r" ?\([0-9]+\)")
+_COPY = re.compile(r" ?\([0-9]+\)|[-_ ]*[0-9]+[-_ ]?(percent|pct|%)", re.IGNORECASE)
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _MAX_TABLES = 20
 _NUM_SHOWN = 3
@@ -117,6 +116,8 @@ def _part_and_whole(paths: Iterable[str]) -> list[str] | None:
     (['bank.csv', 'bank-full.csv'], None)
     >>> _part_and_whole(["data.csv", "data (1).csv"]), _part_and_whole(["a.csv", "a.csv.gz"])
     (['data.csv', 'data (1).csv'], ['a.csv', 'a.csv.gz'])
+    >>> _part_and_whole(["kdd.txt", "kdd_10_percent.txt", "kdd_20.txt"])
+    ['kdd.txt', 'kdd_10_percent.txt']
     """
     named: dict[tuple[str, ...], list[str]] = {}
     for path in paths:
@@ -148,17 +149,6 @@ def _keys(source: Any, files: Sequence[SourceFile], view: View) -> tuple[str, ..
         "only the columns in them.",
         [Reading(source)],
     )
-
-
-def split_in(name: str) -> str | None:
-    """The split that a name says: of its words, exactly one split's.
-
-    >>> [split_in(name) for name in ("Split-train", "x_test.npy", "testdata-0-of-2", "trains")]
-    ['train', 'test', 'test', None]
-    """
-    words = (_FILLER.sub("", word) for word in re.split(r"[^a-z]+", name.lower()))
-    found = {USUAL_WORDS[word] for word in words if word in USUAL_WORDS}
-    return found.pop() if len(found) == 1 else None
 
 
 def are_splits(found: Set[str | None]) -> bool:

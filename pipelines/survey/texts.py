@@ -120,8 +120,9 @@ class TextColumn:
 
     @property
     def are_with_units(self) -> bool:
-        """Whether all cells are numbers with signs, and at most one unit."""
-        return None not in self.units and len(self.units - {""}) < 2
+        """Whether all cells are numbers with signs, or all with one unit."""
+        letters = {unit for unit in self.units if unit and unit.isalpha()}
+        return None not in self.units and (not letters or len(self.units) == 1)
 
     @property
     def odd(self) -> tuple[str, ...]:

@@ -62,6 +62,17 @@ def parts(**urls: str) -> ss.Sources:
             parts(train="d/a.train.csv", test="d/a.test.csv"),
             BY_FOLDER,
         ),
+        (
+            ["KDDTrain.csv", "KDDTest.csv"],
+            parts(train="d/KDDTrain.csv", test="d/KDDTest.csv"),
+            BY_FOLDER,
+        ),
+        (
+            ["titanic_train.csv", "titanic_eval.csv"],
+            parts(train="d/titanic_train.csv", validation="d/titanic_eval.csv"),
+            BY_FOLDER,
+        ),
+        (["Trn.csv", "Tst.csv"], parts(train="d/Trn.csv", test="d/Tst.csv"), BY_FOLDER),
         (["Train/1.csv", "test/a/2.csv"], ss.Csv("d"), BY_FOLDER),
         (["in/train/1.csv", "in/val/2.csv"], ss.Csv("d/in"), BY_FOLDER),
         (

@@ -119,10 +119,7 @@ def test_small_json_beside_tables_describes_them(text: str) -> None:
     [
         (["train.csv", "more.csv"], 'ss.Csv("d/train.csv")'),
         (["training.csv", "holdout.csv"], 'ss.Csv("d/training.csv")'),
-        (["titanic_train.csv", "titanic_eval.csv"], 'validation=ss.Csv("d/titanic_eval.csv")'),
-        (["KDDTrain.csv", "KDDTest.csv"], 'test=ss.Csv("d/KDDTest.csv")'),
         (["dftrain.csv", "dfdev.csv"], 'ss.Csv("d/dfdev.csv")'),
-        (["Trn.csv", "Tst.csv"], 'test=ss.Csv("d/Tst.csv")'),
         (["datatraining.txt", "datatest.txt", "datatest2.txt"], 'ss.Csv("d/datatraining.txt")'),
         (["train/0.csv", "test/0.csv", "sample/0.csv"], 'test=ss.Csv("d/test/0.csv")'),
         (["all.csv", "train/0.csv", "test/0.csv"], 'train=ss.Csv("d/train/0.csv")'),
@@ -382,6 +379,7 @@ def test_suffixes_may_say_the_split(suffixes: tuple[str, str]) -> None:
         (("bank", "bank-full"), "'bank-full.csv', 'bank.csv'"),
         (("ratings", "ratings_small", "ratings_2"), "'ratings.csv', 'ratings_small.csv'"),
         (("sample", "all"), "'all.csv', 'sample.csv'"),
+        (("kdd", "kdd_10_percent"), "'kdd.csv', 'kdd_10_percent.csv'"),
     ],
 )
 def test_a_table_that_may_be_a_part_of_another_is_not_read_twice(
@@ -632,6 +630,7 @@ def test_blanks_and_thousands_are_found_where_clear_and_named_elsewhere(
         (["12.05.2024", "13.05.2024"], ""),
         (["12:30", "13:30"], ""),
         (["1A", "2B"], ""),
+        (["0155061224", "034545104X"], ""),
         (["+1 (54)", "x"], ""),
     ],
 )

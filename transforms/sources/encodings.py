@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import unicodedata
+from collections import Counter
 from itertools import pairwise
 
 _SIGNS = frozenset(
@@ -106,13 +107,19 @@ def _is_western(text: str) -> bool:
 
 
 def _plausibility(text: str) -> float:
-    """The share of characters beyond ASCII that are letters of one script, as words have them."""
+    """The share of characters beyond ASCII that are letters of one script, as words have them.
+
+    Of two scripts that are as frequent either counts, and a script before what is no letter.
+
+    >>> _plausibility("é€"), _plausibility("я€é€")
+    (0.5, 0.0)
+    """
     text = text[:_MAX_CHARS]
     beyond = [char for char in text if not char.isascii()]
-    scripts = [_script(char) for char in beyond]
-    most = max(set(scripts), key=scripts.count, default="")
+    scripts = Counter(map(_script, beyond))
+    most = max(scripts, key=lambda script: (scripts[script], script), default="")
     odd = sum(_is_odd(*pair) for pair in pairwise(text) if not "".join(pair).isascii())
-    return (sum(script == most != "" for script in scripts) - odd) / max(len(beyond), 1)
+    return ((scripts[most] if most else 0) - odd) / max(len(beyond), 1)
 
 
 def _is_odd(first: str, second: str) -> bool:
