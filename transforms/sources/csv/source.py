@@ -771,18 +771,22 @@ class _Inspected:
         return ""
 
     def repeats_names(self) -> bool:
-        """Whether each column of texts that may be a class holds its own name, too."""
+        """Whether each column of texts that may be a class holds its own name, too.
+
+        Of more than 256 MiB, nothing is known.
+        """
         columns = self.types.columns
-        if any(column.kind != "string" for column in columns.values()):
+        num_bytes = sum(each.file.num_bytes for each in self.tables)
+        if num_bytes > INFER_ALL_BYTES or any(c.kind != "string" for c in columns.values()):
             return False
         num = 0
         for name in [*columns][:_MAX_LOOKED_AT]:
-            texts = [*self.files.class_texts(self.tables, name)]
-            if None in texts:
-                continue
-            if not any(name in part for part in texts if part):
+            for texts in self.files.class_texts(self.tables, name):
+                if texts is None or name in texts:
+                    num += texts is not None
+                    break
+            else:
                 return False
-            num += 1
         return num > 1
 
     def place(self, name: str) -> str:
