@@ -87,7 +87,7 @@ _FOLD = re.compile(
 )
 _ORIGIN = re.compile(
     r"(.*[^a-z])?(actor|cam|camera|case|day|participant|patient|person|recording|run|scene|seq"
-    r"|sequence|site|speaker|subject|trial|user|video|visit)[ _-]?\d+",
+    r"|sequence|site|speaker|sub|subj|subject|trial|user|video|visit)[ _-]?\d+",
     re.IGNORECASE,
 )
 """What says whom or what a record is of, and not its class."""
@@ -99,6 +99,8 @@ _UNLABELLED = frozenset(
     )
 )
 """Names of folders of records that have no label."""
+_COPIES = frozenset(("aug", "augmentation", "augmentations", "augmented", "backup", "resized"))
+"""Names of folders of records that are made of others."""
 _MIN_COUNTED = 8
 """Fewer files in each folder may have the same numbers by chance."""
 _MAX_ROLES = 20
@@ -277,11 +279,12 @@ class _Folders:
         reading, plain = self._reading(level, split), Reading(self._source(label=None))
         if split is not None:
             plain = Reading(self._source(label=None, split_folders=True), reading.splits)
-        if without := [name for name in names if name.lower() in _UNLABELLED]:
-            raise self._unclear(
-                f"a folder named {without[0]!r}: records without a label, or a class",
-                [*self._readings_at_one_depth(), reading],
-            )
+        for odd, what in ((_UNLABELLED, "records without a label"), (_COPIES, "copies of others")):
+            if found := [name for name in names if name.lower() in odd]:
+                raise self._unclear(
+                    f"a folder named {found[0]!r}: {what}, or a class",
+                    [*self._readings_at_one_depth(), reading],
+                )
         above = self.url.rpartition("/")[2]
         if _DATE.fullmatch(above):  # 2021/01, 2021/02
             names = [f"{above}/{name}" for name in names]
@@ -299,6 +302,11 @@ class _Folders:
                 raise self._unclear(
                     f"folders named {quoted(names)}: {what}, or classes", [plain, reading]
                 )
+        if _only_divide(names):
+            raise self._unclear(
+                f"folders named {quoted(names)}, which may only divide many files, or classes",
+                [plain, reading],
+            )
         if split is not None and (apart := self._without_common_class(level, split)):
             raise self._unclear(
                 f"folders of which none is in both {apart[0]!r} and {apart[1]!r} "
@@ -874,6 +882,21 @@ def _are_scenes(stems: Mapping[str, set[str]]) -> bool:
     words = [sorted(re.sub(r"\d+", "", stem) for stem in found) for found in stems.values()]
     first = words[0]
     return len(stems) > 2 and 1 < len({*first}) == len(first) and all(w == first for w in words)
+
+
+def _only_divide(names: Sequence[str]) -> bool:
+    """Whether folders are named by a count of their files, a hash of them, or a camera.
+
+    >>> _only_divide(["00000", "01000"]), _only_divide(["0a", "c3"]), _only_divide(["100CANON"] * 2)
+    (True, True, True)
+    >>> _only_divide(["100", "200"]), _only_divide(["a1", "b2"]), _only_divide(["00000", "00001"])
+    (False, False, False)
+    """
+    forms = [r"\d{2,}00", r"[0-9a-f]{2}", r"[1-9]\d\d[A-Z0-9_]{5}"]
+    is_count, is_hash, is_camera = (all(re.fullmatch(f, name) for name in names) for f in forms)
+    is_hash &= {name[0].isdecimal() for name in names} == {True, False}
+    is_hash &= any(name.isalnum() and not name.isdecimal() for name in names)
+    return len(names) > 1 and ((is_count and len({*map(len, names)}) == 1) or is_hash or is_camera)
 
 
 def _have_same_names(stems: Sequence[set[str]]) -> bool:

@@ -110,7 +110,7 @@ def arrange_tables(
 
 
 def _part_and_whole(paths: Iterable[str]) -> list[str] | None:
-    """The first files of a folder whose names say that one may be a part of the other.
+    """The first files whose names say that one may be a part or a copy of the other.
 
     >>> _part_and_whole(["bank.csv", "bank-full.csv"]), _part_and_whole(["full.csv", "bank.csv"])
     (['bank.csv', 'bank-full.csv'], None)
@@ -118,13 +118,16 @@ def _part_and_whole(paths: Iterable[str]) -> list[str] | None:
     (['data.csv', 'data (1).csv'], ['a.csv', 'a.csv.gz'])
     >>> _part_and_whole(["kdd.txt", "kdd_10_percent.txt", "kdd_20.txt"])
     ['kdd.txt', 'kdd_10_percent.txt']
+    >>> _part_and_whole(["raw/a.csv", "processed/a.csv"]), _part_and_whole(["x/a.csv", "y/a.csv"])
+    (['raw/a.csv', 'processed/a.csv'], None)
     """
     named: dict[tuple[str, ...], list[str]] = {}
     for path in paths:
         whole = next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
         words = re.split(r"[-_. ]+", _COPY.sub("", _stem(whole)).lower())
+        folders = (name for name in path.split("/")[:-1] if name.lower() not in _COPY_WORDS)
         rest = (word for word in words if word not in _PART_WORDS | _COPY_WORDS)
-        named.setdefault((os.path.dirname(path), *rest), []).append(path)
+        named.setdefault(("/".join(folders), *rest), []).append(path)
     return next((alike[:2] for alike in named.values() if len(alike) > 1), None)
 
 

@@ -485,6 +485,30 @@ def test_folders_of_masks_that_are_no_feature_are_said() -> None:
                 'splits=ss.Splits.by_folder(train="train", validation="dev")'
             ],
         ),
+        (  # FFHQ
+            files("00000", "01000", "02000"),
+            [],
+            "folders named '00000', '01000', '02000', which may only divide many files",
+            ['source=ss.ImageFolder("d", label=None)', 'source=ss.ImageFolder("d")'],
+        ),
+        (
+            files("0a", "1f", "c3"),
+            [],
+            "folders named '0a', '1f', 'c3', which may only divide many files",
+            ['source=ss.ImageFolder("d", label=None)', 'source=ss.ImageFolder("d")'],
+        ),
+        (
+            files("sub-01", "sub-02"),
+            [],
+            "folders named 'sub-01', 'sub-02': people or parts of a recording, or classes",
+            ['source=ss.ImageFolder("d", label=None)', 'source=ss.ImageFolder("d")'],
+        ),
+        (
+            [*files("cat"), *files("dog", num=5), *files("augmented", num=6)],
+            [],
+            "a folder named 'augmented': copies of others, or a class",
+            ['source=ss.ImageFolder("d")'],
+        ),
         (  # SIDD
             [f"S{n}_{n}/{kind}_SRGB_01{n}.PNG" for n in range(4) for kind in ("GT", "NOISY")],
             [],

@@ -153,13 +153,14 @@ def test_other_names_are_read_together(paths: list[str]) -> None:
         ["data.csv", "data (1).csv"],
         ["data.csv", "data_backup.csv"],
         ["train.csv", "train_clean.csv"],
+        ["raw/a.csv", "processed/a.csv"],
     ],
 )
 def test_copies_are_not_read_twice(paths: list[str]) -> None:
-    Path("d").mkdir()
     for path in paths:
-        text = b"x,y\n1,2\n3,4\n"
-        Path("d", path).write_bytes(gzip.compress(text) if path.endswith(".gz") else text)
+        text, place = b"x,y\n1,2\n3,4\n", Path("d", path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(gzip.compress(text) if path.endswith(".gz") else text)
     with pytest.raises(UnclearError, match="read twice"):
         suggest_recipe("d")
 
