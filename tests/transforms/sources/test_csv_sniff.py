@@ -43,6 +43,8 @@ from snapshard.transforms.sources.csv.dialect import sniff
         (b"1,2,3\n4,5,6\n", ","),
         (b"2024-01-01 10:00,5\n2024-01-02 11:30,6\n", ","),
         (b"1;2,x;3\n4;5,y;6\n", ";"),
+        (b"sep=|\r\na;b|c\r\n1;2|3\r\n", "|"),
+        (b"sep=x;y\n1;2\n", ";"),
     ],
 )
 def test_delimiter(head: bytes, delimiter: str) -> None:
@@ -174,6 +176,7 @@ BODY = b"a,b,c\n1,2,3\n4,5,6\n7,8,9\n1,2,3\n"
         (b"Account,Balance\nx,1\ny,2\nz,3\n\nDate,Payee,Amount,C\n" + b"1,b,2,c\n" * 9, 0, None),
         (b"Device,Logger3\nSerial,a17\nOwner,bob\n\nt,x,y,z\n" + b"1,2,3,4\n" * 9, 4, None),
         (b"a text\nof lines\nand words\nwithout\ncommas\nat all\n", 0, None),
+        (b"sep=;\nx;y\n" + b"1;2,5\n" * 9, 1, None),
     ],
 )
 def test_titles_and_comments(head: bytes, skip: int, comment: str | None) -> None:

@@ -43,6 +43,7 @@ _COMMA_NUMBER = re.compile(r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*")
 _CLEAR_COMMA = re.compile(r"\s*[-+]?(\d+,(\d{1,2}|\d{4,})|(0|\d{4,}),\d+)([eE][-+]?\d+)?\s*")
 _POINT_NUMBER = re.compile(r"\s*[-+]?\d+\.\d+\s*")
 _POINT_THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2}(\.\d{3})+\s*")
+_SEPARATOR = re.compile(r"sep=([,;|\t])\r?\n", re.IGNORECASE)
 _YEARS = range(1800, 2200)
 _MIN_LIKE = 3
 """So many cells below show what all cells of a column have in common."""
@@ -313,8 +314,9 @@ class Sniffed:
 def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     """Guesses the dialect from the beginning of a file's text.
 
-    The delimiter is the candidate of which all first lines have as many, else the most frequent one
-    in the first line, outside quotes. If there is none, or tabs in lines with runs of blanks or
+    The delimiter is what a first line such as ``sep=;`` says, as Excel reads it. Else it is the
+    candidate of which all first lines have as many, or the most frequent one in the first line,
+    outside quotes. If there is none, or tabs in lines with runs of blanks or
     different numbers of tabs, and blanks separate as many cells in every line, most of them
     numbers, it is whitespace. See :mod:`..encodings` for the encoding.
 
@@ -325,14 +327,15 @@ def sniff(head: bytes, *, default: str = ",") -> Sniffed:
     found = readings(head)
     encoding = found[0].encoding
     text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace")
-    skip, comment = _leading_comments(text, default)
+    said = _SEPARATOR.match(text)
+    skip, comment = (1, None) if said else _leading_comments(text, default)
     if comment:
         lines = [line for line in _LINE_END.split(text) if not line.startswith(comment)]
         text = "\n".join(lines)
     elif not skip:
         skip = _num_titles(text, default)
     text = (_LINE_END.split(text, maxsplit=skip)[-1] if skip else text).lstrip("\r\n")
-    delimiter = _delimiter(text, default)
+    delimiter = said[1] if said else _delimiter(text, default)
     strip = _is_padded(text, delimiter)
     quoted = strip or not _has_plain_quotes(text, delimiter)
     rows = _sniffed_rows(text, Form(delimiter=delimiter, quoted=quoted, strip=strip))
