@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from snapshard.schemas import blocks
 from snapshard.schemas.blocks import SourceFile
 from snapshard.schemas.errors import DataError, RecipeError, StorageError
 from snapshard.transforms import storage
@@ -223,7 +224,10 @@ def test_files_come_by_the_bytes_of_their_paths(tmp_path: pathlib.Path) -> None:
     assert (umlaut, os.fsencode(other)) == ("ä", b"\xff")
 
 
-def test_a_listing_never_holds_all_files(tmp_path: pathlib.Path) -> None:
+def test_a_long_listing_never_holds_all_files(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_PACKED_FROM", 1_000)
     num_files = 4_000
     for number in range(num_files):
         path = tmp_path / str(number % 10) / f"{number:07d}.jpg"
