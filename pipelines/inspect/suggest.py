@@ -74,6 +74,7 @@ from ..recognize.split_columns import splits_in_column
 from ..recognize.view import View
 from ..survey.inference_cache import infer_features
 from ..survey.resolve import resolve_features
+from ..survey.telltales import relevant
 from ..survey.texts import TextColumn, read_integers, read_texts
 from .forecast import forecast
 
@@ -217,7 +218,8 @@ def _describe(found: _Suggestion, source: Source | ExtractedSource, folder: str)
     if not reads_files(source):
         recipe = _changed(recipe, source=_with_label(source, name))
     seen = _seen_from(recipe, folder)
-    said = tuple(dict.fromkeys((*found.notes, *inferred.remarks)))  # splits may have the same
+    remarks = relevant(inferred.remarks, recipe.splits)
+    said = tuple(dict.fromkeys((*found.notes, *remarks)))  # splits may have the same
     return recipe_text(seen, features, resolved.structs, hints=hints, notes=said)
 
 

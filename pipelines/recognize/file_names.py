@@ -110,6 +110,9 @@ def groups_in_names(paths: Sequence[str]) -> tuple[str, ...]:
     folders, names = zip(*(path.rsplit("/", 1) for path in paths), strict=True)
     ends = {name.rpartition(".")[2] for name in names}
     for separator in _SEPARATORS:
+        last = stem_of(names[0]).rpartition(separator)[2]
+        if not last.isdecimal() and last.lower() not in _SIDES:
+            continue
         parts = [stem_of(name).rpartition(separator) for name in names]
         is_number = all(part[2].isdecimal() for part in parts)
         groups = {part[0] for part in parts}

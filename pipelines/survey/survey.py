@@ -59,6 +59,7 @@ from .stages import (
     stage_features,
     stages_of,
 )
+from .telltales import relevant
 from .texts import explaining_strings
 
 RUN_FORMAT = 6
@@ -159,7 +160,8 @@ def take_survey(
         described = _described_source(recipe, code)
         findings = _findings(workspace, described, dependencies)
         inventory, inferred = _infer(recipe.files, inventory, opened, findings=findings)
-        for remark in inferred.remarks if recipe.features is None else ():
+        remarks = inferred.remarks if recipe.features is None else ()
+        for remark in relevant(remarks, recipe.splits):
             progress.warn(remark)
     else:
         recipe = altered(recipe, source=with_tables(recipe.source, stored.extracted))

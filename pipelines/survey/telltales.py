@@ -19,6 +19,7 @@ from ...schemas.blocks import Block, FileRange, SourceFile
 from ...schemas.errors import SnapshardError
 from ...schemas.features import ClassLabel, Feature, Features, Scalar
 from ...schemas.recipe import Source
+from ...schemas.splits import Splits
 from ...transforms.examples.dtypes import joined_bytes, unpacked
 from ...transforms.sources.arrow.files import ArrowSource
 from ...transforms.sources.csv.source import Csv
@@ -43,6 +44,7 @@ _GROUP = re.compile(
     r"|subject|video)s?([_\-. ]?(id|name|no|nr|num|number))?"
 )
 """Columns that say what records were taken from: those of one person are alike."""
+_BY_GROUP = "ss.Splits(…, group_by="
 _INDEX = re.compile(r"(?i)unnamed: 0|index|level_0|__index_level_0__|row_?(id|num|number)?")
 
 
@@ -68,6 +70,12 @@ def alike_classes(features: Features) -> list[str]:
                 "blanks or case alone. If they are one, give them one name in the data."
             )
     return lines
+
+
+def relevant(remarks: Sequence[str], splits: Splits) -> tuple[str, ...]:
+    """The lines without those on groups, if the splits keep groups whole, or are given."""
+    has_groups = splits.group_by is not None or splits.rule is not None
+    return tuple(line for line in remarks if not (has_groups and _BY_GROUP in line))
 
 
 def telltale_columns(
@@ -146,7 +154,7 @@ def _lines(table: pa.Table, named: set[str], label: str | None) -> Iterator[str]
         elif _GROUP.fullmatch(name) and 1 < (num := _num_values(values)) <= len(values) // 2:
             yield (
                 f"{name!r} has {num:,} values in {rows}. If the records of each belong together: "
-                f"ss.Splits(…, group_by={name!r}) keeps them in one split."
+                f"{_BY_GROUP}{name!r}) keeps them in one split."
             )
 
 
@@ -207,7 +215,7 @@ def _sentinel(numbers: npt.NDArray[Any]) -> str:
 def _are_thousandths(numbers: npt.NDArray[Any]) -> bool:
     """Whether decimal numbers from 1 to 1,000 have three decimals, as ``58.178`` does."""
     sizes = np.abs(numbers.astype(np.float64))
-    if numbers.dtype.kind != "f" or not np.all((sizes >= 1) & (sizes < 1000)):
+    if numbers.dtype.kind != "f" or not sizes.size or sizes.min() < 1 or sizes.max() >= 1000:
         return False
     thousandths = np.rint(sizes * 1000)
     is_close = np.abs(thousandths - sizes * 1000) < 0.1  # a float32 is not exact

@@ -11,6 +11,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion
 from snapshard.pipelines.survey.inference_cache import infer_features
+from snapshard.schemas.progress import Silent
 from snapshard.transforms.storage.opened_source import open_source
 
 ROWS = range(60)
@@ -127,6 +128,28 @@ def test_columns_that_say_which_records_belong_together(
         if num is not None:
             assert lines[0].startswith(f"{name!r} has {num} values in the 60 rows looked at.")
             assert f"group_by={name!r})" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("splits", "told"),
+    [
+        (ss.Splits(train=0.8, test=0.2), True),
+        (ss.Splits(train=0.8, test=0.2, group_by="patient"), False),
+        (ss.Splits.by_column("fold", train=["0", "1"], test=["2"]), False),
+    ],
+)
+def test_groups_are_not_named_to_whoever_says_the_splits(splits: Any, told: bool) -> None:
+    write({"patient": [i // 6 for i in ROWS], "fold": [i % 3 for i in ROWS], "x": [7, 8, 9] * 20})
+    warnings: list[str] = []
+
+    class Recorded(Silent):
+        def warn(self, message: str) -> None:
+            warnings.append(message)
+
+    source = ss.Csv(str(Path.cwd() / "t.csv"))
+    ss.build(ss.Recipe(name="t", source=source, splits=splits), "out", progress=Recorded())
+    assert any("'patient' has 10 values" in warning for warning in warnings) == told
+    assert any("group_by=" in warning for warning in warnings) == told
 
 
 @pytest.mark.parametrize(
