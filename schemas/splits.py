@@ -44,7 +44,12 @@ _SPLIT_OF: Mapping[str, str] = {
     **dict.fromkeys(("te", "ts", "tst"), "test"),
 }
 """What words in names mean."""
-_FILLERS = frozenset(("data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"))
+_FILLERS = frozenset(
+    (
+        *("data", "dataset", "image", "images", "img", "imgs", "jpeg", "jpg", "png", "seg", "set"),
+        *("split", "tif", "wav", "wavs"),
+    )
+)
 """Words beside that of a split in a name."""
 _FILLER = re.compile(r"(?<=.)(data|set)$")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+")
@@ -487,6 +492,8 @@ def split_of(name: str) -> str | None:
 
     >>> split_of("training_set"), split_of("imagesTr"), split_of("val2017"), split_of("train_hr")
     ('train', 'train', 'validation', None)
+    >>> split_of("test-jpg")
+    'test'
     """
     said = [word for word in _words(name) if word not in _FILLERS]
     return _SPLIT_OF.get(said[0]) if len(said) == 1 else None

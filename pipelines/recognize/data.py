@@ -73,7 +73,8 @@ def _find_samples(view: View) -> Reading | None:
     if not holds_samples(view.url, view.listed):
         return None
     source = WebDataset(view.url)
-    return arrange_tables(source, view) if view.has_urls else Reading(source)
+    has_tars = view.has_urls and source.select(view.listed).files
+    return arrange_tables(source, view) if has_tars else Reading(source)
 
 
 def _find_labelled(view: View) -> Reading | None:
@@ -330,7 +331,10 @@ def _refuse_archives(view: View) -> None:
                 members = inside.list()
                 if there.issuperset(os.path.basename(member.path) for member in members):
                     continue
-                readings += _readings(partial(recognize, View(place, members, inside)))
+                found = _readings(partial(recognize, View(place, members, inside)))
+                if not readings and any(isinstance(each.source, WebDataset) for each in found):
+                    found[:0] = _readings(partial(arrange_tables, WebDataset(view.url), view))
+                readings += found
         if not readings and len(archives) <= _MAX_READINGS:
             return
     if others:

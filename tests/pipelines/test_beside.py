@@ -6,6 +6,7 @@ import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from snapshard.pipelines.recognize.readings import UnclearError
 
 ROWS = "n,label\n" + "1,a\n2,b\n" * 9
 LINES = "one\ntwo\n" * 9
+ENDS = ("png", "cls")
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +46,9 @@ def zipped(files: Mapping[str, bytes | str]) -> bytes:
     return stored.getvalue()
 
 
-def tarred(files: Mapping[str, bytes]) -> bytes:
+def tarred(files: Mapping[str, bytes], mode: Literal["w", "w:gz"] = "w:gz") -> bytes:
     stored = io.BytesIO()
-    with tarfile.open(fileobj=stored, mode="w:gz") as archive:
+    with tarfile.open(fileobj=stored, mode=mode) as archive:
         for path, content in files.items():
             member = tarfile.TarInfo(path)
             member.size = len(content)
@@ -189,3 +191,15 @@ def test_what_is_clear(files: Mapping[str, bytes | str], source: object) -> None
 def test_an_archive_with_one_folder() -> None:
     write({"a.zip": zipped(PLAIN)})
     assert suggest_recipe("d/a.zip").source == ss.ImageFolder("zip://images::d/a.zip", label=None)
+
+
+def test_tars_of_samples_beside_what_was_counted_of_them() -> None:
+    samples = {f"{n}.{end}": image() if end == "png" else b"7" for n in range(4) for end in ENDS}
+    for number in range(2):
+        stats = {f"0000{number}_stats.json": json.dumps({"successes": 4})}
+        write({f"0000{number}.tar": tarred(samples, "w"), **stats})
+    with pytest.raises(UnclearError, match="holds archives") as refused:
+        suggest_recipe("d")
+    first, second, *_ = (reading.line() for reading in refused.value.readings)
+    assert first.startswith('source=ss.WebDataset("d")')
+    assert second.startswith('source=ss.WebDataset("d/00000.tar")')
