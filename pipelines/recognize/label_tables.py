@@ -561,8 +561,13 @@ def _split_of(named: _NamedFiles) -> str | None:
 
 
 def _may_be_list(named: _NamedFiles) -> bool:
-    """Whether a text is called like a split and has no label: a list, with other columns."""
-    return _is_text(named.name) and bool(split_of_list(named.name)) and not named.has_label
+    """Whether a text is called like a split and has no label: a list, with other columns.
+
+    Where its files are in a folder of that split, no list is needed: the columns are of the files.
+    """
+    split = split_of_list(named.name) if _is_text(named.name) else None
+    folder = os.path.basename(named.source.url)
+    return split is not None and split_in(folder) != split and not named.has_label
 
 
 def _by_folders(media: _Media) -> Reading:

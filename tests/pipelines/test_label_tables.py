@@ -55,6 +55,9 @@ def rows(header: str, names: Iterable[object], **values: str) -> str:
     return "\n".join([header, *lines]) + "\n"
 
 
+SEEN = ("well", "ill")
+
+
 def refusal(url: str = "data") -> tuple[str, list[dict[str, Any]]]:
     """The message, and the arguments of recipes in its lines to copy."""
     with pytest.raises(DataError) as caught:
@@ -620,3 +623,19 @@ def test_lists_of_splits_in_a_format_that_is_not_read() -> None:
     message, (line,) = refusal()
     assert "test_list.mat and train_list.mat may list the files of splits" in message
     assert line["source"] == ss.ImageFolder("data/Images")
+
+
+def test_texts_with_more_than_names_label_the_folders_of_their_splits() -> None:
+    """As in COVIDx: folders say the split, and ``train.txt`` beside ``train/`` who is ill."""
+    train, test = [f"{n}.png" for n in range(12)], [f"t{n}.png" for n in range(6)]
+    write(
+        *(f"train/{name}" for name in train),
+        *(f"test/{name}" for name in test),
+        train_txt="\n".join(f"p{n} {name} {SEEN[n % 2]}" for n, name in enumerate(train)),
+        test_txt="\n".join(f"q{n} {name} {SEEN[n % 2]}" for n, name in enumerate(test)),
+    )
+    message, _ = refusal()
+    first = next(line for line in message.splitlines() if "source=" in line)
+    assert 'train=ss.ImageFolder("data/train", table="data/train.txt", label=None)' in first
+    assert 'test=ss.ImageFolder("data/test", table="data/test.txt", label=None)' in first
+    assert first.endswith("splits=ss.Splits.by_folder()")
