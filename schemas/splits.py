@@ -51,7 +51,9 @@ _FILLERS = frozenset(
     )
 )
 """Words beside that of a split in a name."""
-_FILLER = re.compile(r"(?<=.)(data|set)$")
+_TEST_DEV = re.compile(r"test[-_ ]?dev", re.IGNORECASE)
+"""COCO's name of a set to test on while a model is developed."""
+_WORD_END = re.compile(r"(?<=.)(data|set)$")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+")
 
 
@@ -492,8 +494,8 @@ def split_of(name: str) -> str | None:
 
     >>> split_of("training_set"), split_of("imagesTr"), split_of("val2017"), split_of("train_hr")
     ('train', 'train', 'validation', None)
-    >>> split_of("test-jpg")
-    'test'
+    >>> split_of("test-jpg"), split_of("test-dev2017")
+    ('test', 'test')
     """
     said = [word for word in _words(name) if word not in _FILLERS]
     return _SPLIT_OF.get(said[0]) if len(said) == 1 else None
@@ -520,8 +522,8 @@ def splits_said(name: str) -> frozenset[str]:
 
 
 def _words(name: str) -> list[str]:
-    words = (word.lower() for word in _WORD.findall(name))
-    return [_FILLER.sub("", word) for word in words]
+    words = (word.lower() for word in _WORD.findall(_TEST_DEV.sub("test", name)))
+    return [_WORD_END.sub("", word) for word in words]
 
 
 def is_fold(name: str) -> bool:

@@ -892,11 +892,13 @@ def _only_divide(names: Sequence[str]) -> bool:
     >>> _only_divide(["100", "200"]), _only_divide(["a1", "b2"]), _only_divide(["00000", "00001"])
     (False, False, False)
     """
-    forms = [r"\d{2,}00", r"[0-9a-f]{2}", r"[1-9]\d\d[A-Z0-9_]{5}"]
-    is_count, is_hash, is_camera = (all(re.fullmatch(f, name) for name in names) for f in forms)
-    is_hash &= {name[0].isdecimal() for name in names} == {True, False}
-    is_hash &= any(name.isalnum() and not name.isdecimal() for name in names)
-    return len(names) > 1 and ((is_count and len({*map(len, names)}) == 1) or is_hash or is_camera)
+
+    def all_are(form: str) -> bool:
+        return all(re.fullmatch(form, name) for name in names)
+
+    is_count = all_are(r"\d{2,}00") and len({*map(len, names)}) == 1
+    is_hash = all_are(r"[0-9a-f]{2}") and len({name[0].isdecimal() for name in names}) == 2
+    return len(names) > 1 and (is_count or is_hash or all_are(r"[1-9]\d\d[A-Z0-9_]{5}"))
 
 
 def _have_same_names(stems: Sequence[set[str]]) -> bool:

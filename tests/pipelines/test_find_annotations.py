@@ -267,6 +267,11 @@ def names(num: int = NUM, template: str = "{}.jpg") -> list[str]:
             ss.Splits.by_folder(train="train2017", validation="val2017"),
         ),
         (
+            ("train2017", "test-dev2017"),
+            ("annotations/instances_train2017.json", "annotations/instances_test-dev2017.json"),
+            ss.Splits.by_folder(train="train2017", test="test-dev2017"),
+        ),
+        (
             ("train", "valid"),
             ("train/_annotations.coco.json", "valid/_annotations.coco.json"),
             ss.Splits.by_folder(),

@@ -8,6 +8,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.recognize.file_names import name_pattern
 from snapshard.pipelines.recognize.media_folders import Reading, UnclearError, recognize_folders
+from snapshard.transforms.sources.folders.labels import compile_pattern
 
 IMAGES = ss.ImageFolder
 BY = ss.Splits.by_folder
@@ -314,7 +315,11 @@ def test_names_of_frames_and_sides_are_said(name: str, pattern: str | None) -> N
     assert [f"pattern={pattern!r}" in note for note in notes] == [True] * (pattern is not None)
     if pattern is not None:
         assert notes[0].startswith(f"Names such as {min(paths)!r} may say which records belong")
-        assert IMAGES("d", pattern=pattern).pattern == pattern
+        expression = compile_pattern(pattern)
+        found = [expression.fullmatch(path) for path in paths]
+        groups = {match["group"] for match in found if match}
+        assert None not in found
+        assert len(groups) == 9 * len(CLASSES)
 
 
 @pytest.mark.parametrize("splits", [(), ("train", "test")])
