@@ -23,6 +23,9 @@ from .record_bytes import with_images
 from .table_folders import arrange_tables
 from .view import View
 
+_LABELS = ("y", "label", "labels")
+"""Arrays to predict, of two."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TypedTables:
@@ -97,7 +100,7 @@ def _split_arrays(
 ) -> Reading | None:
     """The source of arrays such as ``x_train`` and ``x_test``, and its splits; None for others.
 
-    Of ``x`` and ``y``, the label is ``y``.
+    Of ``x`` and ``y``, the label is ``y``; of ``images`` and ``labels``, it is ``labels``.
     """
     every: set[str] = set()
     there: set[str] = set()
@@ -108,7 +111,7 @@ def _split_arrays(
             return None
         every.update(name for arrays in found.values() for name in arrays)
         there.update(found)
-    label = "y" if every == {"x", "y"} else None
+    label = next((name for name in _LABELS if name in every and len(every) == 2), None)
     named: dict[str, Any] = {
         split: tuple(text for text in texts if text in there) for split, texts in FOLDERS.items()
     }

@@ -32,7 +32,7 @@ from ..inventory.step import input_digest
 from ..watchdog import expected_to_advance
 from .telltales import alike_classes, telltale_columns
 
-_FORMAT = 5
+_FORMAT = 6
 _WHAT = f"findings {_FORMAT}"
 
 

@@ -37,6 +37,8 @@ _MAX_COLUMNS = 1_000
 _NINES = re.compile(r"-?9{2,}(\.9+)?")
 """Numbers that often stand for a missing value."""
 _MIN_SENTINELS = 2
+_POWER = r"^[0-9]+[eE][0-9]$"
+"""No program writes a number so, without a point or a sign."""
 _MOST = 0.8
 _ID = re.compile(r"(?i:(.*[_\-. ])?(id|uuid|guid))|.*[a-z](Id|ID)")
 _GROUP = re.compile(
@@ -111,12 +113,28 @@ def telltale_columns(
         return []
     # Where commas are decimal marks, tables have semicolons.
     is_european = isinstance(source, Csv) and source.delimiter == ";" and source.decimal == "."
-    lines = _lines(table, named, label)
-    return [*lines, *_lines_on_numbers(table, wanted, points=is_european)]
+    lines = [*_lines(table, named, label), *_lines_on_numbers(table, wanted, points=is_european)]
+    coded: Features = {
+        name: Scalar("string", optional=True)
+        for name, feature in wanted.items()
+        if _may_be_codes(feature) and name != label and _repeats(table.column(name))
+    }
+    if isinstance(source, Csv) and coded:
+        lines += _lines_on_codes(_first_records(source, files, opened, coded))
+    return lines
 
 
 def _is_number(feature: Feature) -> bool:
     return isinstance(feature, Scalar) and feature.dtype not in ("string", "bool")
+
+
+def _may_be_codes(feature: Feature) -> bool:
+    return isinstance(feature, Scalar) and feature.dtype in ("float32", "float64")
+
+
+def _repeats(values: pa.ChunkedArray) -> bool:
+    """Whether many values occur four times on average, as codes do and most measurements not."""
+    return len(values) <= _ENOUGH_ROWS or 4 * _num_values(values) <= len(values)
 
 
 def _is_column(feature: Feature) -> bool:
@@ -158,7 +176,7 @@ def _lines(table: pa.Table, named: set[str], label: str | None) -> Iterator[str]
             )
 
 
-def _num_values(values: pa.Array) -> int:
+def _num_values(values: pa.Array | pa.ChunkedArray) -> int:
     num: int = pc.count_distinct(values).as_py()
     return num
 
@@ -185,6 +203,28 @@ def _lines_on_numbers(table: pa.Table, features: Features, *, points: bool) -> I
             yield (
                 f"{name!r} is read as decimal numbers, such as {numbers[0]!s}. If the points mark "
                 "thousands, add thousands='.', decimal=',' to the source."
+            )
+
+
+def _lines_on_codes(table: pa.Table) -> Iterator[str]:
+    """A line for each column of decimal numbers whose texts may be codes, such as versions.
+
+    Two are one number (``1.1`` and ``1.10``), or one is a number by its letter (``3E5``).
+    """
+    for name in table.column_names:
+        texts = pc.unique(table.column(name)).drop_null().cast(pa.large_string())
+        same: list[str] = texts.filter(pc.match_substring_regex(texts, _POWER)).to_pylist()[:1]
+        pointed = texts.filter(pc.match_substring(texts, "."))
+        short = pc.utf8_rtrim(pointed, "0")
+        if not same and _num_values(short) < len(short):
+            alike = pc.value_counts(short)
+            first = alike.field("values").filter(pc.greater(alike.field("counts"), 1))[0]
+            same = pointed.filter(pc.equal(short, first)).to_pylist()
+        if same:
+            shown = " and ".join(map(repr, same[:2]))
+            yield (
+                f"{name!r} is read as numbers, {shown} as {float(same[0]):g}. If they are codes or "
+                f"versions, types={{{name!r}: 'string'}} in the source keeps them as they are."
             )
 
 

@@ -66,3 +66,20 @@ def test_several_rates_and_channels(tmp_path: Path) -> None:
 def test_sounds_without_labels_are_not_guessed_at(tmp_path: Path) -> None:
     url = write(tmp_path, ["first.wav", "second one.wav"])
     assert suggest_recipe(url).source == ss.AudioFolder(url, label=None)
+
+
+def test_transcripts_with_quotes_that_are_text(tmp_path: Path) -> None:
+    """As LJSpeech's: ids, bars and sentences, whose commas and quotes differ from line to line."""
+    texts = ["Printing, in the only sense,", '"Yes," he said, "it is."', 'He died; "not guilty']
+    lines = [f"LJ1-{i:04d}|{texts[i % 3]}|{texts[i % 3]}" for i in range(9)]
+    url = f"{write(tmp_path, [f'wavs/LJ1-{i:04d}.wav' for i in range(9)])}"
+    (tmp_path / url / "metadata.csv").write_text("\n".join([*lines, ""]))
+    recipe = suggest_recipe(url)
+    assert recipe.source == ss.AudioFolder(
+        f"{url}/wavs", table=f"{url}/metadata.csv", label=None, unlisted="reject"
+    )
+    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
+    (split,) = {"train"} & snapshot.manifest.splits.keys()
+    for batch in snapshot.reader().dataset(split, 9, shuffle=False):
+        assert {text.decode() for text in batch["column_1"].numpy()} <= {*texts}
+    assert sum(each.num_examples for each in snapshot.manifest.splits.values()) == 9

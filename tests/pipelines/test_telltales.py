@@ -188,6 +188,55 @@ def test_points_that_may_mark_thousands(cells: list[str], delimiter: str, told: 
         assert lines[0].startswith(f"'people' is read as decimal numbers, such as {cells[0]}.")
 
 
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (["250.0", "250.00", "250.01"], "'x' is read as numbers, '250.0' and '250.00' as 250."),
+        (["1.1", "1.10", "1.9", "1.2"], "'x' is read as numbers, '1.1' and '1.10' as 1.1."),
+        (["1E5", "12", "7"], "'x' is read as numbers, '1E5' as 100000."),
+        (["1.0", "2.5", "10.0", "100.0"], None),
+        (["1e+20", "1.5e5", "2E-7"], None),
+        (["5", "5.0", "2.50"], None),
+        (["1.10", "v2"], None),  # texts
+    ],
+)
+@pytest.mark.parametrize("num", [30, 3000])
+def test_codes_that_are_read_as_numbers(cells: list[str], told: str | None, num: int) -> None:
+    rows = [f"{cells[i % len(cells)]},{i / 7}" for i in range(num)]
+    Path("t.csv").write_text("\n".join(["x,y", *rows]) + "\n")
+    lines = remarks(ss.Csv("t.csv"))
+    assert len(lines) == (told is not None)
+    if told is not None:
+        assert lines[0].startswith(told)
+        assert remarks(ss.Csv("t.csv", types={"x": "string"})) == []
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ("Total,780,1950", True),
+        ("grand total,780,", True),
+        (",780,1950\n", False),
+        ("Totalled,7,1", False),
+        ('"Total",780,1950\r\n', True),
+        ("north,7,1\nTotal units: 780", False),  # a reject
+    ],
+)
+def test_a_last_row_of_sums(tmp_path: Path, last: str, told: bool) -> None:
+    rows = [f"{["north", "south"][i % 2]},{i},{i / 2}" for i in ROWS]
+    Path("t.csv").write_text("\n".join(["region,units,revenue", *rows, last]))
+    lines = remarks(ss.Csv("t.csv"))
+    assert len(lines) == told
+    if told:
+        assert lines[0].startswith("t.csv: the last row, in which 'region' is ")
+        found = lines[0].partition("in prepare: ")[2].removesuffix(".")
+        prepare = [eval(found, {"ss": ss})]
+        source = ss.Csv(str(tmp_path / "t.csv"))
+        recipe = ss.Recipe(name="t", source=source, prepare=prepare, splits=ss.Splits(train=1.0))
+        snapshot = ss.build(recipe, tmp_path / "out", workers=1)
+        assert snapshot.manifest.splits["train"].num_examples == len(ROWS)
+
+
 @pytest.mark.parametrize("rows", [["a,x,1"], ["a,x,y", "b,y,x"]])
 def test_headers_among_the_rows(rows: list[str]) -> None:
     head = ["name,city,grade"]

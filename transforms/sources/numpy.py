@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import itertools
 import math
 import zipfile
 import zlib
@@ -29,7 +28,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Feature, is_encoded, tensor_form
 from ...schemas.recipe import OpenSource
-from ...schemas.splits import FOLDERS
+from ...schemas.splits import USUAL_WORDS
 from ..examples.dtypes import numpy_dtype, widened
 from ..storage.read_files import open_for_arrow
 from ..storage.zip_members import truncation
@@ -318,8 +317,8 @@ class Numpy(ArrowSource):
         beside: Feature -> another ``.npy`` file with the same number of rows:
             ``{"label": "y_train.npy"}``. Only if ``url`` is a single ``.npy`` file.
         split_arrays: Whether the arrays of an ``.npz`` file are named after splits, as those of
-            Keras' datasets are: ``x_train``, ``y_train``, ``x_test``, ``y_test``. Then the features
-            are ``x`` and ``y``, and a record's id is ``train/path#row``:
+            Keras' datasets are: ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``train_x`` …
+            Then the features are ``x`` and ``y``, and a record's id is ``train/path#row``:
             ``splits=ss.Splits.by_folder()``.
         types: Overrides inferred types: ``{"x": "float32"}``, or a feature. An array of pixels can
             be an image: ``ss.Image(28, 28, 1)``.
@@ -536,17 +535,20 @@ def split_names(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
     >>> split_names(["x_test", "x_train"])
     {'train': {'x': 'x_train'}, 'test': {'x': 'x_test'}}
+    >>> split_names(["val_images", "train_images"])
+    {'train': {'images': 'train_images'}, 'val': {'images': 'val_images'}}
     >>> split_names(["x_train", "scale"])
     {}
     """
     splits: dict[str, dict[str, str]] = {}
     for array in names:
-        name, _, split = array.rpartition("_")
-        if not name or split not in itertools.chain.from_iterable(FOLDERS.values()):
+        (name, _, split), (first, _, others) = array.rpartition("_"), array.partition("_")
+        if split not in USUAL_WORDS:
+            name, split = others, first
+        if not name or split not in USUAL_WORDS:
             return {}
         splits.setdefault(split, {})[name] = array
-    order = list(itertools.chain.from_iterable(FOLDERS.values()))
-    return dict(sorted(splits.items(), key=lambda item: order.index(item[0])))
+    return {split: splits[split] for split in USUAL_WORDS if split in splits}
 
 
 def _by_split(names: Sequence[str], path: str) -> dict[str, dict[str, str]]:
@@ -560,7 +562,7 @@ def _by_split(names: Sequence[str], path: str) -> dict[str, dict[str, str]]:
     for split, arrays in groups.items():
         for name in every:
             if name not in arrays:
-                raise SchemaError(f"{path} has no array {f'{name}_{split}'!r}, expected one.")
+                raise SchemaError(f"{path} has no array {name!r} of {split!r}, expected one.")
     return {split: {name: arrays[name] for name in every} for split, arrays in groups.items()}
 
 

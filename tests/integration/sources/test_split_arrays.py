@@ -56,6 +56,27 @@ def test_ids_name_the_split_and_the_row(lab: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["test/mnist.npz#31"]["x"], ARRAYS["x_test"][1])
 
 
+def test_arrays_that_begin_with_their_split(tmp_path: Path) -> None:
+    """As MedMNIST's do, whose labels are of shape (n, 1)."""
+    arrays = {
+        f"{split}_{name}": RNG.integers(0, 256 if name == "images" else 9, (size, *shape), np.uint8)
+        for split, size in (("train", 30), ("val", 6), ("test", 12))
+        for name, shape in (("images", (4, 6, 3)), ("labels", (1,)))
+    }
+    np.savez(tmp_path / "pathmnist.npz", **arrays)
+    recipe = suggest_recipe(str(tmp_path / "pathmnist.npz"))
+    assert recipe.source.label == "labels"
+    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
+    found = {name: split.num_examples for name, split in snapshot.manifest.splits.items()}
+    assert found == {"train": 30, "validation": 6, "test": 12}
+    (batch,) = snapshot.reader().dataset("test", 12, shuffle=False)
+    rows = zip(batch["images"].numpy(), batch["labels"].numpy(), strict=True)
+    wanted = zip(arrays["test_images"], arrays["test_labels"], strict=True)
+    assert sorted((x.tobytes(), int(y[0])) for x, y in rows) == sorted(
+        (x.tobytes(), int(y[0])) for x, y in wanted
+    )
+
+
 def test_it_is_suggested(tmp_path: Path) -> None:
     url = _saved(tmp_path)
     recipe = suggest_recipe(url)
@@ -95,7 +116,7 @@ def test_without_it_the_error_proposes_it(tmp_path: Path) -> None:
 
 def test_arrays_must_belong_together(tmp_path: Path) -> None:
     for arrays, words in (
-        ({"z_train": np.zeros(30)}, "has no array 'z_test'"),
+        ({"z_train": np.zeros(30)}, "has no array 'z' of 'test'"),
         ({"y_train": np.zeros(29)}, "'y': 29"),
         ({"x_test": np.zeros((12, 5, 6), np.uint8)}, "'test' differ from those of 'train'"),
     ):

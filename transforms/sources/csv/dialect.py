@@ -439,17 +439,21 @@ def _are_categories(columns: Sequence[Sequence[str]]) -> bool:
 
 
 def _delimiter(text: str, default: str) -> str:
-    lines = [re.sub(r'"[^"]*"', "", line) for line in _first_lines(text)]
+    written = _first_lines(text)
+    lines = [re.sub(r'"[^"]*"', "", line) for line in written]
     marks = [default, *_DELIMITERS]
     # The first line may have units: "Zeit, s;Weg, m".
     body = lines[1:] or lines
     within_numbers = "," in "".join(body) and not any(map(_COMMA_BETWEEN.search, body))
 
-    def fits(mark: str) -> tuple[bool, bool, int, bool, int]:
+    def fits(mark: str) -> tuple[bool, bool, bool, int, bool, int]:
         counts = [line.count(mark) for line in lines]
         alike = len(set(counts)) == 1 and counts[0] > 0
         separates = alike and not (mark == "," and within_numbers)
-        return alike, separates, counts[0], alike and mark == "\t", -marks.index(mark)
+        # Quotes may be text, and two of them have a delimiter between them.
+        in_all = mark in written[0] and len({line.count(mark) for line in written}) == 1
+        is_tab = alike and mark == "\t"
+        return alike, separates, in_all and not alike, counts[0], is_tab, -marks.index(mark)
 
     delimiter: str = max(marks, key=fits)
     cells = [line.split() for line in body]

@@ -8,6 +8,7 @@ of each file are cached between builds.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import itertools
 import re
@@ -49,7 +50,7 @@ from ..table_files import (
 )
 from ..text_stream import Rows, Text, codec_name, undamaged
 from .cells import CellFeature, CellReader, read_together
-from .dialect import NULL_VALUES, SUFFIXES, Dialect, Header, parsed_rows
+from .dialect import NULL_VALUES, SUFFIXES, Dialect, Header, parsed_rows, split_row
 from .rows import (
     WHITESPACE,
     SmallTable,
@@ -71,6 +72,9 @@ MAX_SAMPLES = 64
 _MIN_WORDS = 5
 """A name of a column with so many words may be a record's text."""
 _MAX_LOOKED_AT = 8
+_SUM = re.compile(r"(?i)(grand[ -]|sub-?)?total(s|es)?|sum|summe|gesamt|insgesamt|totale?|somme|suma")
+"""What a row of sums begins with."""
+_LAST_BYTES = 1 << 12
 _COUNTS = "it counts the rows"
 _EMPTY = "it is empty"
 
@@ -279,6 +283,12 @@ class Csv:
             remarks.append(
                 "The columns hold their own names, as where files with headers are joined: these "
                 "rows are records, and no column is a number. Take the lines out of the files."
+            )
+        for name, text in found.files.sums(found.tables[0]):
+            remarks.append(
+                f"{found.tables[0].file.path}: the last row, in which {name!r} is {text!r}, seems "
+                "to sum up others, and is a record. To leave it out, in prepare: "
+                f"ss.records.filter(lambda record: record[{name!r}] != {text!r})."
             )
         return remarks + [
             f"{each.file.path}: several columns are named {name!r}. Those after the first are read "
@@ -587,6 +597,20 @@ class CsvFiles:
         ]
         for found, start in places[:: -(-len(places) // MAX_SAMPLES)]:
             yield self._types_at(found, start)
+
+    def sums(self, found: FoundTable) -> list[tuple[str, str]]:
+        """The first filled column of a file's last row, and its text, if that says a sum."""
+        text = self._text(found)
+        if not text.plain:  # it would be decompressed
+            return []
+        tail = text.read(max(found.start, text.stop - _LAST_BYTES), text.stop)
+        _, _, last = tail.decode(errors="replace").rstrip().rpartition("\n")
+        try:
+            cells = split_row(last, found.table) if last else []
+        except csv.Error:
+            return []
+        filled = ((n, c) for n, c in zip(found.table.header, cells, strict=False) if c.strip())
+        return [(n, c) for n, c in itertools.islice(filled, 1) if _SUM.fullmatch(c.strip())]
 
     def class_texts(self, tables: Sequence[FoundTable], name: str) -> Iterator[list[str] | None]:
         """The distinct texts of a column, bundle by bundle; None if too many for a class."""
