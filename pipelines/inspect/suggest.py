@@ -812,7 +812,7 @@ def _name_of(url: str) -> str:
 def _infer_sound_steps(
     sounds: Sequence[SourceFile], opened: OpenedSource
 ) -> tuple[PrepareStep, ...]:
-    headers = list(read_headers(sounds, opened))
+    headers = list(read_headers([file for file in sounds if not file.of], opened))
     rates = Counter(header.rate for header in headers)
     mono = len({header.channels for header in headers}) > 1
     rate: int | None = None

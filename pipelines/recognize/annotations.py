@@ -20,7 +20,7 @@ from ...schemas.errors import DataError, SchemaError
 from ...schemas.splits import FOLDERS, USUAL_WORDS, Splits, split_in
 from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.folders.annotations import yolo
-from ...transforms.sources.folders.annotations.beside import Format, folders_of, key_of, read_all
+from ...transforms.sources.folders.annotations.beside import Format, read_all
 from ...transforms.sources.folders.annotations.coco import NoBoxesError
 from ...transforms.sources.folders.annotations.model import (
     BOXES,
@@ -31,6 +31,7 @@ from ...transforms.sources.folders.annotations.model import (
 from ...transforms.sources.folders.annotations.rows import columns_of_boxes, read_header
 from ...transforms.sources.folders.folder_tables import folder_of
 from ...transforms.sources.folders.images import FORMATS, ImageFolder
+from ...transforms.sources.folders.side_files import folders_of, key_of
 from ...transforms.sources.folders.side_tables import LabelTable, TableRows
 from .readings import Reading, UnclearError
 from .split_lists import with_lists

@@ -167,7 +167,7 @@ class _Media:
             ]
             raise error.with_readings([*readings, *lines]) from None
         reading = _with_lists(reading, view)
-        if reading.splits is not None:
+        if reading.splits is not None or getattr(reading.source, "texts", None):
             return reading
         texts = [file for file in view.ending(".txt") if file.path in skipped]
         if reading.source.label is None and (text := self._naming(texts, view)) is not None:

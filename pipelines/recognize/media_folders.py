@@ -31,6 +31,7 @@ from ...transforms.sources.folders.bystanders import TABLES
 from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
+from ...transforms.sources.folders.side_files import key_of
 from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.storage.opened_source import matches, url_below
 from .file_names import (
@@ -101,6 +102,8 @@ _UNLABELLED = frozenset(
 """Names of folders of records that have no label."""
 _COPIES = frozenset(("aug", "augmentation", "augmentations", "augmented", "backup", "resized"))
 """Names of folders of records that are made of others."""
+_TEXTS = (".txt", ".gt.txt", ".caption")
+"""Suffixes of texts that belong to the image or sound of the same name."""
 _MIN_COUNTED = 8
 """Fewer files in each folder may have the same numbers by chance."""
 _MAX_ROLES = 20
@@ -125,7 +128,26 @@ def recognize_folders(
     top = os.path.commonpath({path.rpartition("/")[0] for path in paths}) if joins else ""
     below = [path.removeprefix(f"{top}/") for path in paths] if top else list(paths)
     place = url_below(url, top)
-    return _Folders(make, place, below, others, joins=joins).read()
+    suffix, texts = _texts_beside(paths, others) if make in (ImageFolder, AudioFolder) else ("", [])
+    are_inside = not top or all(path.startswith(f"{top}/") for path in texts)
+    beside = (place if are_inside else url, suffix) if suffix else None
+    reading = _Folders(make, place, below, others, joins=joins, texts=beside).read()
+    source: Any = reading.source
+    is_paired = make is ImageFolder and len(source.parts) > 1
+    if not suffix or source.label is None or is_paired or not are_inside:
+        return reading
+    note = f"Each has a text, too: texts={suffix!r} in the source reads it."
+    return dataclasses.replace(reading, notes=(*reading.notes, note))
+
+
+def _texts_beside(paths: Sequence[str], others: Iterable[str]) -> tuple[str, list[str]]:
+    """The suffix of texts of which nearly each file has one, and their paths; none if few have."""
+    for suffix in _TEXTS:
+        texts = {key_of(path, suffix): path for path in others if path.lower().endswith(suffix)}
+        own = [texts[key] for path in paths if (key := key_of(path, suffix)) in texts]
+        if own and len(own) >= MIN_PAIRED * len(paths):
+            return suffix, own
+    return "", []
 
 
 class _Folders:
@@ -139,9 +161,12 @@ class _Folders:
         others: Collection[str],
         *,
         joins: bool,
+        texts: tuple[str, str] | None = None,
     ) -> None:
         self.make, self.url, self.paths, self.others = make, url, paths, others
         self.joins = joins
+        self.texts = texts
+        """The folder of the files and of a text of each, and the suffix of these."""
         self.what = _WHATS[make]
         folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
         self.places = [tuple(folder.split("/")) if folder else () for folder in folders]
@@ -183,6 +208,10 @@ class _Folders:
                     [reading, Reading(self._source(label=None))],
                 )
             return reading
+        if self.texts is not None:
+            url, suffix = self.texts
+            source = self._source(url, label=None, texts=suffix)
+            return Reading(source, means=f"with its text, <name>{suffix}")
         reading = Reading(
             self._source(label=None), means="without a label: no name of a folder or file says one"
         )
@@ -262,6 +291,9 @@ class _Folders:
         named = {name: pattern for name, pattern in patterns.items() if pattern is not None}
         if not named:
             reading = self._reading(None, split)
+            if self.texts is not None and self.texts[0] == self.url:
+                source = self._source(label=None, split_folders=True, texts=self.texts[1])
+                return Reading(source, reading.splits, f"with its text, <name>{self.texts[1]}")
             self._refuse_left_over(reading)
             return reading
         if len(set(patterns.values())) == 1:

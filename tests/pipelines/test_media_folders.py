@@ -535,7 +535,7 @@ def test_folders_of_masks_that_are_no_feature_are_said() -> None:
         ),
         (
             files("images"),
-            [f"txt/{n}.txt" for n in range(4)],
+            [f"txt/{n}.txt" for n in range(3)],
             "'txt/0.txt', which may describe",
             ['source=ss.ImageFolder("d/images", label=None)'],
         ),

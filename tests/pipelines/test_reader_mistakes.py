@@ -399,10 +399,10 @@ def test_a_service_whose_workers_would_read_everything(
     workers = [service.WorkerServer(config) for _ in range(2)]
     dataset = reader.dataset("train", 8, **options)
     shared = dataset.apply(service.distribute("distributed_epoch", dispatcher.target))
-    # A worker that failed is asked once more, and ends: too early, says TensorFlow. Its client knows
-    # the last error alone, which is rarely that one.
+    # A worker that failed is asked once more, and ends: too early, says TensorFlow. Its client
+    # knows the last error alone, which is rarely that one.
     errors = (tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError)
-    with pytest.raises(errors, match="apply no distribute|but contained only"):
+    with pytest.raises(errors, match=r"apply no distribute|but contained only"):
         list(shared)
     del workers
 

@@ -223,7 +223,7 @@ def test_codes_that_are_read_as_numbers(cells: list[str], told: str | None, num:
     ],
 )
 def test_a_last_row_of_sums(tmp_path: Path, last: str, told: bool) -> None:
-    rows = [f"{["north", "south"][i % 2]},{i},{i / 2}" for i in ROWS]
+    rows = [f"{['north', 'south'][i % 2]},{i},{i / 2}" for i in ROWS]
     Path("t.csv").write_text("\n".join(["region,units,revenue", *rows, last]))
     lines = remarks(ss.Csv("t.csv"))
     assert len(lines) == told

@@ -72,7 +72,9 @@ MAX_SAMPLES = 64
 _MIN_WORDS = 5
 """A name of a column with so many words may be a record's text."""
 _MAX_LOOKED_AT = 8
-_SUM = re.compile(r"(?i)(grand[ -]|sub-?)?total(s|es)?|sum|summe|gesamt|insgesamt|totale?|somme|suma")
+_SUM = re.compile(
+    r"(?i)(grand[ -]|sub-?)?total(s|es)?|sum|summe|gesamt|insgesamt|totale?|somme|suma"
+)
 """What a row of sums begins with."""
 _LAST_BYTES = 1 << 12
 _COUNTS = "it counts the rows"

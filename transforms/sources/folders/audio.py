@@ -66,6 +66,9 @@ class AudioFolder(MediaFolder):
             "train.txt", "test": "test.txt"}``, for use with ``ss.Splits.by_column("split")``. None
             for the split of all other files: ``{"train": None, "test": "test.txt"}``; else files in
             no list are skipped and counted. Feature ``split``.
+        texts: The suffix of the sounds' texts: ``".txt"`` for ``a.txt`` beside ``a.wav``, or in a
+            folder of its own, ``txt/a.txt``. Feature ``text``: the file in UTF-8, without line ends
+            at its end. A sound without one is rejected.
     """
 
     url: str
@@ -78,9 +81,11 @@ class AudioFolder(MediaFolder):
     one_hot: tuple[str, ...] = ()
     rows: RowsOf = "one"
     lists: Mapping[str, str | None] | None = None
+    texts: str | None = None
 
     _content = "audio"
     _suffixes = bystanders.SOUNDS
+    _what = "sound"
 
     def settings(self) -> dict[str, object]:
         """The settings that determine the records, as plain JSON, for the fingerprint."""
@@ -90,6 +95,7 @@ class AudioFolder(MediaFolder):
             # For the final decoding, if no step decodes.
             "soundfile": decoder_version(),
             **self._labels.settings(),
+            **({} if self.texts is None else {"texts": self.texts}),
         }
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
@@ -102,8 +108,8 @@ class AudioFolder(MediaFolder):
             RecipeError: if class folders are named like splits.
             DataError: if no file has labels, or the table is not valid.
         """
-        beside = self.infer_labels(files, opened)
-        return {"audio": _sound_of(read_headers(files, opened)), **beside}
+        sound = _sound_of(read_headers(self._records(files), opened))
+        return self.with_text({"audio": sound, **self.infer_labels(files, opened)})
 
     def _kind(self, features: Features) -> MediaKind[SoundHeader]:
         expected = features.get("audio", Audio(storage="encoded"))

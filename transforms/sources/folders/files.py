@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
-from ....schemas.errors import Reject
-from ....schemas.features import Feature, Features
+from ....schemas.errors import DataError, Reject
+from ....schemas.features import Feature, Features, Text
 from ....schemas.recipe import OpenSource
 from ...examples.encode import binary_array
 from ...rejects import reject_at, with_bytes
@@ -24,13 +24,19 @@ from ...runs.files import wire_schema
 from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
 from ..table_files import select_where
+from .annotations.yolo import TEXTS
 from .bystanders import IMAGES, why_beside
+from .decoded import UnreadableTextError, utf8_text
 from .labels import FileLabels, LabelReader, Unlisted
+from .side_files import SideFiles, pair
 from .side_tables import RowsOf, UnlabelledError
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
 """Maximum records and encoded bytes in a raw batch, which has at least one record."""
+
+TEXT = "text"
+"""The feature of texts beside media."""
 
 _SYSTEM_FILES = {
     name.lower(): name for name in ("Thumbs.db", "ehthumbs.db", "desktop.ini", "Icon\r")
@@ -207,6 +213,60 @@ class MediaFolder(LabelledFolder):
 
     _suffixes: ClassVar[tuple[str, ...]]
     """Of files of this kind: files of another known kind are skipped."""
+    _what: ClassVar[str] = "file"
+    """What a file is called."""
+    texts: str | None = None
+    """The suffix of the files' texts, where each has one."""
+
+    def __post_init__(self) -> None:
+        """Checks the suffix of texts, and the origin of labels."""
+        if self.texts is not None and not re.fullmatch(r"(\.[^./\\]+)+", self.texts):
+            raise ValueError(f"texts={self.texts!r}: expected the suffix of the texts: '.txt'")
+        super().__post_init__()
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Selects the files of this kind, with their texts as parts of their records."""
+        if self.texts is None:
+            return super().select(files)
+        return self._select_paired(files, SideFiles(suffix=self.texts.lower(), lists=TEXTS))
+
+    def _select_paired(self, files: Sequence[SourceFile], of: SideFiles) -> Selection:
+        """Selects files, and the side files that belong to them."""
+        sides = [
+            file
+            for file in files
+            if file.path.lower().endswith(of.suffix)
+            and not why_skipped(file.path)
+            and not self._is_named(file.path)
+            and not self._labels.why_beside(file.path)
+        ]
+        set_aside = {file.path for file in sides}
+        selection = super().select([file for file in files if file.path not in set_aside])
+        marked, skipped = pair(selection.files, sides, of, what=self._what)
+        return Selection(
+            files=tuple(marked[file.path] for file in files if file.path in marked),
+            num_skipped=dict(sorted((skipped + Counter(selection.num_skipped)).items())),
+        )
+
+    def _is_named(self, path: str) -> bool:
+        """Whether a file is one that the source names."""
+        del path
+        return False
+
+    def with_text(self, features: Mapping[str, Feature]) -> dict[str, Feature]:
+        """Features, with those of the texts if there are any.
+
+        Raises:
+            DataError: if one has the name already.
+        """
+        if self.texts is None:
+            return dict(features)
+        if TEXT in features:
+            raise DataError(
+                f"{type(self).__name__}: a field or column is called {TEXT!r}, which is the name "
+                f"of the texts of texts={self.texts!r}. Rename it."
+            )
+        return {**features, TEXT: Text()}
 
     def _why_unfit(self, path: str) -> str:
         return why_beside(path, media=self._suffixes)
@@ -218,12 +278,18 @@ class MediaFolder(LabelledFolder):
     def _partner(self, features: Features, opened: OpenSource) -> Partner[Any] | None:
         """How the file is read that each record has besides its own, if any."""
         del features, opened
-        return None
+        if self.texts is None:
+            return None
+        return Partner(
+            read=lambda data, header: utf8_text(data or b"").rstrip(b"\r\n"),
+            unreadable=UnreadableTextError,
+            columns=lambda texts: {TEXT: contents_array(texts)},
+        )
 
     @property
     def _partner_features(self) -> frozenset[str]:
         """The features of that file."""
-        return frozenset()
+        return frozenset() if self.texts is None else frozenset((TEXT,))
 
     def _besides_files(self, features: Features) -> Features:
         return {n: f for n, f in features.items() if n not in self._partner_features}

@@ -29,12 +29,12 @@ from ...prepare import images
 from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_headers
 from . import bystanders
-from .annotations.beside import BoxReader, Format, infer_boxes, pair
+from .annotations.beside import BoxReader, Format, infer_boxes
 from .annotations.labelme import read_json
 from .annotations.model import BOX_DIFFICULT, BOX_FEATURES, BadBoxes, InvalidAnnotationError
 from .annotations.voc import read_xml
 from .annotations.yolo import TEXTS, read_labels, read_names
-from .files import MediaFolder, MediaKind, Partner, contents_array, may_be_image, why_skipped
+from .files import MediaFolder, MediaKind, Partner, contents_array, may_be_image
 from .labels import LABEL, FileLabels, Unlisted, compile_pattern, file_name
 from .side_tables import RowsOf
 
@@ -145,6 +145,9 @@ class ImageFolder(MediaFolder):
             more than a pixel, of any format but JSON Lines: ``"reject"``; ``"drop"`` leaves these
             boxes out; ``"clip"`` clips them, and leaves out what has no area then. The feature
             ``num_bad_boxes`` counts them.
+        texts: The suffix of the images' texts, captions or transcripts: ``".txt"`` for ``a.txt``
+            beside ``a.jpg``, or in a folder of its own, ``captions/a.txt``. Feature ``text``: the
+            file in UTF-8, without line ends at its end. An image without one is rejected.
     """
 
     url: str
@@ -164,8 +167,10 @@ class ImageFolder(MediaFolder):
     names: str | tuple[str, ...] | None = None
     polygons: bool = False
     bad_boxes: BadBoxes = "reject"
+    texts: str | None = None
 
     _suffixes = bystanders.IMAGES
+    _what = "image"
 
     @property
     def _content(self) -> str:
@@ -198,6 +203,8 @@ class ImageFolder(MediaFolder):
         if self.masks is not None and self.label == LABEL:
             object.__setattr__(self, "label", MASK)
         self._check_boxes()
+        if self.texts is not None and (self._rules is not None or self.boxes in FORMATS):
+            raise ValueError("texts= is for images without masks=, pair= and files of boxes=")
         super().__post_init__()
 
     def _check_boxes(self) -> None:
@@ -229,32 +236,14 @@ class ImageFolder(MediaFolder):
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Selects all files except hidden ones, system files and the table; pairs masks."""
         if (of := FORMATS.get(self.boxes or "")) is not None:
-            return self._select_annotated(files, of)
+            return self._select_paired(files, of)
         selection = super().select(files)
         if self._rules is None:
             return selection
         files = pair_files(selection.files, self._rules, names=self.parts)
         return dataclasses.replace(selection, files=files)
 
-    def _select_annotated(self, files: Sequence[SourceFile], of: Format) -> Selection:
-        """Selects the images, and the annotation files as parts of their records."""
-        annotations = [
-            file
-            for file in files
-            if file.path.lower().endswith(of.suffix)
-            and not why_skipped(file.path)
-            and not self._names_classes(file.path)
-            and not self._labels.why_beside(file.path)
-        ]
-        set_aside = {file.path for file in annotations}
-        selection = super().select([file for file in files if file.path not in set_aside])
-        marked, skipped = pair(selection.files, annotations, of)
-        return Selection(
-            files=tuple(marked[file.path] for file in files if file.path in marked),
-            num_skipped=dict(sorted((skipped + Counter(selection.num_skipped)).items())),
-        )
-
-    def _names_classes(self, path: str) -> bool:
+    def _is_named(self, path: str) -> bool:
         names = self.names
         return isinstance(names, str) and path.rpartition("/")[2] == file_name(names)
 
@@ -320,6 +309,8 @@ class ImageFolder(MediaFolder):
             boxes["polygons"] = True
         if self.bad_boxes != "reject":
             boxes["bad_boxes"] = self.bad_boxes
+        if self.texts is not None:
+            parts = {"texts": self.texts}
         settings = {"source": "image_folder", "max_pixels": self.max_pixels}
         return {**settings, **labels, **parts, **boxes}
 
@@ -350,12 +341,11 @@ class ImageFolder(MediaFolder):
                 f"ImageFolder: a field or column is called {taken[0]!r}, which is the name of a "
                 "file's content. Rename it."
             )
-        return files_of | labels
+        return self.with_text(files_of | labels)
 
     def remarks(self, files: Sequence[SourceFile], opened: OpenSource) -> list[str]:
         """How many of a few images have more bits than are kept by default."""
-        of_masks = self.masks is not None
-        pictures = (file for file in files if not (of_masks and file.of) and not file.problem)
+        pictures = (file for file in files if self.is_picture(file) and not file.problem)
         deep = list(
             read_headers(
                 heapq.nsmallest(_NUM_LOOKED_AT, pictures, key=_path_hash),
@@ -372,6 +362,10 @@ class ImageFolder(MediaFolder):
             f'used, unless ss.images.decode({written(self.parts[0])}, 1, dtype="uint16") keeps all.'
         ]
 
+    def is_picture(self, file: SourceFile) -> bool:
+        """Whether a file of a record is an image: no mask, text or annotations."""
+        return not file.of or self.pair is not None
+
     def _kind(self, features: Features) -> MediaKind[ImageHeader]:
         return MediaKind(
             name=self._content,
@@ -386,7 +380,7 @@ class ImageFolder(MediaFolder):
     def _partner_features(self) -> frozenset[str]:
         if self._rules is not None:
             return frozenset(self.parts[1:])
-        return BOX_FEATURES if self.boxes in FORMATS else frozenset()
+        return BOX_FEATURES if self.boxes in FORMATS else super()._partner_features
 
     def _partner(self, features: Features, opened: OpenSource) -> Partner[ImageHeader] | None:
         if self._rules is not None:
@@ -396,7 +390,7 @@ class ImageFolder(MediaFolder):
                 columns=functools.partial(_second_columns, name=self.parts[1]),
             )
         if (of := self._format(opened)) is None:
-            return None
+            return super()._partner(features, opened)
         wanted = {n: f for n, f in features.items() if n in self._partner_features}
         boxes = BoxReader(of, wanted, image=self._content, bad_boxes=self.bad_boxes)
         return Partner(
@@ -459,10 +453,9 @@ def infer_image_steps(
         source: The source of the files.
         files: The records' files, of which at most 20,000 are read.
         opened: The source's root.
-        with_masks: Whether the images have masks.
     """
     of_masks = source.masks is not None
-    pictures = [file for file in files if not (of_masks and file.of) and not file.unpaired]
+    pictures = [file for file in files if source.is_picture(file) and not file.unpaired]
     sizes = Counter(read_sizes(pictures, opened))
     if len(sizes) <= 1:
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,22 +9,14 @@ from ....schemas.blocks import SourceFile
 from ....schemas.config import config_class
 from ....schemas.features import Features, Text
 from ....schemas.recipe import OpenSource
-from ..text_stream import ZERO_FILLED, codec_name, is_zero_filled, mark_of
+from ..text_stream import codec_name
 from .bystanders import TEXTS
+from .decoded import UnreadableTextError, utf8_text
 from .files import MediaFolder, MediaKind
 from .labels import LABEL, Unlisted
 from .side_tables import RowsOf
 
 BATCH_BYTES = 8 << 20
-
-
-class UnreadableTextError(ValueError):
-    """A file that is not a text of the encoding, with a reason to group by."""
-
-    def __init__(self, message: str, reason: str = "not text of the encoding") -> None:
-        """Stores the reason."""
-        super().__init__(message)
-        self.reason = reason
 
 
 @config_class
@@ -96,18 +87,5 @@ class TextFolder(MediaFolder):
         )
 
     def _read_text(self, data: bytes) -> tuple[bytes, int]:
-        """The text in UTF-8 without a byte order mark, and its length."""
-        encoding = mark_of(data) or codec_name(self.encoding)
-        try:
-            text = data.decode(encoding).encode()
-        except UnicodeError as error:
-            where = f"byte {error.start} of it " if isinstance(error, UnicodeDecodeError) else "it "
-            raise UnreadableTextError(
-                f"{where}is not valid {encoding}. Fix it, or name its encoding=."
-            ) from None
-        text = text.removeprefix(codecs.BOM_UTF8)
-        if is_zero_filled(text):
-            raise UnreadableTextError(
-                f"all of {len(text):,} bytes are zero. Copy or create it again.", ZERO_FILLED
-            )
+        text = utf8_text(data, self.encoding, remedy="Fix it, or name its encoding=")
         return text, len(text)

@@ -1,14 +1,8 @@
-"""Annotation files beside images: pairs the files, infers classes, and reads them with images.
-
-A file belongs to the image whose path is the same but for the suffix and for folders that are
-called after what is in them: ``train/labels/a.txt`` to ``train/images/a.jpg``,
-``Annotations/a.xml`` to ``JPEGImages/a.jpg``, ``a.json`` to ``a.jpg``.
-"""
+"""Annotation files beside images (``side_files``): infers classes, and reads them with images."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .....schemas.blocks import SourceFile
@@ -17,6 +11,7 @@ from .....schemas.features import Feature, Features
 from .....schemas.recipe import OpenSource
 from ....media.image_header import ImageHeader
 from ....storage.read_files import read_files
+from ..side_files import SideFiles
 from .model import (
     BadBoxes,
     BoxFitter,
@@ -29,35 +24,19 @@ from .model import (
 MAX_BYTES = 64 << 20
 """Maximum size of an annotation file."""
 
-_FOLDERS = frozenset(
-    [
-        *("image", "images", "img", "imgs", "jpegimages"),
-        *("ann", "annotation", "annotations", "label", "labels", "txt", "xml", "xmls", "json"),
-    ]
-)
-"""Folders that are called after what is in them, in lower case."""
 _BATCH_FILES = 256
 _BATCH_BYTES = 32 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Format:
-    """A format of annotations with a file for each image."""
+class Format(SideFiles):
+    """A format of annotations with a file for each image; without one, it has no boxes."""
 
     name: str
-    suffix: str
     parse: Callable[[bytes], ImageBoxes]
     """Raises InvalidAnnotationError."""
-    lists: frozenset[str] = frozenset()
-    """Names, without the suffix, of files of the format's suffix that are no annotations."""
     flags: tuple[str, ...] = ()
     """Features of one bool per box that the format has."""
-    empty: bool = False
-    """Whether an image without a file has no boxes; else it is invalid."""
-
-    def is_list(self, path: str) -> bool:
-        """Whether a file is no annotation by its name, unless there is an image of that name."""
-        return path.rpartition("/")[2].lower().removesuffix(self.suffix) in self.lists
 
     def read(self, data: bytes | None) -> ImageBoxes:
         """The boxes of an image, from its file's content, None if there is none.
@@ -71,65 +50,6 @@ class Format:
         if len(data) > MAX_BYTES:
             raise InvalidAnnotationError(f"{len(data):,} bytes, expected at most {MAX_BYTES:,}")
         return self.parse(data)
-
-
-def pair(
-    images: Sequence[SourceFile], annotations: Sequence[SourceFile], of: Format
-) -> tuple[dict[str, SourceFile], Counter[str]]:
-    """Marks annotations as parts of their images' records; returns files by path, and skipped ones.
-
-    Files without a partner are marked as unpaired if others in their folder have one; else they are
-    skipped, as are texts that are not annotations and images of another kind, such as masks. An
-    image whose format allows none is not unpaired.
-    """
-    by_key: dict[str, list[SourceFile]] = {}
-    for file in annotations:
-        by_key.setdefault(key_of(file.path), []).append(file)
-    images_of = Counter(key_of(file.path) for file in images)
-    annotated = folders_of(file.path for file in images if key_of(file.path) in by_key)
-    annotating = folders_of(file.path for file in annotations if images_of[key_of(file.path)])
-    marked: dict[str, SourceFile] = {}
-    skipped: Counter[str] = Counter()
-    for file in images:
-        own = by_key.get(key_of(file.path), [])
-        unpaired = ""
-        if len(own) > 1:
-            unpaired = f"several {of.suffix} files for one image"
-        elif own and images_of[key_of(file.path)] > 1:
-            unpaired = f"several images for one {of.suffix} file"
-        elif own:
-            marked[own[0].path] = dataclasses.replace(own[0], of=file.path)
-        elif file.path.rpartition("/")[0] not in annotated:
-            skipped[f"image in a folder without {of.suffix} files"] += 1
-            continue
-        elif not of.empty:
-            unpaired = f"image without a {of.suffix} file of its name"
-        marked[file.path] = dataclasses.replace(file, unpaired=unpaired) if unpaired else file
-    for file in annotations:
-        if images_of[key_of(file.path)]:
-            continue
-        if file.path.rpartition("/")[0] in annotating and not of.is_list(file.path):
-            unpaired = f"{of.suffix} file without an image of its name"
-            marked[file.path] = dataclasses.replace(file, unpaired=unpaired)
-        else:
-            skipped[f"{of.suffix} file without an image"] += 1
-    return marked, skipped
-
-
-def folders_of(paths: Iterable[str]) -> set[str]:
-    """The folders of files."""
-    return {path.rpartition("/")[0] for path in paths}
-
-
-def key_of(path: str) -> str:
-    """What the paths of an image and of its annotations have in common.
-
-    >>> key_of("train/images/a.jpg"), key_of("train/labels/a.txt"), key_of("Annotations/a.xml")
-    ('train/a', 'train/a', 'a')
-    """
-    *folders, name = path.split("/")
-    kept = [folder for folder in folders if folder.lower() not in _FOLDERS]
-    return "/".join([*kept, name.rpartition(".")[0] or name])
 
 
 def infer_boxes(

@@ -1,0 +1,187 @@
+"""Texts beside images and sounds: captions and transcripts, a file for each."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image as Pillow
+
+import snapshard as ss
+from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
+
+from .built import build_all
+
+RNG = np.random.default_rng(0)
+NUM = 8
+
+
+def content_of(name: str) -> bytes:
+    """A picture, or a sound, that differs from others."""
+    buffer = io.BytesIO()
+    if name.endswith(".wav"):
+        soundfile.write(buffer, RNG.uniform(-1, 1, 40), 8000, format="WAV")
+    else:
+        Pillow.fromarray(RNG.integers(0, 256, (6, 9, 3), np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write(folder: Path, media: str, text: str, *, num: int = NUM) -> dict[str, str]:
+    """Files and their texts, by patterns with the number of each; path -> text."""
+    texts = {}
+    for number in range(num):
+        for pattern in (media, text):
+            (folder / pattern.format(number)).parent.mkdir(parents=True, exist_ok=True)
+        (folder / media.format(number)).write_bytes(content_of(media))
+        said = f"a dog, number {number}: größer als „{number - 1}“"
+        (folder / text.format(number)).write_text(said + "\n" * (number % 3), encoding="utf-8")
+        texts[media.format(number)] = said
+    return texts
+
+
+LAYOUTS: dict[str, tuple[str, str, Any]] = {
+    "images": ("a{}.png", "a{}.txt", ss.ImageFolder("in", label=None, texts=".txt")),
+    "lines": ("{}.bin.png", "{}.bin.gt.txt", ss.ImageFolder("in", label=None, texts=".gt.txt")),
+    "folders": (
+        "images/a{}.png",
+        "captions/a{}.txt",
+        ss.ImageFolder("in", label=None, texts=".txt"),
+    ),
+    "sounds": ("a{}.wav", "a{}.txt", ss.AudioFolder("in", label=None, texts=".txt")),
+    "sounds in folders": (
+        "wav/a{}.wav",
+        "txt/a{}.txt",
+        ss.AudioFolder("in", label=None, texts=".txt"),
+    ),
+    "names": ("b{}.png", "B{}.TXT".lower(), ss.ImageFolder("in", label=None, texts=".txt")),
+}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_they_are_suggested_and_come_back_equal(lab: Any, tmp_path: Path, layout: str) -> None:
+    media, text, wanted = LAYOUTS[layout]
+    texts = write(tmp_path / "in", media, text)
+    recipe = suggest_recipe("in")
+    assert recipe.source == wanted
+    suffix = wanted.texts
+    assert (
+        f"# A record is {'a sound' if 'wav' in media else 'an image'}, with its text, <name>"
+        in (said := describe_suggestion("in"))
+    )
+    assert f'texts="{suffix}"' in said
+    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
+    assert not snapshot.manifest.num_rejects
+    rows = lab.stored_rows(snapshot)
+    assert {path: row["text"] for path, row in rows.items()} == texts
+    if media.endswith(".png"):
+        (batch,) = snapshot.reader().dataset("train", 99, shuffle=False, columns=["image"])
+        assert batch["image"].shape[1:] == (6, 9, 3)
+
+
+def test_a_text_belongs_to_the_file_of_its_split(lab: Any, tmp_path: Path) -> None:
+    texts = write(tmp_path / "in", "train/a{}.png", "train/a{}.txt")
+    texts |= write(tmp_path / "in", "test/a{}.png", "test/a{}.txt", num=3)
+    recipe = suggest_recipe("in")
+    assert recipe.source == ss.ImageFolder("in", label=None, split_folders=True, texts=".txt")
+    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
+    assert snapshot.manifest.splits["test"].num_examples == 3
+    assert {p: row["text"] for p, row in lab.stored_rows(snapshot).items()} == texts
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "reason"),
+    [
+        ("a0.txt", None, "image without a .txt file of its name"),
+        ("a0.png", None, ".txt file without an image of its name"),
+        ("captions/a0.txt", b"x", "several .txt files for one image"),
+        ("a0.txt", b"caf\xe9", "not text of the encoding"),
+        ("a0.txt", b"\0" * 20, "zero-filled text"),
+        ("a0.png", b"nothing", "text, not an image"),
+    ],
+)
+def test_what_does_not_fit_is_a_reject(
+    lab: Any, tmp_path: Path, path: str, content: bytes | None, reason: str
+) -> None:
+    texts = write(tmp_path / "in", "a{}.png", "a{}.txt", num=120)
+    (tmp_path / "in" / path).parent.mkdir(exist_ok=True)
+    if content is None:
+        (tmp_path / "in" / path).unlink()
+    else:
+        (tmp_path / "in" / path).write_bytes(content)
+    source = suggest_recipe("in").source
+    assert source == ss.ImageFolder("in", label=None, texts=".txt")
+    source = ss.ImageFolder(str(tmp_path / "in"), label=None, texts=".txt")
+    snapshot = build_all(tmp_path, source, max_rejects=1)
+    assert [row["reason"] for row in lab.rejects(snapshot)] == [reason]
+    del texts["a0.png"]
+    assert {p: row["text"] for p, row in lab.stored_rows(snapshot).items()} == texts
+
+
+def test_a_changed_text_changes_its_record_alone(lab: Any, tmp_path: Path) -> None:
+    texts = write(tmp_path / "in", "a{}.wav", "a{}.txt")
+    source = ss.AudioFolder(str(tmp_path / "in"), label=None, texts=".txt")
+    first = build_all(tmp_path, source)
+    (tmp_path / "in" / "a3.txt").write_bytes(b"\xef\xbb\xbfa cat\r\n")
+    second = build_all(tmp_path, source)
+    assert second.path != first.path
+    found = {path: row["text"] for path, row in lab.stored_rows(second).items()}
+    assert found == texts | {"a3.wav": "a cat"}
+    assert build_all(tmp_path, source).cached
+
+
+def test_texts_of_some_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "in", "a{}.png", "a{}.txt")
+    (tmp_path / "in" / "a0.txt").unlink()
+    with pytest.raises(ss.SnapshardError, match=r"'a1\.txt', which may describe them"):
+        suggest_recipe("in")
+
+
+def test_texts_in_class_folders_are_named(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        write(tmp_path / "in", f"{name}/{name}x{{}}y.png", f"{name}/{name}x{{}}y.txt")
+    assert suggest_recipe("in").source == ss.ImageFolder("in")
+    assert "Each has a text, too: texts='.txt' in the source reads it." in " ".join(
+        describe_suggestion("in").replace("#", "").split()
+    )
+    source = ss.ImageFolder(str(tmp_path / "in"), texts=".txt")
+    snapshot = build_all(tmp_path, source)
+    assert list(snapshot.manifest.features) == ["image", "label", "text"]
+
+
+def test_documents_and_lists_are_no_texts_of_records(tmp_path: Path) -> None:
+    write(tmp_path / "in", "a{}.png", "a{}.txt")
+    for name in ("README.txt", "classes.txt", "LICENSE"):
+        (tmp_path / "in" / name).write_text("words")
+    source = ss.ImageFolder(str(tmp_path / "in"), label=None, texts=".txt")
+    assert not build_all(tmp_path, source, max_rejects=0).manifest.num_rejects
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"texts": "txt"}, r"texts='txt': expected the suffix"),
+        ({"texts": ""}, "expected the suffix"),
+        ({"texts": ".txt", "masks": "masks"}, "texts= is for images without masks="),
+        ({"texts": ".txt", "boxes": "voc"}, "texts= is for images without masks="),
+        ({"texts": ".txt", "pair": {"a": "a", "b": "b"}}, "texts= is for images without"),
+    ],
+)
+def test_settings_that_exclude_each_other(settings: Any, words: str) -> None:
+    with pytest.raises(ss.SnapshardError, match=words):
+        ss.ImageFolder("in", **settings)
+
+
+def test_a_field_of_their_name(tmp_path: Path) -> None:
+    write(tmp_path / "in", "x_{}.png", "x_{}.txt")
+    source = ss.ImageFolder(
+        str(tmp_path / "in"), pattern="{text}_{n}.png", label="text", texts=".txt"
+    )
+    with pytest.raises(ss.SnapshardError, match="a field or column is called 'text'"):
+        build_all(tmp_path, source)
