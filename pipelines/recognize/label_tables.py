@@ -231,7 +231,7 @@ def _named_files(table: str, table_path: str, media: _Media, view: View) -> _Nam
         return None
     if not any(folded_parts(name)[-1] in media.stems for name in rows.names):
         return None
-    if _is_text(table) and not any(map(str.isalpha, "".join(itertools.islice(rows.keys, 99)))):
+    if _is_text(table) and all(map(_is_number, itertools.islice(rows.keys, 99))):
         return None  # numbers, such as classes of boxes, name files only by chance
     place = _find_place(media, rows, os.path.dirname(table_path), narrow=bool(columns))
     if not place.keys:
@@ -303,6 +303,10 @@ def _find_place(media: _Media, rows: TableRows, beside: str, *, narrow: bool) ->
         return place
     narrowed = _Place(inner, media, rows)
     return narrowed if len(narrowed.keys) == len(place.keys) else place
+
+
+def _is_number(name: str) -> bool:
+    return name.replace(".", "").isdecimal()
 
 
 def _rank(named: _NamedFiles) -> tuple[bool, int]:

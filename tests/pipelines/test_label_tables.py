@@ -17,7 +17,7 @@ import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
 from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import DataError
-from snapshard.transforms.sources.folders.side_tables import LabelTable
+from snapshard.transforms.sources.folders.side_tables import LabelTable, csv_source
 from snapshard.transforms.storage.opened_source import open_source
 
 from ..integration.sources.built import build_all
@@ -209,6 +209,42 @@ def test_transcripts_without_a_header() -> None:
     table = LabelTable(name="metadata.csv", data=Path("data/metadata.csv").read_bytes(), label=None)
     found = table.read(table.features()).columns["column_1"].to_pylist()
     assert found == [text.encode() for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("84-121123-{:04d}", ["GO", "DO YOU HEAR", "BUT IN LESS THAN FIVE MINUTES"]),
+        ("BAC009S{:04d}W", ["而 对 楼市", "成交", "也 成为"]),
+        ("spk1/utt{}", ['"no" he said, and', "yes;", "a|b"]),
+    ],
+)
+def test_ids_before_words(name: str, texts: list[str]) -> None:
+    """Transcripts as those of LibriSpeech in one file: only the first blank separates."""
+    names = [name.format(n) for n in range(9)]
+    write(*(f"wav/{name}.wav" for name in names))
+    lines = [f"{name} {texts[n % 3]}" for n, name in enumerate(names)]
+    Path("data/text.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    assert suggest_recipe("data").source.table == "data/text.txt"
+    table = LabelTable(name="text.txt", data=Path("data/text.txt").read_bytes(), label=None)
+    read = table.read(table.features())
+    assert [*read.names] == names
+    found = [text.decode() for text in read.columns["column_1"].to_pylist()]
+    assert found == [texts[n % 3] for n in range(9)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a1 dog\na2 cat\na3 dog\n",  # two columns
+        "file text\na1 dog barks\na2 cat\na3 x\n",
+        "1 0.5 0.5\n2 0.5\n3 0.1 0.2\n",
+        "a1 dog\nb cat and\na3 x\n",
+        "a1 a dog\na1 cat\na1 x\n",  # rows of one
+    ],
+)
+def test_what_are_no_ids_before_words(text: str) -> None:
+    assert csv_source("t.txt", text.encode()).delimiter != "\t"
 
 
 @pytest.mark.parametrize("end", ["png", "wav"])

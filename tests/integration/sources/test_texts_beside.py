@@ -157,7 +157,7 @@ def test_texts_in_class_folders_are_named(tmp_path: Path) -> None:
 
 def test_documents_and_lists_are_no_texts_of_records(tmp_path: Path) -> None:
     write(tmp_path / "in", "a{}.png", "a{}.txt")
-    for name in ("README.txt", "classes.txt", "LICENSE"):
+    for name in ("README.txt", "classes.txt", "LICENSE", "authors.txt"):
         (tmp_path / "in" / name).write_text("words")
     source = ss.ImageFolder(str(tmp_path / "in"), label=None, texts=".txt")
     assert not build_all(tmp_path, source, max_rejects=0).manifest.num_rejects

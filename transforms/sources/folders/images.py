@@ -49,8 +49,8 @@ FALLBACK_SIZE = (256, 256)
 """The size if no size has a majority."""
 MASK = "mask"
 """The feature of the masks."""
-IMAGES, MASKS = "images", "masks"
-"""The usual names of the two folders."""
+IMAGES = "images"
+"""The usual name of the folder of images that have masks."""
 
 FORMATS: Mapping[str, Format] = {
     "yolo": Format(

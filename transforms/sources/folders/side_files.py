@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ....schemas.blocks import SourceFile
+from .bystanders import is_document
 
 _FOLDERS = frozenset(
     [
@@ -37,7 +38,8 @@ class SideFiles:
 
     def is_list(self, path: str) -> bool:
         """Whether a file belongs to none by its name, unless there is an image of that name."""
-        return path.rpartition("/")[2].lower().removesuffix(self.suffix) in self.lists
+        stem = path.rpartition("/")[2].lower().removesuffix(self.suffix)
+        return stem in self.lists or is_document(path)
 
 
 def pair(

@@ -9,6 +9,7 @@ Unicode form. If it is an end of several, the longest common end counts.
 
 Every other column is a feature; without one, the table is a list of files. The delimiter, the
 encoding and the header of CSV, TSV and TXT are guessed, and an index without a name is left out.
+Lines of a TXT that are an id and different numbers of words, as transcripts are, have two columns.
 They are typed like ``ss.Csv``, JSON Lines as follows:
 
 ================================ ===============================================================
@@ -32,6 +33,7 @@ whether the image was annotated with or without its EXIF orientation applied.
 
 from __future__ import annotations
 
+import codecs
 import collections
 import csv
 import dataclasses
@@ -101,6 +103,8 @@ _INDEX = "column_0"
 """The name of a first column that has none."""
 _SNIFFED_BYTES = 1 << 20
 _TEXT = ".txt"
+_NAME_AND_WORDS = re.compile(rb"(?m)^(\S+)[ \t]+(\S[^\r\n]*)")
+_MAX_LINES = 100
 _DELIMITERS = {".csv": ",", ".tsv": "\t", _TEXT: ","}
 _JSON_LINES = ".jsonl"
 _COCO = ".json"
@@ -621,6 +625,11 @@ def csv_source(url: str, head: bytes) -> Csv:
 def _parse_csv(name: str, data: bytes) -> _CsvTable:
     dialect = sniff(data[:_SNIFFED_BYTES], default=_DELIMITERS[_suffix(name)])
     delimiter, skip = dialect.delimiter, 0
+    if _suffix(name) == _TEXT and not dialect.is_table and _are_names_and_words(data):
+        encoding = dialect.encoding
+        source = Csv(name, delimiter="\t", encoding=encoding, header=False, quote=None, label=None)
+        data = _NAME_AND_WORDS.sub(rb"\1\t\2", data.removeprefix(codecs.BOM_UTF8))
+        return _CsvTable(source, data, first_row=[], has_index=False)
     if delimiter == WHITESPACE:
         skip = dialect.skip
     elif _suffix(name) == _TEXT and delimiter.encode() not in data.partition(b"\n")[0]:
@@ -651,6 +660,22 @@ def _parse_csv(name: str, data: bytes) -> _CsvTable:
     )
     first_row = rows[header] if len(rows) > header else []
     return _CsvTable(source, data, first_row=first_row, has_index=has_index)
+
+
+def _are_names_and_words(data: bytes) -> bool:
+    """Whether lines are an id and words, as transcripts are: ``84-0001 GO``, ``84-0002 DO YOU``.
+
+    All ids are alike up to their digits, and lines have different numbers of words.
+    """
+    lines = [line for line in data[:_SNIFFED_BYTES].splitlines()[:_MAX_LINES] if line.strip()]
+    found = [match for line in lines if (match := _NAME_AND_WORDS.fullmatch(line))]
+    if not 2 < len(found) == len(lines) == len({match[1] for match in found}):
+        return False
+    shapes = {re.sub(rb"[0-9]+", b"0", match[1]) for match in found}
+    num_with_letters = sum(bool(re.search(rb"[A-Za-z\x80-\xff]", match[2])) for match in found)
+    widths = {len(match[2].split()) for match in found}
+    is_of_words = 2 * num_with_letters > len(found) and len(widths) > 1
+    return is_of_words and len(shapes) == 1 and b"0" in shapes.pop()
 
 
 def _with_named_index(data: bytes, delimiter: str) -> tuple[bytes, bool]:
