@@ -28,6 +28,7 @@ from ...transforms.media.audio_header import SUFFIXES as SOUNDS
 from ...transforms.media.image_header import SUFFIXES as IMAGES
 from ...transforms.sources.combined import Sources
 from ...transforms.sources.folders.audio import AudioFolder
+from ...transforms.sources.folders.bystanders import is_document
 from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.sources.folders.labels import LABEL, file_name, looks_like_splits
 from ...transforms.sources.folders.side_tables import (
@@ -200,16 +201,33 @@ def _find_tables(media: _Media, view: View) -> list[tuple[str, str]]:
     tables = [
         file
         for file in view.without(*IMAGES, *SOUNDS)
-        if is_table(file.path, of_images=of_images) and SUBMISSION not in file.path.lower()
+        if is_table(file.path, of_images=of_images)
+        and SUBMISSION not in file.path.lower()
+        and not is_document(file.path)
     ]
     if len(media.paths) <= len(tables):
         return []
     top = _common_folder([*media.paths, *(file.path for file in tables)])
     near = sorted((file.path for file in tables if _is_near(file, top)), key=_is_text)
+    if (parts := _glob_of_parts([file.path for file in tables])) and media.make is AudioFolder:
+        return [(url_below(media.root, parts), "")]
     return [
         *((url_below(media.root, path), path) for path in near[:_MAX_TABLES]),
         *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
     ]
+
+
+def _glob_of_parts(paths: Sequence[str]) -> str:
+    """A glob of tables with a suffix of their own, one in each folder: ``*/*.trans.txt``."""
+    folders: dict[tuple[int, str], list[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if "." in (suffix := name.partition(".")[2]):
+            folders.setdefault((path.count("/"), suffix), []).append(folder)
+    for (depth, suffix), found in folders.items():
+        if len(set(found)) == len(found) > 1:
+            return "*/" * depth + f"*.{suffix}"
+    return ""
 
 
 def _named_files(table: str, table_path: str, media: _Media, view: View) -> _NamedFiles | None:

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,38 @@ def test_ids_before_words(name: str, texts: list[str]) -> None:
     assert [*read.names] == names
     found = [text.decode() for text in read.columns["column_1"].to_pylist()]
     assert found == [texts[n % 3] for n in range(9)]
+
+
+def test_transcripts_of_each_folder(tmp_path: Path) -> None:
+    """As LibriSpeech's: a glob of tables is read as one."""
+    folders = ["d/84/12", "d/84/13", "d/251/7"]
+    names = [
+        f"{folder.replace('d/', '').replace('/', '-')}-{n:04d}"
+        for folder in folders
+        for n in range(4)
+    ]
+    words = ["GO", "DO YOU HEAR ME", "BUT IN LESS THAN", "THE ENGLISH"]
+    texts = {name: f"{words[n % 4]} {chr(65 + n)}" for n, name in enumerate(names)}
+    write(*(f"d/{name.rpartition('-')[0].replace('-', '/')}/{name}.wav" for name in names))
+    for folder in folders:
+        start = folder.replace("d/", "").replace("/", "-")
+        lines = [f"{name} {text}" for name, text in texts.items() if name.startswith(f"{start}-")]
+        Path("data", folder, f"{start}.trans.txt").write_text("\n".join(lines) + "\n")
+    Path("data/SPEAKERS.TXT").write_text("84 | F | Ann\n251 | M | Ben\n")
+    source = ss.AudioFolder("data/d", table="data/*/*/*/*.trans.txt", label=None)
+    with pytest.raises(DataError, match=re.escape(source.table or "")) as refused:
+        suggest_recipe("data")
+    assert refused.value.readings[1].source == source  # type: ignore[attr-defined]
+    source = ss.AudioFolder(
+        str(tmp_path / "data/d"), table=str(tmp_path / "data/*/*/*/*.trans.txt"), label=None
+    )
+    snapshot = build_all(tmp_path, source)
+    (batch,) = snapshot.reader().dataset("train", 99, shuffle=False)
+    assert sorted(text.decode() for text in batch["column_1"].numpy()) == sorted(texts.values())
+    assert build_all(tmp_path, source).cached
+    changed = Path("data/d/251/7/251-7.trans.txt")
+    changed.write_text(changed.read_text().replace("GO", "WENT"))
+    assert not build_all(tmp_path, source).cached
 
 
 @pytest.mark.parametrize(

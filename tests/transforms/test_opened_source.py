@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import http.server
 import os
 import pathlib
@@ -381,3 +382,20 @@ def test_members_of_a_zip_are_where_unpacking_puts_them(tmp_path: pathlib.Path) 
         LEADS_OUT,
         REPLACED,
     ]
+
+
+def test_a_glob_beside_a_source_is_one_table(tmp_path: pathlib.Path) -> None:
+    for name, text in {
+        "a/l.csv": "file,label\n1,x",
+        "b/l.csv": "file,label\n2,y\n",
+        "c": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    opened = open_source(str(tmp_path), str(tmp_path))
+    joined = b"file,label\n1,x\n2,y\n"
+    assert opened.read_side("*/l.csv") == joined
+    assert opened.side_digest("*/l.csv") == hashlib.sha256(joined).hexdigest()
+    for url in ("*/no.csv", ".", "a"):
+        with pytest.raises(RecipeError, match="does not exist|is no file, and no glob of files"):
+            opened.read_side(url)

@@ -308,7 +308,7 @@ class OpenedSource:
                 raise
 
     def read_side(self, url: str) -> bytes:
-        """Reads a complete file next to the source.
+        """Reads a complete file next to the source; of a glob, the files of a table's parts.
 
         Raises:
             RecipeError: if there is no such file.
@@ -317,17 +317,21 @@ class OpenedSource:
                 a snapshot whose fingerprint was computed from another.
             StorageError: if it cannot be read.
         """
-        side, path = self.side(url)
-        for file in side.list():
-            if file.num_bytes > self.limits.max_record_bytes:
-                raise DataError(
-                    f"{storage.redact(url)} has {file.num_bytes:,} bytes, more than "
-                    f"{self.limits.max_record_bytes:,}, and is read at once. limits=ss.Limits("
-                    "max_record_bytes=…) in the recipe allows more."
-                )
-        content = side.read(path)
-        if git_lfs.is_pointer(content):
+        side = open_source(url, self.folder, self.limits)
+        files = side.list()
+        if not (side.single or side.pattern) or not files:
+            raise RecipeError(f"{storage.redact(url)} is no file, and no glob of files.")
+        num_bytes = sum(file.num_bytes for file in files)
+        if num_bytes > self.limits.max_record_bytes:
+            raise DataError(
+                f"{storage.redact(url)} has {num_bytes:,} bytes, more than "
+                f"{self.limits.max_record_bytes:,}, and is read at once. limits=ss.Limits("
+                "max_record_bytes=…) in the recipe allows more."
+            )
+        contents = [side.read(file.path) for file in files]
+        if any(map(git_lfs.is_pointer, contents)):
             raise git_lfs.refusal(side.shown)
+        content = contents[0] if side.single else joined_tables(contents)
         if self.sides.get(url, "") not in ("", hashlib.sha256(content).hexdigest()):
             raise SourceChangedError.of(storage.redact(url))
         return content
@@ -357,9 +361,11 @@ class OpenedSource:
         """
         if self.sides.get(url):
             return self.sides[url]
-        side, path = self.side(url)
+        side = open_source(url, self.folder, self.limits)
+        if not side.single:
+            return hashlib.sha256(self.read_side(url)).hexdigest()
         digest = hashlib.sha256()
-        for chunk in side.chunks(path, chunk_bytes=4 << 20):
+        for chunk in side.chunks(side.single, chunk_bytes=4 << 20):
             digest.update(chunk)
         return digest.hexdigest()
 
@@ -554,6 +560,21 @@ def _holders_of_builds(paths: Iterable[str]) -> Iterator[str]:
         for mark in _MARKS:
             if path.endswith(f"/{mark}"):
                 yield path.removesuffix(mark)
+
+
+def joined_tables(contents: Iterable[bytes]) -> bytes:
+    """The parts of a table as one: a header that they all have comes once.
+
+    >>> joined_tables([b"file,label\\na,1", b"file,label\\nb,2\\n"])
+    b'file,label\\na,1\\nb,2\\n'
+    """
+    first: bytes | None = None
+    parts: list[bytes] = []
+    for content in contents:
+        head, _, rest = content.partition(b"\n")
+        parts.append(rest if head == first else content)
+        first = head if first is None else first
+    return b"".join(part if part.endswith(b"\n") or not part else part + b"\n" for part in parts)
 
 
 def open_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> OpenedSource:

@@ -48,7 +48,8 @@ class AudioFolder(MediaFolder):
         table: A ``.csv``, ``.tsv``, ``.txt`` or ``.jsonl`` file with a row for each file, named in
             a column ``file``, ``file_name``, ``filename`` or ``path``, else in the first column.
             Other columns are features, the label a ClassLabel. A file without a row is rejected, or
-            see ``unlisted``. Relative paths are resolved like ``url``.
+            see ``unlisted``. Relative paths are resolved like ``url``. A glob of the parts of a
+            table: ``"dev-clean/*/*/*.trans.txt"``.
         split_folders: Whether the first folder is the split (``train/yes/1.wav``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict. Its strings become a

@@ -104,7 +104,8 @@ class ImageFolder(MediaFolder):
             and ``box_crowd`` if any annotation has ``iscrowd``. An image without a row is rejected,
             and one whose size is not the one in COCO's file. Relative paths are resolved like
             ``url``. A dict has a table for each folder:
-            ``{"val2017": "instances_val2017.json"}``; images in other folders are skipped.
+            ``{"val2017": "instances_val2017.json"}``; images in other folders are skipped. A
+            glob is one of the parts of a table: ``"*/labels.csv"``.
         split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
             ``ss.Splits.by_folder()``. False if class folders have such names.
         label: The column of ``table`` or field of ``pattern`` to predict. Its strings become a
