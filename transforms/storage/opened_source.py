@@ -563,10 +563,10 @@ def _holders_of_builds(paths: Iterable[str]) -> Iterator[str]:
 
 
 def joined_tables(contents: Iterable[bytes]) -> bytes:
-    """The parts of a table as one: a header that they all have comes once.
+    r"""The parts of a table as one: a header that they all have comes once.
 
-    >>> joined_tables([b"file,label\\na,1", b"file,label\\nb,2\\n"])
-    b'file,label\\na,1\\nb,2\\n'
+    >>> joined_tables([b"file,label\na,1", b"file,label\nb,2\n"])
+    b'file,label\na,1\nb,2\n'
     """
     first: bytes | None = None
     parts: list[bytes] = []
