@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, SnapshardError
@@ -38,6 +39,7 @@ from .extracted_files import find_extracted
 from .label_tables import find_labelled_files
 from .media_folders import Media, recognize_folders
 from .readings import Reading, UnclearError, quoted
+from .side_texts import HEAD_BYTES, MAX_LOOKED_AT, SideTexts, find_texts, why_no_captions
 from .split_lists import with_lists
 from .table_folders import arrange_tables, pairs_apart, refuse_columns_apart
 from .typed_tables import TypedTables, find_typed_tables, read_typed
@@ -79,7 +81,7 @@ def _find_samples(view: View) -> Reading | None:
 
 def _find_labelled(view: View) -> Reading | None:
     labelled = find_labelled_files(view)
-    return None if labelled is None else _with_lists(labelled, view)
+    return None if labelled is None else _noting_texts(_with_lists(labelled, view), view)
 
 
 def _find_media_or_tables(view: View) -> Reading | None:
@@ -124,6 +126,45 @@ def _find_texts(view: View) -> Reading | None:
     return None if texts is None else texts.read(view)
 
 
+def _texts_of(source: Any, view: View) -> SideTexts | None:
+    """The texts of the images or sounds of a source."""
+    paths = [file.path for file in view.ending(*_MEDIA[type(source)])]
+    skipped = {file.path for file in view.visible} - set(paths)
+    return find_texts(paths, skipped)
+
+
+def _noting_texts(reading: Reading, view: View) -> Reading:
+    """The reading, with a line on texts beside labelled images or sounds, which it leaves out."""
+    source: Any = reading.source
+    if type(source) not in _MEDIA or source.texts or len(getattr(source, "parts", "1")) > 1:
+        return reading
+    texts = _texts_of(source, view)
+    if texts is None or not texts.is_complete:
+        return reading
+    note = f"Each has a text, too, <name>{texts.suffix}: texts={texts.suffix!r} in the source."
+    return dataclasses.replace(reading, notes=(*reading.notes, note))
+
+
+def _refuse_no_captions(reading: Reading, view: View) -> None:
+    """Refuses texts that are read with images or sounds, and are not what people write of them.
+
+    Raises:
+        UnclearError: if they are boxes, classes or of another format.
+    """
+    source: Any = reading.source
+    texts = _texts_of(source, view)
+    assert texts is not None
+    files = {file.path: file for file in view.visible}
+    heads = [view.head(files[path], HEAD_BYTES) for path in texts.paths[:MAX_LOOKED_AT]]
+    if why := why_no_captions(heads):
+        plain = dataclasses.replace(source, texts=None)
+        raise UnclearError(
+            f"{view.shown} holds files with texts of their names (first: {texts.paths[0]!r}), "
+            f"which {why}.",
+            [Reading(plain, reading.splits), Reading(source, reading.splits)],
+        )
+
+
 def _with_lists(reading: Reading, view: View) -> Reading:
     """The reading, with the splits that lists of files declare.
 
@@ -166,8 +207,11 @@ class _Media:
                 listing for reading in error.readings for listing in with_lists(reading, view)
             ]
             raise error.with_readings([*readings, *lines]) from None
-        reading = _with_lists(reading, view)
-        if reading.splits is not None or getattr(reading.source, "texts", None):
+        reading = _noting_texts(_with_lists(reading, view), view)
+        if getattr(reading.source, "texts", None):
+            _refuse_no_captions(reading, view)
+            return reading
+        if reading.splits is not None:
             return reading
         texts = [file for file in view.ending(".txt") if file.path in skipped]
         if reading.source.label is None and (text := self._naming(texts, view)) is not None:

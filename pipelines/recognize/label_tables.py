@@ -40,6 +40,7 @@ from ...transforms.sources.folders.side_tables import (
 )
 from ...transforms.storage.opened_source import is_hidden, url_below
 from .readings import Reading, UnclearError
+from .side_texts import find_texts
 from .split_lists import split_of_list
 from .table_folders import SPLIT_COLUMNS, SUBMISSION
 from .view import View
@@ -198,10 +199,14 @@ def _find_tables(media: _Media, view: View) -> list[tuple[str, str]]:
     The form of a competition's answers holds no labels.
     """
     of_images = media.make is ImageFolder
+    others = view.without(*IMAGES, *SOUNDS)
+    texts = find_texts(media.paths, [file.path for file in others])
+    of_media = set(() if texts is None else texts.paths)
     tables = [
         file
-        for file in view.without(*IMAGES, *SOUNDS)
+        for file in others
         if is_table(file.path, of_images=of_images)
+        and file.path not in of_media
         and SUBMISSION not in file.path.lower()
         and not is_document(file.path)
     ]

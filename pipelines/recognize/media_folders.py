@@ -31,7 +31,6 @@ from ...transforms.sources.folders.bystanders import TABLES
 from ...transforms.sources.folders.clips import ClipFolder, holds_clips
 from ...transforms.sources.folders.images import ImageFolder, find_pairs
 from ...transforms.sources.folders.labels import LABEL
-from ...transforms.sources.folders.side_files import key_of
 from ...transforms.sources.folders.texts import TextFolder
 from ...transforms.storage.opened_source import matches, url_below
 from .file_names import (
@@ -43,6 +42,7 @@ from .file_names import (
     words_of_names,
 )
 from .readings import Reading, UnclearError, quoted
+from .side_texts import SideTexts, find_texts
 from .unread_formats import format_of
 
 Media = ImageFolder | AudioFolder | TextFolder | ArrayFolder
@@ -102,8 +102,6 @@ _UNLABELLED = frozenset(
 """Names of folders of records that have no label."""
 _COPIES = frozenset(("aug", "augmentation", "augmentations", "augmented", "backup", "resized"))
 """Names of folders of records that are made of others."""
-_TEXTS = (".txt", ".gt.txt", ".caption")
-"""Suffixes of texts that belong to the image or sound of the same name."""
 _MIN_COUNTED = 8
 """Fewer files in each folder may have the same numbers by chance."""
 _MAX_ROLES = 20
@@ -128,26 +126,12 @@ def recognize_folders(
     top = os.path.commonpath({path.rpartition("/")[0] for path in paths}) if joins else ""
     below = [path.removeprefix(f"{top}/") for path in paths] if top else list(paths)
     place = url_below(url, top)
-    suffix, texts = _texts_beside(paths, others) if make in (ImageFolder, AudioFolder) else ("", [])
-    are_inside = not top or all(path.startswith(f"{top}/") for path in texts)
-    beside = (place if are_inside else url, suffix) if suffix else None
-    reading = _Folders(make, place, below, others, joins=joins, texts=beside).read()
-    source: Any = reading.source
-    is_paired = make is ImageFolder and len(source.parts) > 1
-    if not suffix or source.label is None or is_paired or not are_inside:
-        return reading
-    note = f"Each has a text, too: texts={suffix!r} in the source reads it."
-    return dataclasses.replace(reading, notes=(*reading.notes, note))
-
-
-def _texts_beside(paths: Sequence[str], others: Iterable[str]) -> tuple[str, list[str]]:
-    """The suffix of texts of which nearly each file has one, and their paths; none if few have."""
-    for suffix in _TEXTS:
-        texts = {key_of(path, suffix): path for path in others if path.lower().endswith(suffix)}
-        own = [texts[key] for path in paths if (key := key_of(path, suffix)) in texts]
-        if own and len(own) >= MIN_PAIRED * len(paths):
-            return suffix, own
-    return "", []
+    texts = find_texts(paths, others) if make in (ImageFolder, AudioFolder) else None
+    are_inside = texts is None or all(
+        path.startswith(f"{top}/" * bool(top)) for path in texts.paths
+    )
+    whole = place if are_inside else url
+    return _Folders(make, place, below, others, joins=joins, texts=texts, whole=whole).read()
 
 
 class _Folders:
@@ -161,12 +145,13 @@ class _Folders:
         others: Collection[str],
         *,
         joins: bool,
-        texts: tuple[str, str] | None = None,
+        texts: SideTexts | None = None,
+        whole: str = "",
     ) -> None:
         self.make, self.url, self.paths, self.others = make, url, paths, others
         self.joins = joins
-        self.texts = texts
-        """The folder of the files and of a text of each, and the suffix of these."""
+        self.texts, self.whole = texts, whole
+        """The texts of files, and the folder of both."""
         self.what = _WHATS[make]
         folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
         self.places = [tuple(folder.split("/")) if folder else () for folder in folders]
@@ -208,15 +193,29 @@ class _Folders:
                     [reading, Reading(self._source(label=None))],
                 )
             return reading
-        if self.texts is not None:
-            url, suffix = self.texts
-            source = self._source(url, label=None, texts=suffix)
-            return Reading(source, means=f"with its text, <name>{suffix}")
-        reading = Reading(
-            self._source(label=None), means="without a label: no name of a folder or file says one"
+        means = "without a label: no name of a folder or file says one"
+        return self._without_label(Reading(self._source(label=None), means=means))
+
+    def _without_label(self, reading: Reading) -> Reading:
+        """A reading without a label, with texts of the files; what may have labels is refused."""
+        if self.texts is None or (reading.splits is not None and self.whole != self.url):
+            self._refuse_left_over(reading)
+            return reading
+        suffix, missing = self.texts.suffix, self.texts.num_missing
+        source: Any = dataclasses.replace(reading.source, url=self.whole, texts=suffix)  # type: ignore[type-var]
+        means = f"with its text, <name>{suffix}"
+        tables = sorted(path for path in self.others if path.lower().endswith(TABLES))
+        if self.texts.is_complete and not tables:
+            return Reading(source, reading.splits, means)
+        but = (
+            f"and {tables[0]!r}, which may describe them"
+            if tables
+            else f"but {missing:,} have none"
         )
-        self._refuse_left_over(reading)
-        return reading
+        raise self._unclear(
+            f"{self.what} in no class folder, texts of their names (<name>{suffix}), {but}",
+            [Reading(source, reading.splits, means, num_rejects=missing), reading],
+        )
 
     def _by_split_in_name(self, pattern: str, names: Collection[str]) -> Reading:
         """Names that begin with a split; what follows may be a label."""
@@ -290,12 +289,7 @@ class _Folders:
         patterns = {name: name_pattern(self._in_split(name, split)) for name in self._names(split)}
         named = {name: pattern for name, pattern in patterns.items() if pattern is not None}
         if not named:
-            reading = self._reading(None, split)
-            if self.texts is not None and self.texts[0] == self.url:
-                source = self._source(label=None, split_folders=True, texts=self.texts[1])
-                return Reading(source, reading.splits, f"with its text, <name>{self.texts[1]}")
-            self._refuse_left_over(reading)
-            return reading
+            return self._without_label(self._reading(None, split))
         if len(set(patterns.values())) == 1:
             pattern = next(iter(named.values()))
             return self._by_name(pattern, self.url, _by_folder(self._names(split)))

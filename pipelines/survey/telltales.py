@@ -37,6 +37,7 @@ _MAX_COLUMNS = 1_000
 _NINES = re.compile(r"-?9{2,}(\.9+)?")
 """Numbers that often stand for a missing value."""
 _MIN_SENTINELS = 2
+_POINTED = r"^[0-9]+\.[0-9]+$"
 _POWER = r"^[0-9]+[eE][0-9]$"
 """No program writes a number so, without a point or a sign."""
 _MOST = 0.8
@@ -214,7 +215,7 @@ def _lines_on_codes(table: pa.Table) -> Iterator[str]:
     for name in table.column_names:
         texts = pc.unique(table.column(name)).drop_null().cast(pa.large_string())
         same: list[str] = texts.filter(pc.match_substring_regex(texts, _POWER)).to_pylist()[:1]
-        pointed = texts.filter(pc.match_substring(texts, "."))
+        pointed = texts.filter(pc.match_substring_regex(texts, _POINTED))
         short = pc.utf8_rtrim(pointed, "0")
         if not same and _num_values(short) < len(short):
             alike = pc.value_counts(short)

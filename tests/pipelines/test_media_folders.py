@@ -536,8 +536,11 @@ def test_folders_of_masks_that_are_no_feature_are_said() -> None:
         (
             files("images"),
             [f"txt/{n}.txt" for n in range(3)],
-            "'txt/0.txt', which may describe",
-            ['source=ss.ImageFolder("d/images", label=None)'],
+            r"texts of their names \(<name>.txt\), but 1 have none",
+            [
+                'source=ss.ImageFolder("d", label=None, texts=".txt"), max_rejects=1',
+                'source=ss.ImageFolder("d/images", label=None)',
+            ],
         ),
         (
             [*files("images", num=9), *files("masks", num=5)],

@@ -198,6 +198,7 @@ def test_points_that_may_mark_thousands(cells: list[str], delimiter: str, told: 
         (["1e+20", "1.5e5", "2E-7"], None),
         (["5", "5.0", "2.50"], None),
         (["1.10", "v2"], None),  # texts
+        (['"1,234.50"', '"1,234.5"', "7.25"], None),
     ],
 )
 @pytest.mark.parametrize("num", [30, 3000])
@@ -220,6 +221,8 @@ def test_codes_that_are_read_as_numbers(cells: list[str], told: str | None, num:
         ("Totalled,7,1", False),
         ('"Total",780,1950\r\n', True),
         ("north,7,1\nTotal units: 780", False),  # a reject
+        ('"the\nsum, it, was",1,2', False),
+        ("sum,3,4\nnorth,3,4\nsum,1,2", False),  # a word as any other
     ],
 )
 def test_a_last_row_of_sums(tmp_path: Path, last: str, told: bool) -> None:
@@ -255,6 +258,14 @@ def test_a_record_as_names_of_columns() -> None:
     Path("t.csv").write_text("\n".join(rows) + "\n")
     assert [line.startswith(told) for line in remarks(ss.Csv("t.csv"))] == [True]
     assert remarks(ss.Csv("t.csv", header=False)) == []
+
+
+def test_a_last_row_of_sums_among_classes() -> None:
+    Path("t.csv").write_text("a,b\n" + "".join(f"{'xy'[i % 2]},{i}\n" for i in ROWS) + "Total,9\n")
+    (line,) = remarks(ss.Csv("t.csv", label="a"))
+    assert line.endswith("and is a record. To leave it out, take the line out of the file.")
+    Path("t.csv").write_text("a,b\nTotal,3\n")
+    assert remarks(ss.Csv("t.csv")) == []
 
 
 def test_few_rows_show_nothing() -> None:

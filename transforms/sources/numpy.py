@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import io
 import math
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -305,6 +306,12 @@ def _length(opened: OpenSource, path: str) -> int:
     return int(opened.filesystem.size(opened.full_path(path)) or 0)
 
 
+_CONTENT = re.compile(
+    r"(?i)(set_)?(x|y|images?|imgs?|labels?|masks?|data|inputs?|targets?|features?)"
+)
+"""What arrays are called whose names begin with their split."""
+
+
 @config_class
 class Numpy(ArrowSource):
     """Rows of NumPy arrays.
@@ -543,7 +550,7 @@ def split_names(names: Iterable[str]) -> dict[str, dict[str, str]]:
     splits: dict[str, dict[str, str]] = {}
     for array in names:
         (name, _, split), (first, _, others) = array.rpartition("_"), array.partition("_")
-        if split not in USUAL_WORDS:
+        if split not in USUAL_WORDS and _CONTENT.fullmatch(others):  # not train_loss, val_loss
             name, split = others, first
         if not name or split not in USUAL_WORDS:
             return {}

@@ -93,7 +93,13 @@ def test_it_is_suggested(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arrays", [{"scale": np.zeros(3)}, {"x_part": np.zeros(3)}, {"_train": np.zeros(3)}]
+    "arrays",
+    [
+        {"scale": np.zeros(3)},
+        {"x_part": np.zeros(3)},
+        {"_train": np.zeros(3)},
+        {"val_loss": np.zeros(3)},
+    ],
 )
 def test_other_arrays_are_not_taken_for_splits(tmp_path: Path, arrays: Any) -> None:
     url = _saved(tmp_path, **arrays)

@@ -99,8 +99,6 @@ def test_a_text_belongs_to_the_file_of_its_split(lab: Any, tmp_path: Path) -> No
     ("path", "content", "reason"),
     [
         ("a0.txt", None, "image without a .txt file of its name"),
-        ("a0.png", None, ".txt file without an image of its name"),
-        ("captions/a0.txt", b"x", "several .txt files for one image"),
         ("a0.txt", b"caf\xe9", "not text of the encoding"),
         ("a0.txt", b"\0" * 20, "zero-filled text"),
         ("a0.png", b"nothing", "text, not an image"),
@@ -136,18 +134,95 @@ def test_a_changed_text_changes_its_record_alone(lab: Any, tmp_path: Path) -> No
     assert build_all(tmp_path, source).cached
 
 
+def test_a_split_without_texts_is_not_empty_in_silence(tmp_path: Path) -> None:
+    write(tmp_path / "in", "train/a{}.png", "train/a{}.txt", num=400)
+    write(tmp_path / "in", "test/b{}.png", "other/b{}.md", num=3)
+    with pytest.raises(ss.SnapshardError, match=r"<name>\.txt\), but 3 have none"):
+        suggest_recipe("in")
+    source = ss.ImageFolder(str(tmp_path / "in"), label=None, split_folders=True, texts=".txt")
+    splits = ss.Splits.by_folder(train="train", test="test")
+    with pytest.raises(ss.SnapshardError, match=r"3 × validate: image without a \.txt file"):
+        build_all(tmp_path, source, splits=splits, max_rejects=0)
+
+
 def test_texts_of_some_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "in", "a{}.png", "a{}.txt")
     (tmp_path / "in" / "a0.txt").unlink()
-    with pytest.raises(ss.SnapshardError, match=r"'a1\.txt', which may describe them"):
+    with pytest.raises(ss.SnapshardError, match=r"texts of their names.*but 1 have none") as error:
         suggest_recipe("in")
+    assert 'texts=".txt"), max_rejects=1' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["0 0.5 0.5 0.1 0.1 0.9"], "are mostly numbers"),
+        (["Car 0.00 0 -1.57 599.41 156.40"], "are mostly numbers"),
+        (["10,10,20,10,20,20,10,20,word"], "are mostly numbers"),
+        (["3", "1", "2"], "are mostly numbers"),
+        (['{"label": "cat"}'], "are JSON or XML"),
+        (["<annotation/>"], "are JSON or XML"),
+        (["cat", "dog\n"], "are a few words again and again"),
+        (["", "\n"], "are empty"),
+        (["caf\0\0e"], "are no UTF-8"),
+    ],
+)
+def test_texts_that_are_no_captions_are_refused(tmp_path: Path, texts: list[str], why: str) -> None:
+    write(tmp_path / "in", "a{}.png", "a{}.txt")
+    for number in range(NUM):
+        (tmp_path / "in" / f"a{number}.txt").write_text(texts[number % len(texts)])
+    with pytest.raises(ss.SnapshardError, match=rf"a\d\.txt'\), which {why}"):
+        suggest_recipe("in")
+
+
+@pytest.mark.parametrize("table", ["in/labels.csv", "in/labels.jsonl", "labels.csv"])
+def test_a_table_of_labels_counts_more(tmp_path: Path, table: str) -> None:
+    write(tmp_path / "in", "a{}.png", "a{}.txt", num=20)
+    lines = [(f"a{number}.png", "cd"[number % 2]) for number in range(20)]
+    rows = ["file,label", *map(",".join, lines)]
+    if table.endswith("l"):
+        rows = [f'{{"file": "{name}", "label": "{label}"}}' for name, label in lines]
+    (tmp_path / table).write_text("\n".join([*rows, ""]))
+    assert suggest_recipe("in").source == ss.ImageFolder("in", table=table)
+    assert "Each has a text, too, <name>.txt: texts='.txt' in the source." in " ".join(
+        describe_suggestion("in").replace("#", "").split()
+    )
+
+
+def test_texts_beside_a_table_of_something_else(tmp_path: Path) -> None:
+    write(tmp_path / "in", "a{}.png", "a{}.txt")
+    (tmp_path / "in" / "prices.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ss.SnapshardError, match=r"and 'prices\.csv', which may describe them"):
+        suggest_recipe("in")
+
+
+def test_several_texts_of_a_name_and_folders_called_like_texts(lab: Any, tmp_path: Path) -> None:
+    truth = write(tmp_path / "in", "a{}.png", "a{}.gt.txt")
+    write(tmp_path / "other", "a{}.png", "a{}.txt")
+    for path in (tmp_path / "other").glob("*.txt"):
+        path.rename(tmp_path / "in" / path.name)
+    recipe = suggest_recipe("in")
+    assert recipe.source == ss.ImageFolder("in", label=None, texts=".gt.txt")
+    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
+    assert {p: row["text"] for p, row in lab.stored_rows(snapshot).items()} == truth
+    write(tmp_path / "two", "images/{}.png", "captions/{}.txt")
+    write(tmp_path / "two", "images/{}.png", "texts/{}.txt")
+    source = ss.ImageFolder(str(tmp_path / "two"), label=None, texts=".txt")
+    snapshot = build_all(tmp_path, source, max_rejects=NUM)
+    assert {row["reason"] for row in lab.rejects(snapshot)} == {"several .txt files for one image"}
+    classes = {}
+    for name in ("image", "text", "car"):
+        classes |= write(tmp_path / "classes", f"{name}/{{}}.png", f"{name}/{{}}.txt")
+    source = ss.ImageFolder(str(tmp_path / "classes"), texts=".txt")
+    snapshot = build_all(tmp_path, source, max_rejects=0)
+    assert {p: row["text"] for p, row in lab.stored_rows(snapshot).items()} == classes
 
 
 def test_texts_in_class_folders_are_named(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         write(tmp_path / "in", f"{name}/{name}x{{}}y.png", f"{name}/{name}x{{}}y.txt")
     assert suggest_recipe("in").source == ss.ImageFolder("in")
-    assert "Each has a text, too: texts='.txt' in the source reads it." in " ".join(
+    assert "Each has a text, too, <name>.txt: texts='.txt' in the source." in " ".join(
         describe_suggestion("in").replace("#", "").split()
     )
     source = ss.ImageFolder(str(tmp_path / "in"), texts=".txt")
@@ -157,10 +232,11 @@ def test_texts_in_class_folders_are_named(tmp_path: Path) -> None:
 
 def test_documents_and_lists_are_no_texts_of_records(tmp_path: Path) -> None:
     write(tmp_path / "in", "a{}.png", "a{}.txt")
-    for name in ("README.txt", "classes.txt", "LICENSE", "authors.txt"):
+    for name in ("README.txt", "classes.txt", "LICENSE", "notes.txt", "a99.txt"):
         (tmp_path / "in" / name).write_text("words")
     source = ss.ImageFolder(str(tmp_path / "in"), label=None, texts=".txt")
     assert not build_all(tmp_path, source, max_rejects=0).manifest.num_rejects
+    assert "Skipped: .txt file without an image (4)" in describe_suggestion("in")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ of each file are cached between builds.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import itertools
@@ -77,6 +78,7 @@ _SUM = re.compile(
 )
 """What a row of sums begins with."""
 _LAST_BYTES = 1 << 12
+_MIN_ABOVE_SUM, _MAX_ABOVE_SUM = 4, 1000
 _COUNTS = "it counts the rows"
 _EMPTY = "it is empty"
 
@@ -287,10 +289,12 @@ class Csv:
                 "rows are records, and no column is a number. Take the lines out of the files."
             )
         for name, text in found.files.sums(found.tables[0]):
+            how = f"in prepare: ss.records.filter(lambda record: record[{name!r}] != {text!r})"
+            if name == self.label:  # in prepare, it is the number of a class
+                how = "take the line out of the file"
             remarks.append(
                 f"{found.tables[0].file.path}: the last row, in which {name!r} is {text!r}, seems "
-                "to sum up others, and is a record. To leave it out, in prepare: "
-                f"ss.records.filter(lambda record: record[{name!r}] != {text!r})."
+                f"to sum up others, and is a record. To leave it out, {how}."
             )
         return remarks + [
             f"{each.file.path}: several columns are named {name!r}. Those after the first are read "
@@ -601,18 +605,28 @@ class CsvFiles:
             yield self._types_at(found, start)
 
     def sums(self, found: FoundTable) -> list[tuple[str, str]]:
-        """The first filled column of a file's last row, and its text, if that says a sum."""
+        """The first filled column of a file's last row, and its text, if that says a sum.
+
+        None of the rows before it that are looked at says one there.
+        """
         text = self._text(found)
         if not text.plain:  # it would be decompressed
             return []
-        tail = text.read(max(found.start, text.stop - _LAST_BYTES), text.stop)
-        _, _, last = tail.decode(errors="replace").rstrip().rpartition("\n")
-        try:
-            cells = split_row(last, found.table) if last else []
-        except csv.Error:
+        start = max(found.start, text.stop - _LAST_BYTES)
+        tail = text.read(start, text.stop).decode(errors="replace")
+        lines = [line for line in tail.splitlines() if line.strip()][start > found.start :]
+        if len(lines) <= _MIN_ABOVE_SUM or lines[-1].count('"') % 2:  # the end of a long cell
             return []
-        filled = ((n, c) for n, c in zip(found.table.header, cells, strict=False) if c.strip())
-        return [(n, c) for n, c in itertools.islice(filled, 1) if _SUM.fullmatch(c.strip())]
+        head = itertools.islice(parsed_rows(text, found.start, found.table), _MAX_ABOVE_SUM)
+        rows = [row.cells for row in head if row.stop <= text.stop - len(lines[-1])]
+        with contextlib.suppress(csv.Error):
+            *others, last = (split_row(line, found.table) for line in lines)
+            named = zip(found.table.header, last, strict=False)
+            at, name, cell = next((i, n, c.strip()) for i, (n, c) in enumerate(named) if c.strip())
+            above = (row[at].strip() for row in (*rows, *others) if len(row) > at)
+            if _SUM.fullmatch(cell) and not any(map(_SUM.fullmatch, above)):
+                return [(name, cell)]
+        return []
 
     def class_texts(self, tables: Sequence[FoundTable], name: str) -> Iterator[list[str] | None]:
         """The distinct texts of a column, bundle by bundle; None if too many for a class."""

@@ -24,7 +24,6 @@ from ...runs.files import wire_schema
 from ...storage.opened_source import is_hidden
 from ...storage.read_files import read_ahead
 from ..table_files import select_where
-from .annotations.yolo import TEXTS
 from .bystanders import IMAGES, why_beside
 from .decoded import UnreadableTextError, utf8_text
 from .labels import FileLabels, LabelReader, Unlisted
@@ -228,7 +227,7 @@ class MediaFolder(LabelledFolder):
         """Selects the files of this kind, with their texts as parts of their records."""
         if self.texts is None:
             return super().select(files)
-        return self._select_paired(files, SideFiles(suffix=self.texts.lower(), lists=TEXTS))
+        return self._select_paired(files, SideFiles(suffix=self.texts.lower(), required=True))
 
     def _select_paired(self, files: Sequence[SourceFile], of: SideFiles) -> Selection:
         """Selects files, and the side files that belong to them."""

@@ -35,6 +35,8 @@ class SideFiles:
     """Names, without the suffix, of files of the suffix that belong to none."""
     empty: bool = False
     """Whether an image without a file is complete; else it is invalid."""
+    required: bool = False
+    """Whether each image must have one, in whatever folder, and a file of no image is skipped."""
 
     def is_list(self, path: str) -> bool:
         """Whether a file belongs to none by its name, unless there is an image of that name."""
@@ -47,8 +49,9 @@ def pair(
 ) -> tuple[dict[str, SourceFile], Counter[str]]:
     """Marks side files as parts of the records of media; returns files by path, and skipped ones.
 
-    Files without a partner are marked as unpaired if others in their folder have one; else they are
-    skipped, as are lists and images of another kind, such as masks.
+    The file beside an image is its own, whatever the folders are called. Files without a partner
+    are marked as unpaired if others in their folder have one; else they are skipped, as are lists
+    and images of another kind, such as masks.
 
     Args:
         media: Images, or sounds.
@@ -56,12 +59,16 @@ def pair(
         of: What these are.
         what: What the media are called: ``image``.
     """
+    own_stems = {stem_of(file.path, of.suffix) for file in media}
+    own_stems &= {stem_of(file.path, of.suffix) for file in sides}
 
-    def key(file: SourceFile) -> str:
-        return key_of(file.path, of.suffix)
+    def key(file: SourceFile) -> tuple[bool, str]:
+        stem = stem_of(file.path, of.suffix)
+        is_beside = stem in own_stems
+        return is_beside, stem if is_beside else key_of(file.path, of.suffix)
 
     a = "an" if what[0] in "aeiou" else "a"
-    by_key: dict[str, list[SourceFile]] = {}
+    by_key: dict[tuple[bool, str], list[SourceFile]] = {}
     for file in sides:
         by_key.setdefault(key(file), []).append(file)
     media_of = Counter(key(file) for file in media)
@@ -78,7 +85,7 @@ def pair(
             unpaired = f"several {what}s for one {of.suffix} file"
         elif own:
             marked[own[0].path] = dataclasses.replace(own[0], of=file.path)
-        elif file.path.rpartition("/")[0] not in annotated:
+        elif file.path.rpartition("/")[0] not in annotated and not of.required:
             skipped[f"{what} in a folder without {of.suffix} files"] += 1
             continue
         elif not of.empty:
@@ -87,7 +94,8 @@ def pair(
     for file in sides:
         if media_of[key(file)]:
             continue
-        if file.path.rpartition("/")[0] in annotating and not of.is_list(file.path):
+        in_use = file.path.rpartition("/")[0] in annotating and not of.required
+        if in_use and not of.is_list(file.path):
             unpaired = f"{of.suffix} file without {a} {what} of its name"
             marked[file.path] = dataclasses.replace(file, unpaired=unpaired)
         else:
@@ -110,8 +118,13 @@ def key_of(path: str, suffix: str = "") -> str:
     >>> key_of("train/images/a.jpg"), key_of("train/labels/a.txt"), key_of("Annotations/a.xml")
     ('train/a', 'train/a', 'a')
     """
-    *folders, name = path.split("/")
-    kept = [folder for folder in folders if folder.lower() not in _FOLDERS]
-    if suffix and name.lower().endswith(suffix):
-        return "/".join([*kept, name[: -len(suffix)]])
-    return "/".join([*kept, name.rpartition(".")[0] or name])
+    *folders, name = stem_of(path, suffix).split("/")
+    return "/".join([*(f for f in folders if f.lower() not in _FOLDERS), name])
+
+
+def stem_of(path: str, suffix: str = "") -> str:
+    """A path without the suffix of side files, else without what follows the last point."""
+    if suffix and path.lower().endswith(suffix):
+        return path[: -len(suffix)]
+    folder, slash, name = path.rpartition("/")
+    return f"{folder}{slash}{name.rpartition('.')[0] or name}"
