@@ -218,6 +218,7 @@ def test_codes_that_are_read_as_numbers(cells: list[str], told: str | None, num:
         ("Total,780,1950", True),
         ("grand total,780,", True),
         (",780,1950\n", False),
+        (",,", False),
         ("Totalled,7,1", False),
         ('"Total",780,1950\r\n', True),
         ("north,7,1\nTotal units: 780", False),  # a reject

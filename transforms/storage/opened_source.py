@@ -320,7 +320,10 @@ class OpenedSource:
         side = open_source(url, self.folder, self.limits)
         files = side.list()
         if not (side.single or side.pattern) or not files:
-            raise RecipeError(f"{storage.redact(url)} is no file, and no glob of files.")
+            raise RecipeError(
+                f"{storage.redact(url)} is a folder, or a glob of no file; expected a file, or a "
+                "glob of some."
+            )
         num_bytes = sum(file.num_bytes for file in files)
         if num_bytes > self.limits.max_record_bytes:
             raise DataError(

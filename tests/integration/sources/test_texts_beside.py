@@ -207,6 +207,7 @@ def test_several_texts_of_a_name_and_folders_called_like_texts(lab: Any, tmp_pat
     assert {p: row["text"] for p, row in lab.stored_rows(snapshot).items()} == truth
     write(tmp_path / "two", "images/{}.png", "captions/{}.txt")
     write(tmp_path / "two", "images/{}.png", "texts/{}.txt")
+    write(tmp_path / "two", "images/one{}.png", "texts/one{}.txt", num=1)
     source = ss.ImageFolder(str(tmp_path / "two"), label=None, texts=".txt")
     snapshot = build_all(tmp_path, source, max_rejects=NUM)
     assert {row["reason"] for row in lab.rejects(snapshot)} == {"several .txt files for one image"}

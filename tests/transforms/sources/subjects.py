@@ -360,7 +360,7 @@ SUBJECTS: dict[str, Subject] = {
         row=lambda n: {"audio": wav(n), "label": n % 2},
         payload=wav(BAD),
         limits=FILE_LIMIT,
-        options={**LISTED, **_each(max_samples=9)},
+        options={**LISTED, **_each(max_samples=9, texts=".txt")},
     ),
     "ClipFolder": Subject(
         kind=ss.ClipFolder,
@@ -422,7 +422,7 @@ SUBJECTS: dict[str, Subject] = {
         limits=FILE_LIMIT,
         options={
             **LISTED,
-            **_each(max_pixels=9, masks="masks", pair={"before": "a", "after": "b"}),
+            **_each(max_pixels=9, masks="masks", texts=".txt", pair={"before": "a", "after": "b"}),
             "images": {"masks": "masks", "images": "photos"},
             "boxes": {"boxes": "voc"},
             "names": {"boxes": "yolo", "names": ("cat",)},

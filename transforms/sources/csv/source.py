@@ -8,7 +8,6 @@ of each file are cached between builds.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import dataclasses
 import itertools
@@ -288,7 +287,8 @@ class Csv:
                 "The columns hold their own names, as where files with headers are joined: these "
                 "rows are records, and no column is a number. Take the lines out of the files."
             )
-        for name, text in found.files.sums(found.tables[0]):
+        if (sums := found.files.sums(found.tables[0])) is not None:
+            name, text = sums
             how = f"in prepare: ss.records.filter(lambda record: record[{name!r}] != {text!r})"
             if name == self.label:  # in prepare, it is the number of a class
                 how = "take the line out of the file"
@@ -604,29 +604,31 @@ class CsvFiles:
         for found, start in places[:: -(-len(places) // MAX_SAMPLES)]:
             yield self._types_at(found, start)
 
-    def sums(self, found: FoundTable) -> list[tuple[str, str]]:
+    def sums(self, found: FoundTable) -> tuple[str, str] | None:
         """The first filled column of a file's last row, and its text, if that says a sum.
 
-        None of the rows before it that are looked at says one there.
+        No other row that is looked at says one there.
         """
         text = self._text(found)
         if not text.plain:  # it would be decompressed
-            return []
+            return None
         start = max(found.start, text.stop - _LAST_BYTES)
         tail = text.read(start, text.stop).decode(errors="replace")
         lines = [line for line in tail.splitlines() if line.strip()][start > found.start :]
         if len(lines) <= _MIN_ABOVE_SUM or lines[-1].count('"') % 2:  # the end of a long cell
-            return []
+            return None
+        try:
+            *others, last = (split_row(line, found.table) for line in lines)
+        except csv.Error:
+            return None
+        place = next((place for place, cell in enumerate(last) if cell.strip()), len(last))
+        names = found.table.header
+        if place >= min(len(names), len(last)) or not _SUM.fullmatch(last[place].strip()):
+            return None
         head = itertools.islice(parsed_rows(text, found.start, found.table), _MAX_ABOVE_SUM)
         rows = [row.cells for row in head if row.stop <= text.stop - len(lines[-1])]
-        with contextlib.suppress(csv.Error):
-            *others, last = (split_row(line, found.table) for line in lines)
-            named = zip(found.table.header, last, strict=False)
-            at, name, cell = next((i, n, c.strip()) for i, (n, c) in enumerate(named) if c.strip())
-            above = (row[at].strip() for row in (*rows, *others) if len(row) > at)
-            if _SUM.fullmatch(cell) and not any(map(_SUM.fullmatch, above)):
-                return [(name, cell)]
-        return []
+        above = (row[place].strip() for row in (*rows, *others) if len(row) > place)
+        return None if any(map(_SUM.fullmatch, above)) else (names[place], last[place].strip())
 
     def class_texts(self, tables: Sequence[FoundTable], name: str) -> Iterator[list[str] | None]:
         """The distinct texts of a column, bundle by bundle; None if too many for a class."""
