@@ -141,7 +141,10 @@ def _noting_texts(reading: Reading, view: View) -> Reading:
     texts = _texts_of(source, view)
     if texts is None or not texts.is_complete:
         return reading
-    note = f"Each has a text, too, <name>{texts.suffix}: texts={texts.suffix!r} in the source."
+    place = f"{source.url.rstrip('/')}/"
+    are_inside = view.has_urls and all(view.url_below(p).startswith(place) for p in texts.paths)
+    where = "the source" if are_inside else "a source of the folder of both"
+    note = f"Each has a text, too, such as {texts.paths[0]!r}: texts={texts.suffix!r} in {where}."
     return dataclasses.replace(reading, notes=(*reading.notes, note))
 
 

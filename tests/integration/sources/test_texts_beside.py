@@ -41,6 +41,11 @@ def write(folder: Path, media: str, text: str, *, num: int = NUM) -> dict[str, s
     return texts
 
 
+def said_of(url: str) -> str:
+    """The recipe of a folder, with its comments in one line."""
+    return " ".join(describe_suggestion(url).replace("#", "").split())
+
+
 LAYOUTS: dict[str, tuple[str, str, Any]] = {
     "images": ("a{}.png", "a{}.txt", ss.ImageFolder("in", label=None, texts=".txt")),
     "lines": ("{}.bin.png", "{}.bin.gt.txt", ss.ImageFolder("in", label=None, texts=".gt.txt")),
@@ -175,6 +180,24 @@ def test_texts_that_are_no_captions_are_refused(tmp_path: Path, texts: list[str]
         suggest_recipe("in")
 
 
+def test_texts_of_sounds_in_folders_of_speakers(lab: Any, tmp_path: Path) -> None:
+    """As VCTK's, whose texts are in another folder."""
+    texts = {}
+    for name in ("p225", "p226"):
+        texts |= write(
+            tmp_path / "in", f"wav48/{name}/{name}_{{}}.wav", f"txt/{name}/{name}_{{}}.txt"
+        )
+    assert suggest_recipe("in").source == ss.AudioFolder("in/wav48")
+    note = "such as 'txt/p225/p225_0.txt': texts='.txt' in a source of the folder of both."
+    assert note in said_of("in")
+    source = ss.AudioFolder(
+        str(tmp_path / "in"), pattern="wav48/{speaker}/*", label=None, texts=".txt"
+    )
+    rows = lab.stored_rows(build_all(tmp_path, source, max_rejects=0))
+    assert {path: row["text"] for path, row in rows.items()} == texts
+    assert {row["speaker"] for row in rows.values()} == {b"p225", b"p226"}
+
+
 @pytest.mark.parametrize("table", ["in/labels.csv", "in/labels.jsonl", "labels.csv"])
 def test_a_table_of_labels_counts_more(tmp_path: Path, table: str) -> None:
     write(tmp_path / "in", "a{}.png", "a{}.txt", num=20)
@@ -184,9 +207,7 @@ def test_a_table_of_labels_counts_more(tmp_path: Path, table: str) -> None:
         rows = [f'{{"file": "{name}", "label": "{label}"}}' for name, label in lines]
     (tmp_path / table).write_text("\n".join([*rows, ""]))
     assert suggest_recipe("in").source == ss.ImageFolder("in", table=table)
-    assert "Each has a text, too, <name>.txt: texts='.txt' in the source." in " ".join(
-        describe_suggestion("in").replace("#", "").split()
-    )
+    assert "Each has a text, too, such as 'a0.txt': texts='.txt' in the source." in said_of("in")
 
 
 def test_texts_beside_a_table_of_something_else(tmp_path: Path) -> None:
@@ -223,8 +244,8 @@ def test_texts_in_class_folders_are_named(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         write(tmp_path / "in", f"{name}/{name}x{{}}y.png", f"{name}/{name}x{{}}y.txt")
     assert suggest_recipe("in").source == ss.ImageFolder("in")
-    assert "Each has a text, too, <name>.txt: texts='.txt' in the source." in " ".join(
-        describe_suggestion("in").replace("#", "").split()
+    assert "Each has a text, too, such as 'cat/catx0y.txt': texts='.txt' in the source." in said_of(
+        "in"
     )
     source = ss.ImageFolder(str(tmp_path / "in"), texts=".txt")
     snapshot = build_all(tmp_path, source)

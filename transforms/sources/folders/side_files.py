@@ -17,7 +17,18 @@ from .bystanders import is_document
 
 _FOLDERS = frozenset(
     [
-        *("image", "images", "img", "imgs", "jpegimages", "wav", "wavs", "audio", "sounds"),
+        *(
+            "image",
+            "images",
+            "img",
+            "imgs",
+            "jpegimages",
+            "wav",
+            "wav48",
+            "wavs",
+            "audio",
+            "sounds",
+        ),
         *("ann", "annotation", "annotations", "label", "labels", "txt", "xml", "xmls", "json"),
         *("caption", "captions", "text", "texts", "transcript", "transcripts"),
     ]
@@ -36,7 +47,8 @@ class SideFiles:
     empty: bool = False
     """Whether an image without a file is complete; else it is invalid."""
     required: bool = False
-    """Whether each image must have one, in whatever folder, and a file of no image is skipped."""
+    """Whether each image must have one. Then the file beside it is its own, whatever the folders
+    are called, and a file of no image is skipped."""
 
     def is_list(self, path: str) -> bool:
         """Whether a file belongs to none by its name, unless there is an image of that name."""
@@ -49,9 +61,8 @@ def pair(
 ) -> tuple[dict[str, SourceFile], Counter[str]]:
     """Marks side files as parts of the records of media; returns files by path, and skipped ones.
 
-    The file beside an image is its own, whatever the folders are called. Files without a partner
-    are marked as unpaired if others in their folder have one; else they are skipped, as are lists
-    and images of another kind, such as masks.
+    Files without a partner are marked as unpaired if others in their folder have one; else they are
+    skipped, as are lists and images of another kind, such as masks.
 
     Args:
         media: Images, or sounds.
@@ -59,8 +70,8 @@ def pair(
         of: What these are.
         what: What the media are called: ``image``.
     """
-    own_stems = {stem_of(file.path, of.suffix) for file in media}
-    own_stems &= {stem_of(file.path, of.suffix) for file in sides}
+    own_stems = {stem_of(file.path, of.suffix) for file in sides if of.required}
+    own_stems &= {stem_of(file.path, of.suffix) for file in media}
 
     def key(file: SourceFile) -> tuple[bool, str]:
         stem = stem_of(file.path, of.suffix)
