@@ -32,6 +32,7 @@ from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
 from ...transforms.storage.opened_source import OpenedSource, open_source
+from ...transforms.storage.read_files import read_files
 from ...transforms.storage.tar import archive_scheme
 from .annotations import find_annotations
 from .csv_tables import csv_tables, find_other_tables, sniff_table
@@ -81,7 +82,11 @@ def _find_samples(view: View) -> Reading | None:
 
 def _find_labelled(view: View) -> Reading | None:
     labelled = find_labelled_files(view)
-    return None if labelled is None else _noting_texts(_with_lists(labelled, view), view)
+    if labelled is None:
+        return None
+    media = {file.path for file in view.ending(*IMAGES, *SOUNDS)}
+    texts = find_texts(sorted(media), [f.path for f in view.visible if f.path not in media])
+    return _noting_texts(_with_lists(labelled, view), texts, view)
 
 
 def _find_media_or_tables(view: View) -> Reading | None:
@@ -126,20 +131,12 @@ def _find_texts(view: View) -> Reading | None:
     return None if texts is None else texts.read(view)
 
 
-def _texts_of(source: Any, view: View) -> SideTexts | None:
-    """The texts of the images or sounds of a source."""
-    paths = [file.path for file in view.ending(*_MEDIA[type(source)])]
-    skipped = {file.path for file in view.visible} - set(paths)
-    return find_texts(paths, skipped)
-
-
-def _noting_texts(reading: Reading, view: View) -> Reading:
+def _noting_texts(reading: Reading, texts: SideTexts | None, view: View) -> Reading:
     """The reading, with a line on texts beside labelled images or sounds, which it leaves out."""
     source: Any = reading.source
-    if type(source) not in _MEDIA or source.texts or len(getattr(source, "parts", "1")) > 1:
+    if texts is None or not texts.is_complete or not isinstance(source, ImageFolder | AudioFolder):
         return reading
-    texts = _texts_of(source, view)
-    if texts is None or not texts.is_complete:
+    if source.texts or (isinstance(source, ImageFolder) and len(source.parts) > 1):
         return reading
     place = f"{source.url.rstrip('/')}/"
     are_inside = view.has_urls and all(view.url_below(p).startswith(place) for p in texts.paths)
@@ -148,18 +145,15 @@ def _noting_texts(reading: Reading, view: View) -> Reading:
     return dataclasses.replace(reading, notes=(*reading.notes, note))
 
 
-def _refuse_no_captions(reading: Reading, view: View) -> None:
+def _refuse_no_captions(reading: Reading, texts: SideTexts, view: View) -> None:
     """Refuses texts that are read with images or sounds, and are not what people write of them.
 
     Raises:
         UnclearError: if they are boxes, classes or of another format.
     """
-    source: Any = reading.source
-    texts = _texts_of(source, view)
-    assert texts is not None
-    files = {file.path: file for file in view.visible}
-    heads = [view.head(files[path], HEAD_BYTES) for path in texts.paths[:MAX_LOOKED_AT]]
-    if why := why_no_captions(heads):
+    found = read_files(view.opened, texts.paths[:MAX_LOOKED_AT], stop=HEAD_BYTES)
+    if why := why_no_captions([head for head in found if isinstance(head, bytes)]):
+        source: Any = reading.source
         plain = dataclasses.replace(source, texts=None)
         raise UnclearError(
             f"{view.shown} holds files with texts of their names (first: {texts.paths[0]!r}), "
@@ -210,9 +204,10 @@ class _Media:
                 listing for reading in error.readings for listing in with_lists(reading, view)
             ]
             raise error.with_readings([*readings, *lines]) from None
-        reading = _noting_texts(_with_lists(reading, view), view)
-        if getattr(reading.source, "texts", None):
-            _refuse_no_captions(reading, view)
+        of_media = find_texts(paths, skipped)
+        reading = _noting_texts(_with_lists(reading, view), of_media, view)
+        if of_media is not None and getattr(reading.source, "texts", None):
+            _refuse_no_captions(reading, of_media, view)
             return reading
         if reading.splits is not None:
             return reading

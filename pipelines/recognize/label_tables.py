@@ -214,9 +214,11 @@ def _find_tables(media: _Media, view: View) -> list[tuple[str, str]]:
         return []
     top = _common_folder([*media.paths, *(file.path for file in tables)])
     near = sorted((file.path for file in tables if _is_near(file, top)), key=_is_text)
-    if (parts := _glob_of_parts([file.path for file in tables])) and media.make is AudioFolder:
-        return [(url_below(media.root, parts), "")]
+    parts = "" if of_images else _glob_of_parts([file.path for file in tables])
+    if parts:
+        near = [path for path in near if not path.endswith(parts.rpartition("*")[2])]
     return [
+        *([(url_below(media.root, parts), "")] if parts else []),
         *((url_below(media.root, path), path) for path in near[:_MAX_TABLES]),
         *((table, "") for table in _tables_beside(media.root, of_images=of_images)),
     ]
