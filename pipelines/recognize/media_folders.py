@@ -202,16 +202,15 @@ class _Folders:
             self._refuse_left_over(reading)
             return reading
         suffix, missing = self.texts.suffix, self.texts.num_missing
-        source: Any = dataclasses.replace(reading.source, url=self.whole, texts=suffix)  # type: ignore[type-var]
+        source: Any = reading.source
+        source = dataclasses.replace(source, url=self.whole, texts=suffix)
         means = f"with its text, <name>{suffix}"
         tables = sorted(path for path in self.others if path.lower().endswith(TABLES))
         if self.texts.is_complete and not tables:
             return Reading(source, reading.splits, means)
-        but = (
-            f"and {tables[0]!r}, which may describe them"
-            if tables
-            else f"but {missing:,} have none"
-        )
+        but = f"but {missing:,} have none"
+        if tables:
+            but = f"and {tables[0]!r}, which may describe them"
         raise self._unclear(
             f"{self.what} in no class folder, texts of their names (<name>{suffix}), {but}",
             [Reading(source, reading.splits, means, num_rejects=missing), reading],

@@ -613,8 +613,11 @@ class CsvFiles:
         if not text.plain:  # it would be decompressed
             return None
         start = max(found.start, text.stop - _LAST_BYTES)
-        tail = text.read(start, text.stop).decode(errors="replace")
-        lines = [line for line in tail.splitlines() if line.strip()][start > found.start :]
+        tail = text.read(start, text.stop)
+        if len(tail) < text.stop - start:  # it was cut meanwhile
+            return None
+        lines = re.split(r"[\r\n]+", tail.decode(errors="replace").strip("\r\n"))
+        lines = lines[start > found.start :]
         if len(lines) <= _MIN_ABOVE_SUM or lines[-1].count('"') % 2:  # the end of a long cell
             return None
         try:

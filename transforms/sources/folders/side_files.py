@@ -17,18 +17,8 @@ from .bystanders import is_document
 
 _FOLDERS = frozenset(
     [
-        *(
-            "image",
-            "images",
-            "img",
-            "imgs",
-            "jpegimages",
-            "wav",
-            "wav48",
-            "wavs",
-            "audio",
-            "sounds",
-        ),
+        *("image", "images", "img", "imgs", "jpegimages"),
+        *("audio", "sounds", "wav", "wav48", "wavs"),
         *("ann", "annotation", "annotations", "label", "labels", "txt", "xml", "xmls", "json"),
         *("caption", "captions", "text", "texts", "transcript", "transcripts"),
     ]
