@@ -1,6 +1,7 @@
 """Texts beside images and sounds: captions and transcripts, a file for each."""
 
 import io
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image as Pillow
 
 import snapshard as ss
 from snapshard.pipelines.inspect.suggest import describe_suggestion, suggest_recipe
+from snapshard.transforms.storage.opened_source import open_source
 
 from .built import build_all
 
@@ -283,3 +285,28 @@ def test_a_field_of_their_name(tmp_path: Path) -> None:
     )
     with pytest.raises(ss.SnapshardError, match="a field or column is called 'text'"):
         build_all(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    ("folder", "suffix", "content", "settings"),
+    [
+        ("", ".txt", b"a text", {"texts": ".txt"}),
+        ("labels", ".txt", b"0 0.5 0.5 0.5 0.5", {"boxes": "yolo", "names": ("cat",)}),
+        ("masks", ".png", content_of("a.png"), {"masks": "masks"}),
+        ("other", ".png", content_of("a.png"), {"pair": {"a": "images", "b": "other"}}),
+    ],
+)
+def test_names_of_one_file_in_two_unicode_forms(
+    tmp_path: Path, folder: str, suffix: str, content: bytes, settings: Any
+) -> None:
+    """As where images come from a Mac, and what is written of them from another system."""
+    name = "größe"
+    image = tmp_path / "in" / "images" / f"{unicodedata.normalize('NFD', name)}.png"
+    other = image.parent.parent / (folder or "images") / unicodedata.normalize("NFC", name + suffix)
+    for path, data in ((image, content_of("a.png")), (other, content)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    source = ss.ImageFolder(str(tmp_path / "in"), label=None, **settings)
+    files = source.select(open_source(source.url, ".").list()).files
+    assert sorted(bool(file.of) for file in files) == [False, True]
+    assert not any(file.unpaired for file in files)

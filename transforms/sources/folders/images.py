@@ -11,6 +11,7 @@ import functools
 import hashlib
 import heapq
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -503,7 +504,7 @@ def pair_files(
     roles: dict[str, tuple[bool, _Key]] = {}
     sides: dict[bool, dict[_Key, list[str]]] = {False: {}, True: {}}
     for file in files:
-        role = find(file.path)
+        role = find(unicodedata.normalize("NFC", file.path))
         assert role is not None
         roles[file.path] = role
         is_second, key = role

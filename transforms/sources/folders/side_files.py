@@ -9,6 +9,7 @@ are called after what is in them: ``train/labels/a.txt`` to ``train/images/a.jpg
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -119,7 +120,7 @@ def key_of(path: str, suffix: str = "") -> str:
     >>> key_of("train/images/a.jpg"), key_of("train/labels/a.txt"), key_of("Annotations/a.xml")
     ('train/a', 'train/a', 'a')
     """
-    *folders, name = stem_of(path, suffix).split("/")
+    *folders, name = unicodedata.normalize("NFC", stem_of(path, suffix)).split("/")
     return "/".join([*(f for f in folders if f.lower() not in _FOLDERS), name])
 
 
