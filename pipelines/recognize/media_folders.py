@@ -130,8 +130,8 @@ def recognize_folders(
     are_inside = texts is None or all(
         path.startswith(f"{top}/" * bool(top)) for path in texts.paths
     )
-    whole = place if are_inside else url
-    return _Folders(make, place, below, others, joins=joins, texts=texts, whole=whole).read()
+    above = None if are_inside else (url, top)
+    return _Folders(make, place, below, others, joins=joins, texts=texts, above=above).read()
 
 
 class _Folders:
@@ -146,12 +146,12 @@ class _Folders:
         *,
         joins: bool,
         texts: SideTexts | None = None,
-        whole: str = "",
+        above: tuple[str, str] | None = None,
     ) -> None:
         self.make, self.url, self.paths, self.others = make, url, paths, others
         self.joins = joins
-        self.texts, self.whole = texts, whole
-        """The texts of files, and the folder of both."""
+        self.texts, self.above = texts, above
+        """The texts; if they are elsewhere, the folder of both, and the files' folder in it."""
         self.what = _WHATS[make]
         folders = dict.fromkeys(path.rpartition("/")[0] for path in paths)
         self.places = [tuple(folder.split("/")) if folder else () for folder in folders]
@@ -198,22 +198,28 @@ class _Folders:
 
     def _without_label(self, reading: Reading) -> Reading:
         """A reading without a label, with texts of the files; what may have labels is refused."""
-        if self.texts is None or (reading.splits is not None and self.whole != self.url):
+        if self.texts is None:
             self._refuse_left_over(reading)
             return reading
         suffix, missing = self.texts.suffix, self.texts.num_missing
-        source: Any = reading.source
-        source = dataclasses.replace(source, url=self.whole, texts=suffix)
-        means = f"with its text, <name>{suffix}"
+        source: Any = dataclasses.replace(reading.source, texts=suffix)  # type: ignore[type-var]
+        splits, means = reading.splits, f"with its text, <name>{suffix}"
+        if self.above is not None:
+            url, top = self.above
+            source = dataclasses.replace(source, url=url)
+            if splits is not None:  # images/train, captions/train
+                pattern = "/".join([top, f"{{{SPLIT}}}", *["*"] * self.depth])
+                source = self._source(url, pattern=pattern, label=None, texts=suffix)
+                splits = _by_field(self._names(0))
         tables = sorted(path for path in self.others if path.lower().endswith(TABLES))
         if self.texts.is_complete and not tables:
-            return Reading(source, reading.splits, means)
+            return Reading(source, splits, means)
         but = f"but {missing:,} have none"
         if tables:
             but = f"and {tables[0]!r}, which may describe them"
         raise self._unclear(
             f"{self.what} in no class folder, texts of their names (<name>{suffix}), {but}",
-            [Reading(source, reading.splits, means, num_rejects=missing), reading],
+            [Reading(source, splits, means, num_rejects=missing), reading],
         )
 
     def _by_split_in_name(self, pattern: str, names: Collection[str]) -> Reading:

@@ -102,6 +102,19 @@ def test_a_text_belongs_to_the_file_of_its_split(lab: Any, tmp_path: Path) -> No
     assert {p: row["text"] for p, row in lab.stored_rows(snapshot).items()} == texts
 
 
+def test_texts_and_images_in_folders_of_splits_of_their_own(lab: Any, tmp_path: Path) -> None:
+    texts = write(tmp_path / "in", "images/train/a{}.png", "captions/train/a{}.txt")
+    texts |= write(tmp_path / "in", "images/val/a{}.png", "captions/val/a{}.txt", num=3)
+    recipe = suggest_recipe("in")
+    assert recipe.source == ss.ImageFolder(
+        "in", pattern="images/{split}/*", label=None, texts=".txt"
+    )
+    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
+    found = {name: split.num_examples for name, split in snapshot.manifest.splits.items()}
+    assert found == {"train": NUM, "validation": 3}
+    assert {p: row["text"] for p, row in lab.stored_rows(snapshot).items()} == texts
+
+
 @pytest.mark.parametrize(
     ("path", "content", "reason"),
     [
