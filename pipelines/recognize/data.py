@@ -145,14 +145,18 @@ def _noting_texts(reading: Reading, texts: SideTexts | None, view: View) -> Read
     return dataclasses.replace(reading, notes=(*reading.notes, note))
 
 
+def _why_no_captions(texts: SideTexts, view: View) -> str:
+    found = read_files(view.opened, texts.paths[:MAX_LOOKED_AT], stop=HEAD_BYTES)
+    return why_no_captions([head for head in found if isinstance(head, bytes)])
+
+
 def _refuse_no_captions(reading: Reading, texts: SideTexts, view: View) -> None:
     """Refuses texts that are read with images or sounds, and are not what people write of them.
 
     Raises:
         UnclearError: if they are boxes, classes or of another format.
     """
-    found = read_files(view.opened, texts.paths[:MAX_LOOKED_AT], stop=HEAD_BYTES)
-    if why := why_no_captions([head for head in found if isinstance(head, bytes)]):
+    if why := _why_no_captions(texts, view):
         source: Any = reading.source
         plain = dataclasses.replace(source, texts=None)
         raise UnclearError(
@@ -200,8 +204,13 @@ class _Media:
             reading = recognize_folders(self.make, view.url, paths, skipped, joins=view.has_urls)
         except UnclearError as error:
             lines = [Reading(TextFiles(view.url))] if self.make is TextFolder else []
+            of_media = find_texts(paths, skipped)
+            are_others = of_media is not None and _why_no_captions(of_media, view)
             readings = [
-                listing for reading in error.readings for listing in with_lists(reading, view)
+                listing
+                for reading in error.readings
+                for listing in with_lists(reading, view)
+                if not (are_others and getattr(reading.source, "texts", None))
             ]
             raise error.with_readings([*readings, *lines]) from None
         of_media = find_texts(paths, skipped)

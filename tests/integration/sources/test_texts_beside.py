@@ -213,6 +213,16 @@ def test_texts_of_sounds_in_folders_of_speakers(lab: Any, tmp_path: Path) -> Non
     assert {row["speaker"] for row in rows.values()} == {b"p225", b"p226"}
 
 
+def test_texts_that_are_no_captions_are_not_offered(tmp_path: Path) -> None:
+    write(tmp_path / "in", "images/train/a{}.png", "labels/train/a{}.txt")
+    for path in (tmp_path / "in" / "labels" / "train").glob("*.txt"):
+        path.write_text("Car 0.00 0 -1.57 599.41 156.40 629.75\n")
+    (tmp_path / "in" / "settings.yaml").write_text("sensors: 2\n")
+    with pytest.raises(ss.SnapshardError, match=r"'settings\.yaml', which may describe") as error:
+        suggest_recipe("in")
+    assert "texts=" not in str(error.value)
+
+
 @pytest.mark.parametrize("table", ["in/labels.csv", "in/labels.jsonl", "labels.csv"])
 def test_a_table_of_labels_counts_more(tmp_path: Path, table: str) -> None:
     write(tmp_path / "in", "a{}.png", "a{}.txt", num=20)
