@@ -200,20 +200,21 @@ class _Media:
         """What their folders mean."""
         paths = [file.path for file in self.files]
         skipped = {file.path for file in view.visible} - set(paths)
+        of_media = find_texts(paths, skipped)
         try:
             reading = recognize_folders(self.make, view.url, paths, skipped, joins=view.has_urls)
         except UnclearError as error:
             lines = [Reading(TextFiles(view.url))] if self.make is TextFolder else []
-            of_media = find_texts(paths, skipped)
-            are_others = of_media is not None and _why_no_captions(of_media, view)
+            with_texts = [r for r in error.readings if getattr(r.source, "texts", None)]
+            if not (with_texts and of_media and _why_no_captions(of_media, view)):
+                with_texts = []
             readings = [
                 listing
                 for reading in error.readings
                 for listing in with_lists(reading, view)
-                if not (are_others and getattr(reading.source, "texts", None))
+                if reading not in with_texts
             ]
             raise error.with_readings([*readings, *lines]) from None
-        of_media = find_texts(paths, skipped)
         reading = _noting_texts(_with_lists(reading, view), of_media, view)
         if of_media is not None and getattr(reading.source, "texts", None):
             _refuse_no_captions(reading, of_media, view)

@@ -218,7 +218,7 @@ class _Folders:
         if tables:
             but = f"and {tables[0]!r}, which may describe them"
         raise self._unclear(
-            f"{self.what} in no class folder, texts of their names (<name>{suffix}), {but}",
+            f"{self.what} in no class folder, with texts of their names (<name>{suffix}), {but}",
             [Reading(source, splits, means, num_rejects=missing), reading],
         )
 

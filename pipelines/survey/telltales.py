@@ -115,10 +115,11 @@ def telltale_columns(
     # Where commas are decimal marks, tables have semicolons.
     is_european = isinstance(source, Csv) and source.delimiter == ";" and source.decimal == "."
     lines = [*_lines(table, named, label), *_lines_on_numbers(table, wanted, points=is_european)]
+    said = {label, *(getattr(source, "types", None) or {})}
     coded: Features = {
         name: Scalar("string", optional=True)
         for name, feature in wanted.items()
-        if _may_be_codes(feature) and name != label and _repeats(table.column(name))
+        if _may_be_codes(feature) and name not in said and _repeats(table.column(name))
     }
     if isinstance(source, Csv) and coded:
         lines += _lines_on_codes(_first_records(source, files, opened, coded))

@@ -62,7 +62,7 @@ LAYOUTS: dict[str, tuple[str, str, Any]] = {
         "txt/a{}.txt",
         ss.AudioFolder("in", label=None, texts=".txt"),
     ),
-    "names": ("b{}.png", "B{}.TXT".lower(), ss.ImageFolder("in", label=None, texts=".txt")),
+    "upper case": ("b{}.png", "b{}.TXT", ss.ImageFolder("in", label=None, texts=".txt")),
 }
 
 
