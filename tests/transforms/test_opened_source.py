@@ -399,3 +399,15 @@ def test_a_glob_beside_a_source_is_one_table(tmp_path: pathlib.Path) -> None:
     for url in ("*/no.csv", ".", "a"):
         with pytest.raises(RecipeError, match=r"does not exist|is a folder, or a glob"):
             opened.read_side(url)
+
+
+@pytest.mark.parametrize(
+    "heads", [("file,a,b", "file,b,a"), ("file,a", "file,a", "file,b"), ("file;a", "a;file")]
+)
+def test_parts_of_a_table_with_other_columns_are_refused(
+    tmp_path: pathlib.Path, heads: tuple[str, ...]
+) -> None:
+    for number, head in enumerate(heads):
+        (tmp_path / f"{number}.csv").write_text(f"{head}\n{number}.wav,x,y\n")
+    with pytest.raises(DataError, match="Parts of a table begin with"):
+        open_source(str(tmp_path), str(tmp_path)).read_side("*.csv")

@@ -568,16 +568,27 @@ def _holders_of_builds(paths: Iterable[str]) -> Iterator[str]:
 def joined_tables(contents: Iterable[bytes]) -> bytes:
     r"""The parts of a table as one: a header that they all have comes once.
 
+    Raises:
+        DataError: if only some have it, or its columns are in another order.
+
     >>> joined_tables([b"file,label\na,1", b"file,label\nb,2\n"])
     b'file,label\na,1\nb,2\n'
     """
-    first: bytes | None = None
-    parts: list[bytes] = []
-    for content in contents:
-        head, _, rest = content.partition(b"\n")
-        parts.append(rest if head == first else content)
-        first = head if first is None else first
-    return b"".join(part if part.endswith(b"\n") or not part else part + b"\n" for part in parts)
+    filled = [content for content in contents if content.strip()]
+    heads = [content.partition(b"\n")[0].rstrip(b"\r") for content in filled]
+    different = {*heads}
+    if len(different) == 1 and len(heads) > 1:
+        filled = [filled[0], *(content.partition(b"\n")[2] for content in filled[1:])]
+    # Rows of different files differ, in their cells, too; names of columns do not.
+    elif len(different) < len(heads) or len({_cells(head) for head in different}) < len(heads):
+        shown = " and ".join(repr(head.decode(errors="replace")) for head in sorted(different)[:2])
+        raise DataError(f"Parts of a table begin with {shown}. Give them the same columns.")
+    return b"".join(part if part.endswith(b"\n") or not part else part + b"\n" for part in filled)
+
+
+def _cells(line: bytes) -> tuple[bytes, ...]:
+    """The cells of a line in any order, whatever separates them."""
+    return tuple(sorted(cell.strip() for cell in re.split(rb"[,;|\t]", line)))
 
 
 def open_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> OpenedSource:
