@@ -49,13 +49,13 @@ class PrepareRuns(beam.PTransform):
 
     def expand(self, pbegin: Any) -> Any:
         """Connects the transforms."""
+        prepare = beam.ParDo(_PrepareBlockFn(self.config, self.num_threads))
         return (
             pbegin
             | "DescriptorFiles" >> beam.Create(list(self.descriptors))  # url
             | "ReadBlocks" >> beam.FlatMap(_packed_blocks)  # a block's line, compressed
             | "SpreadBlocks" >> beam.Reshuffle()
-            | "PrepareBlock"
-            >> beam.ParDo(_PrepareBlockFn(self.config, self.num_threads))  # Summary
+            | "PrepareBlock" >> prepare.with_output_types(Summary)
             | "SumUp"
             >> _SumUp(self.config.workspace, self.summary_name, may_be_empty=not self.descriptors)
         )
@@ -207,7 +207,8 @@ class _SumUp(beam.PTransform):
                 | "WithEveryPart" >> beam.Flatten()
                 | "CombineParts" >> beam.CombinePerKey(CombineSummaries())  # (part, Summary)
             )
-        return parts | "WriteSummary" >> beam.ParDo(_WriteSummaryFn(self.workspace, self.name))
+        write = beam.ParDo(_WriteSummaryFn(self.workspace, self.name))
+        return parts | "WriteSummary" >> write.with_output_types(type(None))
 
 
 class CombineSummaries(beam.CombineFn):

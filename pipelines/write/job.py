@@ -45,14 +45,16 @@ class WriteShards(beam.PTransform):
 
     def expand(self, pbegin: Any) -> Any:
         """Connects the transforms."""
-        write = _WriteShardsFn(
-            self.settings, summary_name=self.summary_name, num_threads=self.num_threads
+        write = beam.ParDo(
+            _WriteShardsFn(
+                self.settings, summary_name=self.summary_name, num_threads=self.num_threads
+            )
         )
         return (
             pbegin
             | "PlannedShards" >> beam.Create(self.groups, reshuffle=False)  # (first, stop)
             | "SpreadShards" >> beam.Reshuffle()
-            | "WriteShards" >> beam.ParDo(write)  # (first, stop)
+            | "WriteShards" >> write.with_output_types(tuple[int, int])  # (first, stop)
         )
 
 

@@ -81,6 +81,28 @@ def test_views_of_options_are_those_that_beam_parses() -> None:
     assert not ours.view_as(TypeOptions).pipeline_type_check
 
 
+def test_options_of_the_same_flags_share_no_values() -> None:
+    first, second = (PipelineOptions(["--labels=a=1"]) for _ in range(2))
+    first.view_as(GoogleCloudOptions).labels.append("b=2")
+    first.view_as(StandardOptions).streaming = True
+    assert second.view_as(GoogleCloudOptions).labels == ["a=1"]
+    assert not second.view_as(StandardOptions).streaming
+    assert PipelineOptions(["--labels=c=3"]).view_as(GoogleCloudOptions).labels == ["c=3"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [Stateful.process, Stateful().process, len, lambda a, b=1: a],
+    ids=["method", "bound", "of C", "lambda"],
+)
+def test_arguments_of_functions_are_those_that_beam_finds(function: Any) -> None:
+    for _ in range(2):
+        found = beam.core.get_function_args_defaults(function)
+        assert found == beam_hooks.inspect_arguments(function)
+        for values in found:
+            values.clear()
+
+
 def test_what_is_set_through_one_view_is_seen_through_all() -> None:
     options = PipelineOptions([], job_name="j")
     before = options.view_as(StandardOptions)

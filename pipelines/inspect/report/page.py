@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.server
 import pathlib
 import webbrowser
@@ -113,6 +114,7 @@ def _both(sides: list[Any]) -> list[tuple[str, list[Any]]]:
     return [(name, [side.get(name) for side in by_name]) for name in names]
 
 
+@functools.cache
 def _environment() -> jinja2.Environment:
     loader = jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates")
     environment = jinja2.Environment(
