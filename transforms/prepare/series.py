@@ -35,6 +35,7 @@ from ...schemas.features import (
 )
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
+from ...schemas.wire import FLOATS
 from ..examples.dtypes import dense_column, dense_values
 from ..examples.encode import binary_array
 from ..rejects import reject_rows
@@ -238,10 +239,7 @@ class Windows(BuiltIn):
         for name in used:
             column = part.columns.column(name)
             complete &= column.is_valid().to_numpy(zero_copy_only=False)
-            form = self._form(name, features)
-            if form.dtype in ("float32", "float64", "float16") and not form.shape:
-                values = dense_values(_filled(column, form), form)
-                complete &= ~np.isnan(values.astype(np.float64))
+            complete[complete] = ~_has_nan(column.filter(pa.array(complete)), self._form(name, features))
         rows = _SeriesRows(
             ids=list(part.ids),
             groups=np.ascontiguousarray(prefixes[:, :_GROUP_BYTES]).view("S16").reshape(-1),
@@ -492,9 +490,9 @@ def _ordered_bits(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     return top_bits
 
 
-def _filled(column: pa.Array, form: TensorForm) -> pa.Array:
-    """A column of one number per row, with zero for missing values."""
-    if not column.null_count:
-        return column
-    (wire,) = form.wire_columns("")
-    return column.fill_null(bytes(8) if wire.packed is not None else 0.0)
+def _has_nan(column: pa.Array, form: TensorForm) -> npt.NDArray[np.bool_]:
+    """Whether the value of a row, or one of its values, is NaN: bool[n]."""
+    if form.dtype not in FLOATS:
+        return np.zeros(len(column), bool)
+    values = dense_values(column, form).astype(np.float64)
+    return np.isnan(values).any(axis=tuple(range(1, values.ndim)))

@@ -15,7 +15,8 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
 from snapshard.schemas.recipe import SortedRecords
-from snapshard.transforms.examples.dtypes import dense_values
+from snapshard.schemas.values import TensorForm
+from snapshard.transforms.examples.dtypes import dense_column, dense_values, numpy_dtype
 from snapshard.transforms.prepare.series import Windows, windows
 from snapshard.transforms.runs.files import wire_schema
 
@@ -227,6 +228,32 @@ def test_the_target_of_one_step_is_a_single_value() -> None:
         assert step.features(features)["target"] == one
         step = windows("x", size=2, time="t", target=name, horizon=1)
         assert step.features(features)["target"] == several
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)], ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("used", ["x", "target"])
+def test_no_window_holds_nan(
+    sorted_parts: Callable[..., Iterator[SortedRecords]], used: str, dtype: Any, shape: Any
+) -> None:
+    feature = ss.Tensor(dtype, shape) if shape else ss.Scalar(dtype, optional=True)
+    features: Features = {"n": ss.Scalar("int64"), "t": ss.Scalar("int64"), "v": feature}
+    values = np.ones((20, *shape), "float32")
+    values.reshape(20, -1)[10, -1] = np.nan
+    (wire,) = TensorForm(dtype=dtype, shape=shape).wire_columns("v")
+    column = dense_column(values.astype(numpy_dtype(dtype)), wire)
+    if not shape:
+        column = pa.concat_arrays([column[:15], pa.nulls(1, column.type), column[16:]])
+    numbers = pa.array(range(20), pa.int64())
+    arrays = {"n": numbers, "t": numbers, "v": column}
+    schema = wire_schema(features)
+    columns = pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+    step = windows(*("v",) if used == "x" else ("n",), size=3, time="t", target="v")
+    parts = sorted_parts(
+        step, [f"f#{i}" for i in range(20)], columns, features=features, splits=[0] * 20, cuts=[]
+    )
+    found = [int(one[2:]) for batch in step.merge(parts, features=features) for one in batch.ids]
+    assert sorted(found) == [*range(7), *(range(11, 17) if shape else (11, 16))]
 
 
 def test_splits_that_leak_are_refused() -> None:
