@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import itertools
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,8 @@ def read_records(
             raise DamagedSnapshotError(f"{section.entry['file']!r} is not the name of a shard.")
         rows = np.arange(section.first, section.first + section.num)
         if code is not None:
-            codes = class_codes_from_bytes(storage.read_bytes(join(folder, name.labels_file)))
+            url = join(folder, name.labels_file)
+            (codes,) = _index(url, lambda content: [class_codes_from_bytes(content)], section.entry)
             rows = rows[codes[rows] == code]
         stored: list[bytes] = []
         if ids:
@@ -93,7 +94,8 @@ def read_records(
         if not len(rows):
             continue
         stored = stored or _ids(folder, name)
-        for row, example in zip(rows.tolist(), _examples(folder, name, rows), strict=True):
+        found = _examples(folder, name, rows, section.entry)
+        for row, example in zip(rows.tolist(), found, strict=True):
             record_id = stored[row].decode()
             missing.discard(record_id)
             try:
@@ -121,12 +123,42 @@ def _code_of(manifest: Manifest, label: str) -> int:
 
 def _ids(folder: str, name: ShardName) -> list[bytes]:
     """The ids of a shard's records."""
-    arrays = stored_ids(join(folder, name.index_files[1]))
-    return [*itertools.chain.from_iterable(array.to_pylist() for array in arrays)]
+    with storage.losses_as_damage():
+        arrays = stored_ids(join(folder, name.index_files[1]))
+        return [*itertools.chain.from_iterable(array.to_pylist() for array in arrays)]
 
 
-def _examples(folder: str, name: ShardName, rows: npt.NDArray[np.int64]) -> Iterator[bytes]:
+def _index(
+    url: str,
+    parse: Callable[[bytes], Sequence[npt.NDArray[Any]]],
+    shard: Mapping[str, Any],
+) -> Sequence[npt.NDArray[Any]]:
+    """The arrays of an index file, which have a value for each record of their shard."""
+    try:
+        with storage.losses_as_damage():
+            arrays = parse(storage.read_bytes(url))
+        found = f"it is of {len(arrays[0]):,} records"
+        if len(arrays[0]) == shard["num_examples"]:
+            return arrays
+    except ValueError as error:
+        found = str(error)
+    raise DamagedSnapshotError(
+        f"{storage.redact(url)} is damaged: {found}, and its shard has "
+        f"{shard['num_examples']:,}. Run `snapshard verify` to find all damage."
+    )
+
+
+def _examples(
+    folder: str, name: ShardName, rows: npt.NDArray[np.int64], shard: Mapping[str, Any]
+) -> Iterator[bytes]:
     """The serialized examples at ascending places of a shard."""
+    with storage.losses_as_damage():
+        yield from _examples_at(folder, name, rows, shard)
+
+
+def _examples_at(
+    folder: str, name: ShardName, rows: npt.NDArray[np.int64], shard: Mapping[str, Any]
+) -> Iterator[bytes]:
     url = join(folder, str(name))
     if name.compression != "none":  # which has no random access
         wanted = set(rows.tolist())
@@ -134,7 +166,7 @@ def _examples(folder: str, name: ShardName, rows: npt.NDArray[np.int64]) -> Iter
         first = itertools.islice(examples, max(wanted) + 1)
         yield from (example for row, example in enumerate(first) if row in wanted)
         return
-    offsets, lengths = index_from_bytes(storage.read_bytes(join(folder, name.index_files[0])))
+    offsets, lengths = _index(join(folder, name.index_files[0]), index_from_bytes, shard)
     starts, sizes = offsets[rows].astype(np.int64), lengths[rows].astype(np.int64)
     at = 0
     while at < len(rows):

@@ -27,7 +27,11 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
+from ..schemas.errors import (
+    DamagedSnapshotError,
+    RecipeError,
+    StorageError,
+)
 from ..schemas.features import features_to_json
 from ..schemas.fingerprint import canonical_json
 from ..schemas.manifest import Manifest, json_checksum
@@ -198,7 +202,8 @@ class Snapshot:
             return None
         from .frame import Statistics, damaged_statistics
 
-        content = storage.read_bytes(join(self.path, STATISTICS))
+        with storage.losses_as_damage():
+            content = storage.read_bytes(join(self.path, STATISTICS))
         if hashlib.sha256(content).hexdigest() != entry.sha256:
             raise damaged_statistics("its SHA-256 is not that of the manifest")
         return Statistics(json.loads(content))
@@ -239,6 +244,7 @@ class Snapshot:
         Its functions read this snapshot, wherever it is.
 
         Raises:
+            DamagedSnapshotError: if one of its files is missing or damaged.
             StorageError: if it cannot be read.
         """
         if storage.is_local(self.path):
@@ -293,7 +299,7 @@ def fetch_reader(snapshot: Snapshot, folder: str) -> None:
         if is_reader_file(name) or name == STATISTICS:
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as file:
+            with open(path, "wb") as file, storage.losses_as_damage():
                 file.write(storage.read_bytes(join(snapshot.path, name)))
 
 
@@ -322,6 +328,22 @@ class _Uncached(importlib.machinery.SourceFileLoader):
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
         """Keeps no bytecode."""
 
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Executes a module.
+
+        Raises:
+            DamagedSnapshotError: if it is no longer Python, or lacks what others import from it.
+        """
+        try:
+            super().exec_module(module)
+        except (SyntaxError, NameError, AttributeError, ImportError) as error:
+            if isinstance(error, ImportError) and not (error.name or "").startswith(_ALIAS):
+                raise  # a library is missing
+            raise DamagedSnapshotError(
+                f"{self.path} cannot be imported: {error}. Run `snapshard verify` to find all "
+                "damage."
+            ) from None
+
 
 class _ReaderFinder(importlib.abc.MetaPathFinder):
     """Finds the modules of readers that ``Snapshot.reader`` imported."""
@@ -347,8 +369,11 @@ def _imported(folder: str, manifest: Manifest) -> types.ModuleType:
     if reader_file_of(manifest.files) == READER_FACTS:
         locations = [os.path.join(folder, READER)]
         path = os.path.join(folder, READER, "__init__.py")
-    if not os.path.exists(path):
-        raise StorageError(f"{path} is missing. Restore it, or build again.")
+    files = [path, *(os.path.join(folder, n) for n in manifest.files if is_reader_file(n))]
+    if missing := [file for file in files if not os.path.exists(file)]:
+        raise DamagedSnapshotError(
+            f"{missing[0]} is missing. Run `snapshard verify` to find all damage."
+        )
     alias = f"{_ALIAS}{manifest.fingerprint}_{uuid.uuid4().hex}"
     spec = importlib.util.spec_from_file_location(
         alias, path, loader=_Uncached(alias, path), submodule_search_locations=locations

@@ -39,6 +39,7 @@ UNLISTED = frozenset({MANIFEST, BUILD, CROISSANT, REPORT})
 _SHARD = re.compile(
     r"(?P<split>[A-Za-z][A-Za-z0-9_]*)-(?P<index>\d{5,})-of-(?P<num>\d{5,})\.tfrecord(?P<gz>\.gz)?"
 )
+_FINGERPRINT = re.compile("[0-9a-f]{16}")
 _READER_FILE = re.compile(rf"{READER}/[A-Za-z0-9_]+\.py|reader(_[a-z]+)*\.py")
 
 
@@ -69,13 +70,18 @@ def join(*parts: str) -> str:
 
 
 def repair_command(snapshot: str, options: str = "") -> str:
-    """The command that repairs a snapshot, whose folder is ``<out>/<name>/<fingerprint>``.
+    """The command that repairs a snapshot.
+
+    A folder that is not ``<out>/<name>/<fingerprint>``, such as a copy, does not say where that is.
 
     >>> repair_command("out/birds/5f0a3b1c9d2e4f60")
     'snapshard build SOURCE --out out --repair'
+    >>> repair_command("copies/birds")
+    'snapshard build SOURCE --out DIR --repair'
     """
-    out = snapshot.rstrip("/").rpartition("/")[0].rpartition("/")[0] or "/"
-    return f"snapshard build SOURCE --out {shlex.quote(out)}{options} --repair"
+    folder, _, last = snapshot.rstrip("/").rpartition("/")
+    out = shlex.quote(folder.rpartition("/")[0] or "/") if _FINGERPRINT.fullmatch(last) else "DIR"
+    return f"snapshard build SOURCE --out {out}{options} --repair"
 
 
 def stays_inside(name: str) -> bool:

@@ -18,7 +18,7 @@ from .features import Feature, Features, Struct, flatten, wire_columns
 from .limits import DEFAULT_LIMITS, Limits
 from .reject_budgets import Budget, allowed_rejects, check_budget
 from .shards import Shards
-from .splits import Splits
+from .splits import Splits, is_fold
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -655,6 +655,12 @@ def _check_analysis(
         raise RecipeError(
             "Recipe: analyze_on_runner= needs a preprocessing_fn, and the recipe has none. Leave "
             "it out."
+        )
+    if preprocessing_fn is not None and any(map(is_fold, split_names)):
+        raise RecipeError(
+            "Recipe: preprocessing_fn is analysed once, on records that each round of a "
+            "cross-validation but one validates on. Leave it out, and adapt a layer such as "
+            "Normalization in each round."
         )
     if preprocessing_fn is not None and "train" not in split_names:
         raise RecipeError(

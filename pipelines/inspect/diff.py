@@ -14,6 +14,7 @@ from ...schemas.features import features_to_json
 from ...schemas.naming import REJECTS
 from ...schemas.progress import Progress
 from ...schemas.visible import visible
+from ...transforms import storage
 from ...transforms.examples.stored_records import StoredRecords
 from ..snapshot import Snapshot
 from .diff_records import (
@@ -175,11 +176,12 @@ def diff(
         shared = num_shared(old, new)
         return tally.found(num_old=numbers[0], num_new=numbers[1], num_shared=shared)
 
-    try:
-        records = compare(sorted_alike=old.manifest.seed == new.manifest.seed)
-    except OutOfOrderError:
-        # An index escapes ids that are not UTF-8: their keys cannot be computed from it.
-        records = compare(sorted_alike=False)
+    with storage.losses_as_damage():
+        try:
+            records = compare(sorted_alike=old.manifest.seed == new.manifest.seed)
+        except OutOfOrderError:
+            # An index escapes ids that are not UTF-8: their keys cannot be computed from it.
+            records = compare(sorted_alike=False)
     first, second, complete = fingerprint_facts(old, new)
     changes = part_changes(first, second)
     shapes = [features_to_json(snapshot.manifest.features) for snapshot in (old, new)]

@@ -165,7 +165,8 @@ class RejectsFile:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
-        with storage.failing_as_storage_error("read", self.url):
+        lost = storage.losses_as_damage() if self.sha256 else contextlib.nullcontext()
+        with lost, storage.failing_as_storage_error("read", self.url):
             filesystem, path = storage.filesystem(self.url)
             content = filesystem.open(path, "rb")
         with content:

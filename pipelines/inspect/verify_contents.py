@@ -28,7 +28,7 @@ from ...schemas.manifest import (
     Manifest,
     ShardEntry,
 )
-from ...schemas.naming import REJECTS, ShardName, is_reader_file, join
+from ...schemas.naming import READER_FACTS, REJECTS, ShardName, is_reader_file, join
 from ...transforms.examples.decode import example_features, int64_values
 from ...transforms.examples.index import class_codes_from_bytes, index_from_bytes
 from ...transforms.examples.tfrecord import (
@@ -283,6 +283,10 @@ def _check_code(name: str, content: bytes, manifest: Manifest, findings: Finding
         read = "no snapshot" if fingerprint is None else f"the snapshot {fingerprint}"
         what = f"it reads {read}, but this one is {manifest.fingerprint}"
         findings.damage(name, "foreign", what)
+        return
+    if name == READER_FACTS:
+        what = "its constants, such as class names, are not what was written (sha256 differs)"
+        findings.damage(name, "content", what)
         return
     what = "was edited after it was written; all other files are checked as usual"
     findings.warn(name, "edited", what)

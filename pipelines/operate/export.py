@@ -211,6 +211,13 @@ def _batches(
         DamagedSnapshotError: if the shard is not the file that the manifest lists, or its index
             lists other records.
     """
+    with storage.losses_as_damage():
+        yield from _batches_of(snapshot, shard, name, parser)
+
+
+def _batches_of(
+    snapshot: Snapshot, shard: ShardEntry, name: ShardName, parser: Parser
+) -> Iterator[tuple[list[str], list[Record]]]:
     url = join(snapshot.path, shard.file)
     advice = "Run `snapshard verify` to find all damage."
     if SnapshotFiles(snapshot.path).sha256(shard.file, shard.num_bytes) != shard.sha256:

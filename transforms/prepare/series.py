@@ -239,7 +239,8 @@ class Windows(BuiltIn):
         for name in used:
             column = part.columns.column(name)
             complete &= column.is_valid().to_numpy(zero_copy_only=False)
-            complete[complete] = ~_has_nan(column.filter(pa.array(complete)), self._form(name, features))
+            given = column.filter(pa.array(complete))
+            complete[complete] = ~_has_nan(given, self._form(name, features))
         rows = _SeriesRows(
             ids=list(part.ids),
             groups=np.ascontiguousarray(prefixes[:, :_GROUP_BYTES]).view("S16").reshape(-1),
@@ -495,4 +496,4 @@ def _has_nan(column: pa.Array, form: TensorForm) -> npt.NDArray[np.bool_]:
     if form.dtype not in FLOATS:
         return np.zeros(len(column), bool)
     values = dense_values(column, form).astype(np.float64)
-    return np.isnan(values).any(axis=tuple(range(1, values.ndim)))
+    return np.atleast_1d(np.isnan(values).any(axis=tuple(range(1, values.ndim))))

@@ -27,6 +27,7 @@ from ..activity import advance
 from .failures import failing_as_storage_error as failing_as_storage_error
 from .failures import first_look as first_look
 from .failures import is_missing as is_missing
+from .failures import losses_as_damage as losses_as_damage
 from .failures import os_errors_as_storage_errors
 from .local import SCRATCH as SCRATCH
 from .local import TEMPORARY as TEMPORARY

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 
 from ...schemas.errors import (
+    DamagedSnapshotError,
     MissingFileError,
     PlaceError,
     SnapshardError,
@@ -220,6 +221,21 @@ def is_missing(error: BaseException) -> bool:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         return False
     return _network_failure(error) is None and "ClientError" not in _class_names(error)
+
+
+@contextlib.contextmanager
+def losses_as_damage() -> Iterator[None]:
+    """Within it, a file that does not exist is one that a snapshot lists, and has lost.
+
+    Raises:
+        DamagedSnapshotError: if a file does not exist.
+    """
+    try:
+        yield
+    except MissingFileError as error:
+        raise DamagedSnapshotError(
+            f"{error.file} is missing. Run `snapshard verify` to find all damage."
+        ) from None
 
 
 def os_error_in(text: str) -> OSError | None:

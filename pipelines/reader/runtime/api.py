@@ -106,7 +106,8 @@ def dataset(
         start_step: Resume after this number of steps with the same seed and the same global batch
             size; or a list of (steps, batch size, workers), one for each configuration with which
             the interrupted epoch was read. That shortens only the first pass; the cardinality is
-            that of a complete one. In ``fit``, use the callback ``Resume`` instead.
+            that of a complete one. With ``bucket``, the records that are left form other batches.
+            In ``fit``, use the callback ``Resume`` instead.
         balance: "uniform", or {class: weight}: the mix of classes in an epoch of the same length,
             exact to one record; rare classes are repeated, evenly. Reads each record by its
             position: for local disks.

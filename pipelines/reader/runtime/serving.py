@@ -38,8 +38,8 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict
     """
     if not facts.SERVING_INPUTS:
         raise ValueError(
-            f"{facts.NAME} has no preprocess(): some step cannot be exported. `snapshard inspect` "
-            "names it."
+            f"{facts.NAME} has no preprocess(): no step changes its raw records, or one cannot be "
+            "exported, which `snapshard inspect` names then."
         )
     folder = own_folder() if root is None else os.fspath(root).rstrip("/")
     try:
