@@ -550,9 +550,16 @@ def pin(
     recipe: Annotated[
         str, typer.Argument(help="A recipe file (.py).", metavar="RECIPE", show_default=False)
     ],
-    out: Annotated[str, typer.Option(help="Output root of its builds.", metavar="DIR")],
+    out: Annotated[
+        str,
+        typer.Option(
+            help="Output root of its builds, whose latest snapshot is pinned; or the folder of "
+            "one of its snapshots.",
+            metavar="DIR",
+        ),
+    ],
 ) -> None:
-    """Hold later builds to the latest snapshot of a recipe: write RECIPE's lock file beside it.
+    """Hold later builds to a snapshot of a recipe: write RECIPE's lock file beside it.
 
     Builds then keep the indexes of classes, and refuse data of another schema or distribution.
     """

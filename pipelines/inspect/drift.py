@@ -103,8 +103,9 @@ class Difference:
             return "Models that were trained before do not know them: train again."
         if self.measure == "classes":
             return (
-                "Models that were trained before name the wrong classes: train again, or keep the "
-                "old indexes by `snapshard pin`."
+                "Models that were trained before name the wrong classes: train again; or keep the "
+                "old indexes: pin the snapshot before (snapshard pin RECIPE --out ITS_FOLDER), and "
+                "build again."
             )
         if self.distance is None:
             return "Models that expect the old schema may fail: correct the data, or train again."
@@ -190,7 +191,8 @@ def drift_warnings(new: Snapshot, out: OutputPaths) -> Iterator[str]:
         folder = out.snapshot(latest)
         old = Snapshot(folder, Manifest.from_bytes(manifest_bytes(folder), where=folder))
         found = drift(old, new)
-    except SnapshardError:
+    except SnapshardError as error:
+        yield f"drift since the latest snapshot is not known: {storage.redact(str(error))}"
         return
     lines = [*difference_lines(found.differences)]
     for difference, line in lines[:SHOWN]:

@@ -45,6 +45,7 @@ from ..recipe.shipping import carry, refuse_unfit_python
 from ..survey.notices import sample_notices, survey_notices
 from ..survey.stages import label_of
 from ..survey.survey import Survey, take_survey
+from .pin import refuse_schema
 from .split_counts import Counted, count_by_labels, count_exactly, estimate_counts
 
 _SAMPLE_FILES = 64
@@ -165,7 +166,8 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
     Raises:
         RecipeError: if the recipe does not fit the source, or its ``preprocessing_fn`` fails
             without data.
-        DataError: if the source is empty or its features cannot be inferred.
+        DataError: if the source is empty, its features cannot be inferred, or its schema is not
+            that of the recipe's lock.
     """
     refuse_unfit_python()
     with storage.temporary_folder() as scratch:
@@ -173,6 +175,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         survey = take_survey(
             recipe, workspace=workspace, progress=progress, write=False, limit=limit
         )
+        refuse_schema(survey)
         progress.start("sample", total=None, unit="records")
         sample = _sample(survey, workspace)
         outputs = check_function(survey)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...schemas.errors import DamagedSnapshotError, DataError, RecipeError
 from ...schemas.features import features_from_json, features_to_json
-from ...schemas.naming import STATISTICS, OutputPaths
+from ...schemas.naming import MANIFEST, STATISTICS, OutputPaths, join
 from ...transforms import storage
 from ..recipe.lock import Lock, Thresholds, class_names, lock_path, read_lock
 from ..recipe.shipping import load_recipe_file
@@ -23,13 +23,14 @@ _NOT_COMPARED = ("distinct", "max", "min", "num_zeros")
 
 
 def pin(recipe_file: str, out: str) -> str:
-    """Writes the lock of a recipe's latest snapshot beside the recipe; returns its path.
+    """Writes the lock of a snapshot of a recipe beside the recipe; returns its path.
 
     Thresholds of a lock that is there are kept.
 
     Args:
         recipe_file: The recipe's Python file.
-        out: The output root of its builds.
+        out: The output root of its builds, whose latest snapshot is pinned; or the folder of the
+            snapshot.
 
     Raises:
         RecipeError: if it is no recipe file, or there is no such snapshot.
@@ -41,11 +42,20 @@ def pin(recipe_file: str, out: str) -> str:
             f"build it: snapshard init {shlex.quote(recipe_file)} -o recipe.py"
         )
     recipe = load_recipe_file(recipe_file)
-    paths = OutputPaths(storage.absolute(out), recipe.name)
     build = f"snapshard build {shlex.quote(recipe_file)} --out {shlex.quote(out)}"
-    if not storage.exists(paths.latest):
-        raise RecipeError(f"{paths.latest} does not exist. Build the recipe first: {build}")
-    snapshot = Snapshot.open(paths.snapshot(read_latest(paths.latest)))
+    if storage.exists(join(out, MANIFEST)):
+        snapshot = Snapshot.open(out)
+        build = f"snapshard build {shlex.quote(recipe_file)} --out DIR"
+    else:
+        paths = OutputPaths(storage.absolute(out), recipe.name)
+        if not storage.exists(paths.latest):
+            raise RecipeError(f"{paths.latest} does not exist. Build the recipe first: {build}")
+        snapshot = Snapshot.open(paths.snapshot(read_latest(paths.latest)))
+    if snapshot.manifest.name != recipe.name:
+        raise RecipeError(
+            f"{out} is a snapshot of {snapshot.manifest.name!r}, and the recipe's name is "
+            f"{recipe.name!r}. Name one of its own: snapshard list DIR shows them."
+        )
     raw = build_facts(snapshot.path).get("fingerprint_parts", {}).get("prepare", {}).get("raw")
     profile = Profile.of(snapshot)
     if raw is None or profile.statistics is None:
@@ -58,7 +68,11 @@ def pin(recipe_file: str, out: str) -> str:
         name=recipe.name,
         snapshot=snapshot.manifest.fingerprint,
         thresholds=kept.get("thresholds", Thresholds()),
-        feature_thresholds=kept.get("feature_thresholds", {}),
+        feature_thresholds={
+            name: limits
+            for name, limits in kept.get("feature_thresholds", {}).items()
+            if name in profile.features
+        },
         classes={name: list(classes) for name, classes in names.items() if classes},
         features=profile.features,
         label=profile.label,
@@ -145,9 +159,14 @@ def _refuse(differences: Sequence[Difference], survey: Survey) -> None:
     recipe_file, lines = survey.recipe.file, [line for _, line in difference_lines(found)]
     listed = "\n".join(f"  {line}" for line in lines[:SHOWN])
     more = f"\n  and {len(lines) - SHOWN:,} more" if len(lines) > SHOWN else ""
+    allow = (
+        "allow more by the file's thresholds; or "
+        if all(difference.distance is not None for difference in found)
+        else ""
+    )
     raise DataError(
         f"The data differs from what {lock_path(recipe_file)} pins:\n{listed}{more}\n"
         "Nothing was published, and latest.json is as before. Correct the data. If it is right, "
-        "allow more by the file's thresholds; or remove the file, build, and pin again: "
+        f"{allow}remove the file, build, and pin again: "
         f"snapshard pin {shlex.quote(recipe_file)} --out DIR."
     )

@@ -140,6 +140,10 @@ def read_lock(recipe: Recipe) -> Lock | None:
         raise RecipeError(f"{path} is invalid: {place}: {first['msg']}. {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise RecipeError(f"{path} cannot be read: {error}. {remedy}") from None
+    if unknown := sorted({*lock.feature_thresholds} - {*lock.features}):
+        raise RecipeError(
+            f"{path} is invalid: feature_thresholds: there is no feature {unknown[0]!r}. {remedy}"
+        )
     if lock.name != recipe.name:
         raise RecipeError(
             f"{path} pins {lock.name!r}, and the recipe's name is {recipe.name!r}. {remedy}"

@@ -137,8 +137,14 @@ def test_a_damaged_latest_snapshot_is_no_reason_to_fail(recipe_file: Path, damag
         del first.manifest.files["statistics.json"]
         (path / "manifest.json").write_bytes(first.manifest.to_bytes())
     second, warnings = build(recipe_file)
-    assert warnings == []
     assert latest(recipe_file) == second.manifest.fingerprint
+    if damage == "old":
+        assert warnings == []
+        return
+    (warning,) = warnings
+    assert warning.startswith("drift since the latest snapshot is not known: ")
+    (finding,) = drifted(gather(second))
+    assert finding.title == "The data could not be compared with the snapshot before"
 
 
 def test_many_differences_are_counted(recipe_file: Path) -> None:
@@ -179,6 +185,21 @@ def _codes(snapshot: ss.Snapshot) -> dict[str, int]:
     return {name: int(counts[code]) for code, name in enumerate(names)}
 
 
+def test_the_snapshot_before_is_pinned(recipe_file: Path) -> None:
+    """As the warning advises: the build that it comes from has moved ``latest.json`` on."""
+    first, _ = build(recipe_file)
+    write_homes(recipe_file.parent, classes=("ant", "cat", "dog"))
+    _, warnings = build(recipe_file)
+    assert "pin the snapshot before (snapshard pin RECIPE --out ITS_FOLDER)" in warnings[0]
+    pin(str(recipe_file), first.path)
+    built, _ = build(recipe_file)
+    assert built.manifest.features["label"] == ss.ClassLabel(("cat", "dog", "ant"))
+    recipe_file.write_text(recipe_file.read_text().replace('"homes"', '"others"'))
+    (recipe_file.parent / "recipe.lock.json").unlink()
+    with pytest.raises(RecipeError, match="is a snapshot of 'homes', and the recipe's name is 'ot"):
+        pin(str(recipe_file), first.path)
+
+
 @pytest.mark.parametrize("change", [{"scale": 10}, {"decimal": ","}])
 def test_a_lock_refuses_other_data(recipe_file: Path, change: dict[str, Any]) -> None:
     build(recipe_file)
@@ -189,6 +210,8 @@ def test_a_lock_refuses_other_data(recipe_file: Path, change: dict[str, Any]) ->
         with pytest.raises(DataError, match=r"recipe\.lock\.json pins:\n  price") as refused:
             build(recipe_file)
         assert "pin again" in str(refused.value)
+        # No threshold allows another type.
+        assert ("allow more by the file's thresholds" in str(refused.value)) == ("scale" in change)
         assert latest(recipe_file) == pinned.manifest.fingerprint
     out = recipe_file.parent / "out" / "homes"
     assert len([*out.glob("*/manifest.json")]) == 2
@@ -205,6 +228,8 @@ def test_other_schemas_are_refused_before_records_are_prepared(recipe_file: Path
     recipe = load_recipe_file(recipe_file)
     with pytest.raises(DataError, match="price: dtype float32 → string"):
         run_step(recipe, recipe_file.parent / "out", "inventory")
+    with pytest.raises(DataError, match="price: dtype float32 → string"):
+        ss.plan(recipe)
 
 
 def test_thresholds_are_edited_in_the_lock_and_kept(recipe_file: Path) -> None:
@@ -325,6 +350,7 @@ def test_an_invalid_lock_is_refused(recipe_file: Path, content: str, message: st
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
+        ("feature_thresholds", {"prize": {}}, "is invalid: feature_thresholds: there is no fea"),
         ("thresholds", {"number": 0.1}, "is invalid: thresholds.number: Extra inputs"),
         ("thresholds", {"numbers": -1}, "is invalid: thresholds.numbers: Input should be greater"),
         ("features", {"x": {"kind": "class_label", "names": ["a", "a"]}}, "is invalid: x"),

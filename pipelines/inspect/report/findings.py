@@ -349,8 +349,11 @@ def drifted(evidence: Evidence) -> Iterator[Finding]:
     """What differed from the snapshot that was the latest before this one."""
     lines = evidence.build.get("drift", [])
     if isinstance(lines, list) and lines:
+        is_known = not any("is not known: " in str(line) for line in lines)
         yield Finding(
-            title="The data differs from the snapshot before",
+            title="The data differs from the snapshot before"
+            if is_known
+            else "The data could not be compared with the snapshot before",
             text="Compared with the snapshot that latest.json named when this one was built.",
             remedy="Models that were trained before may not fit. `snapshard drift OLD NEW` "
             "compares two snapshots, `snapshard pin` refuses data that differs.",
