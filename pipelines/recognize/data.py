@@ -28,7 +28,7 @@ from ...transforms.sources.folders.audio import AudioFolder
 from ...transforms.sources.folders.bystanders import IMAGES, SOUNDS
 from ...transforms.sources.folders.images import ImageFolder, read_sizes
 from ...transforms.sources.folders.texts import TextFolder
-from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
+from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples, split_name
 from ...transforms.sources.text import SUFFIXES as TEXTS
 from ...transforms.sources.text import TextFiles
 from ...transforms.storage.opened_source import OpenedSource, open_source
@@ -76,8 +76,24 @@ def _find_samples(view: View) -> Reading | None:
     if not holds_samples(view.url, view.listed):
         return None
     source = WebDataset(view.url)
-    has_tars = view.has_urls and source.select(view.listed).files
-    return arrange_tables(source, view) if has_tars else Reading(source)
+    tars = source.select(view.listed).files if view.has_urls else ()
+    if not tars:
+        return Reading(source)
+    if _holds_folders(view.url_below(tars[0].path), tars[0]):
+        return None
+    return arrange_tables(source, view)
+
+
+def _holds_folders(place: str, tar: SourceFile) -> bool:
+    """Whether a tar holds several folders of single files, such as classes, and no samples."""
+    if tar.num_bytes > _READ_ARCHIVE_BYTES:
+        return False
+    with contextlib.suppress(SnapshardError):
+        named = [split_name(member.path) for member in open_source(place, ".").list()]
+        keys = [key for key, _ in filter(None, named)]
+        folders = {key.partition("/")[0] for key in keys if "/" in key}
+        return len(folders) > 1 and all("/" in key for key in keys) and len({*keys}) == len(keys)
+    return False
 
 
 def _find_labelled(view: View) -> Reading | None:

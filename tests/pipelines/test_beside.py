@@ -193,6 +193,23 @@ def test_an_archive_with_one_folder() -> None:
     assert suggest_recipe("d/a.zip").source == ss.ImageFolder("zip://images::d/a.zip", label=None)
 
 
+@pytest.mark.parametrize("names", [["a.tar"], ["train.tar", "test.tar"]])
+def test_tars_of_class_folders_are_no_samples(names: list[str]) -> None:
+    """They were read without their classes."""
+    classes = {f"{'ab'[n % 2]}/{n}.png": image() for n in range(6)}
+    write({name: tarred(classes, "w") for name in names})
+    with pytest.raises(UnclearError, match="holds archives") as refused:
+        suggest_recipe("d")
+    lines = [reading.line() for reading in refused.value.readings]
+    assert lines == [f'source=ss.ImageFolder("d/{name}")' for name in sorted(names)]
+
+
+def test_tars_of_samples_in_folders() -> None:
+    members = {f"{n}/{n}.{end}": image() for n in range(4) for end in ENDS}
+    write({"a.tar": tarred(members, "w")})
+    assert suggest_recipe("d").source == ss.WebDataset("d")
+
+
 def test_tars_of_samples_beside_what_was_counted_of_them() -> None:
     samples = {f"{n}.{end}": image() if end == "png" else b"7" for n in range(4) for end in ENDS}
     for number in range(2):
