@@ -730,6 +730,7 @@ def show(
     from . import terminal
     from .pipelines.display import Shown, describe
     from .pipelines.inspect.show import find_records, write_sheet
+    from .pipelines.records import id_name
     from .pipelines.snapshot import Snapshot
 
     opened = Snapshot.open(snapshot)
@@ -740,7 +741,8 @@ def show(
     features = opened.manifest.features
     drawn = None if sheet is None else write_sheet(opened, found, sheet)
     if as_json:
-        shown = [{"record_id": one.record_id, **describe(one, features)} for one in found[:num]]
+        name = id_name(features)
+        shown = [{name: one.record_id, **describe(one, features)} for one in found[:num]]
         terminal.say_json({"records": shown, "sheet": sheet})
         return
     if num:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import itertools
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,18 @@ class Record:
     values: dict[str, Any]
     """By feature, as ``reader.arrays`` returns them; images of files as their content. With masks,
     rates and orientations."""
+
+
+def id_name(features: Iterable[str]) -> str:
+    """The name of the records' ids beside features, none of which has it.
+
+    >>> id_name(["x"]), id_name(["record_id"])
+    ('record_id', 'record_id_')
+    """
+    name = "record_id"
+    while name in features:
+        name += "_"
+    return name
 
 
 def value_of(record: Record, name: str, feature: Feature) -> Any:

@@ -278,7 +278,11 @@ def group_lines(
     if as_json:
         yield json.dumps({**facts, "num_rejects": number, "groups": groups})
         return
-    yield f"{number:,} reject{'' if number == 1 else 's'} in {facts['path']}"
+    of = f" with the reason {wanted.reason!r}" if wanted.reason is not None else ""
+    yield f"{number:,} reject{'' if number == 1 else 's'}{of} in {facts['path']}"
+    if of and not number:
+        there = rejects.count_by("reason", dataclasses.replace(wanted, reason=None))
+        text = f"other reasons: {', '.join(there)}" if there else ""
     if rejects.refused:
         yield "of the last build, which failed because of them and published nothing"
     if text:

@@ -60,6 +60,7 @@ from ...transforms.storage.failures import os_errors_as_storage_errors
 from ...transforms.storage.local import held_folder, make_folders, sync_tree
 from ..reader.emit import describe, sides_of
 from ..reader.runtime.examples import Parser
+from ..records import id_name
 from ..snapshot import Snapshot, SnapshotFiles
 
 STEP = "export"
@@ -67,7 +68,6 @@ _BATCH_BYTES = 8 << 20
 """Approximate size of the examples that are in memory, …"""
 _BATCH_RECORDS = 8192
 """… and maximum number of them: a row group of Parquet."""
-_RECORD_ID = "record_id"
 _MEDIA = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 """How ``datasets`` stores images and sounds."""
 _SUFFIXES = {b"\xff\xd8\xff": "jpg", b"\x89PN": "png", b"GIF": "gif", b"BM": "bmp", b"RIF": "webp"}
@@ -258,9 +258,7 @@ class _ParquetWriter:
     def __init__(self, manifest: Manifest, binary: frozenset[str]) -> None:
         self._features, self._structs, self._binary = manifest.features, manifest.structs, binary
         self.parser = _parser(self._features)
-        self._id = _RECORD_ID
-        while self._id in self._features:
-            self._id += "_"
+        self._id = id_name(self._features)
         specs = {name: _hugging_face(feature) for name, feature in self._features.items()}
         known = {name: spec for name, spec in _nested(specs, self._structs).items() if spec}
         self._metadata = {b"huggingface": json.dumps({"info": {"features": known}}).encode()}

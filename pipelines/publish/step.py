@@ -116,7 +116,8 @@ def is_published(out: OutputPaths, fingerprint: str) -> bool:
 def find_published(survey: Survey, out: OutputPaths, progress: Progress) -> Snapshot | None:
     """The snapshot of a survey if it is published; makes it the latest, unless it is a sample.
 
-    Updates its metadata to the recipe's, and warns as :func:`publish` does.
+    Updates its metadata to the recipe's, puts back its description for catalogues if it was
+    removed, and warns as :func:`publish` does.
 
     Raises:
         RecipeError: if it has a split without records, which the recipe does not allow.
@@ -132,7 +133,8 @@ def find_published(survey: Survey, out: OutputPaths, progress: Progress) -> Snap
             progress.warn(warning)
         point_latest(out, survey.fingerprint)
     facts = build_facts(snapshot.path)
-    if facts and facts.get("metadata", {}) != survey.recipe.metadata:
+    is_current = facts.get("metadata", {}) == survey.recipe.metadata
+    if facts and not (is_current and storage.exists(join(snapshot.path, CROISSANT))):
         try:
             facts["metadata"] = survey.recipe.metadata
             _put_unlisted(snapshot.path, facts, snapshot.manifest)

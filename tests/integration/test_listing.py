@@ -81,6 +81,9 @@ def test_what_describes_the_data_is_kept_and_changes_nothing_else(
     run(capsys, "verify", described.path)
     ss.build(trees(tmp_path, version="2"), tmp_path / "out")
     assert build_facts(plain.path)["metadata"] == {"version": "2"}
+    (Path(plain.path) / "croissant.json").unlink()
+    assert ss.build(trees(tmp_path, version="2"), tmp_path / "out").cached
+    assert (Path(plain.path) / "croissant.json").exists(), "what was removed comes back"
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,9 @@ def test_the_command_groups_by_stage_and_reason(
     assert [one["id"] for one in facts["groups"][0]["first"]] == ["a.csv#0", "a.csv#1"]
     assert "  4 × read\n" in run(capsys, folder, "--by", "stage")[1]
     assert "  2 × ArrowInvalid\n" in run(capsys, folder, "--by", "exception")[1]
+    _, out, _ = run(capsys, folder, "--reason", "wrong")
+    assert "0 rejects with the reason 'wrong' in" in out
+    assert "\nother reasons: wrong type, " in out
     code, _, err = run(capsys, folder, "--by", "colour")
     assert code == 2
     assert "--by colour: expected one of reason, stage, exception, source" in err

@@ -328,6 +328,11 @@ class TestMeasured:
         with pytest.raises(ValueError, match=message):
             load(numbers).diagnose("train", 8, **arguments)
 
+    def test_a_split_without_records(self, tmp_path: Path, write_snapshot: Any) -> None:
+        reader = write_snapshot(tmp_path, NUMBERS, {"train": [[{"id": 1, "label": 0}]], "test": []})
+        with pytest.raises(ValueError, match="split='test' has no records to measure"):
+            reader.diagnose("test", 8, step_ms=1)
+
 
 class TestWaits:
     def test_share_leaves_out_the_very_first_batch(self) -> None:

@@ -246,11 +246,16 @@ class TestFindings:
             "x": [k * 7 % 50 for k in range(100)],
             "same": [k * 7 % 50 for k in range(100)],
             "ship": [b"RMS"] * 100,
+            "half": [1.5, np.nan] * 50,
+            "nan": [np.nan] * 100,
             "key": [f"k{k}".encode() for k in range(100)],
         }
         stats = {
             split: {
                 "ship": top_stats(["RMS"] * num),
+                "half": {"count": num // 2, "min": 1.5, "distinct": {"count": 1}}
+                | {"num_non_finite": num // 2},
+                "nan": {"count": 0, "distinct": {"count": 0}, "num_non_finite": num},
                 "key": {"count": num, "distinct": {"count": num}, "lengths": {"mean": 4}},
             }
             for split, num in NUMS.items()
@@ -259,13 +264,17 @@ class TestFindings:
             "x": ss.Scalar("int64"),
             "same": ss.Scalar("int64"),
             "ship": ss.Scalar("string"),
+            "half": ss.Scalar("float32"),
+            "nan": ss.Scalar("float32"),
             "key": ss.Scalar("string"),
         }
         found = rows_of(made(features, values=values, stats=stats), findings.useless_columns)
         assert found["same"] == ("equal to x in all 100 sampled records",)
         assert found["ship"] == ("always RMS",)
+        assert found["half"] == ("always 1.5, or NaN or infinite",)
+        assert found["nan"] == ("always NaN or infinite",)
         assert found["key"][0].startswith("nearly unique")
-        assert set(found) == {"same", "ship", "key"}
+        assert set(found) == {"same", "ship", "half", "nan", "key"}
 
     def test_extreme_values(self) -> None:
         rng = np.random.default_rng(0)

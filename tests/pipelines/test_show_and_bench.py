@@ -106,6 +106,17 @@ class TestShow:
         _, printed, _ = run("show", str(numbers), "--split", "train[-1:]")
         assert "id: 71" in printed
 
+    def test_a_feature_named_as_the_ids_are(
+        self, run: Run, tmp_path: Path, write_snapshot: Any
+    ) -> None:
+        """As an exported snapshot has one, whose ids would be lost."""
+        features: Features = {"record_id": Scalar(dtype="int64"), "label": NUMBERS["label"]}
+        write_snapshot(tmp_path, features, {"train": [[{"record_id": 8, "label": 0}]]})
+        put_ids(tmp_path)
+        _, found, _ = run("show", str(tmp_path), "--json")
+        (record,) = found["records"]
+        assert (record["record_id_"], record["record_id"]) == ("train-0", "8")
+
     def test_records_by_id_and_class(self, run: Run, tmp_path: Path) -> None:
         for name in ("cat", "dog"):
             for k in range(8):

@@ -453,14 +453,15 @@ def _constant(evidence: Evidence) -> Iterator[tuple[str, str]]:
     for name in evidence.features:
         stats = [s for split in evidence.splits if (s := evidence.stats(split, name))]
         used = [s for s in stats if s.get("distinct", {}).get("count")]
+        others = ["missing"] if evidence.num_missing(name) else []
+        others += ["NaN or infinite"] if any(s.get("num_non_finite") for s in stats) else []
         if stats and not used and all(s.get("count", 1) == 0 for s in stats):
-            yield name, "always missing"
+            yield name, f"always {' or '.join(others or ['missing'])}"
         if not used or any(s["distinct"]["count"] != 1 for s in used):
             continue
         values = {(s.get("top") or [[s.get("min")]])[0][0] for s in used}
         if len(values) == 1:
-            gap = ", or missing" if evidence.num_missing(name) else ""
-            yield name, f"always {values.pop()}{gap}"
+            yield name, ", or ".join([f"always {values.pop()}", *others])
 
 
 def _nearly_unique(evidence: Evidence) -> Iterator[tuple[str, str]]:

@@ -37,7 +37,7 @@ from .order import CHUNK
 from .pipeline import Plan
 from .plan import plan_reading
 from .shards import Shard
-from .splits import Split
+from .splits import Split, select
 
 MB = 1_000_000
 _ROUNDS = 3
@@ -147,6 +147,8 @@ def diagnose(
     """
     if not 0 <= step_ms < float("inf"):
         raise ValueError(f"step_ms={step_ms!r} must be a number of milliseconds, 0 or more.")
+    if not select(split).num_examples:
+        raise ValueError(f"split={split!r} has no records to measure. Use another split.")
     given = Options(split, batch_size, **{**options, "epochs": None})
     plan = plan_reading(dataclasses.replace(given, augment=None, augment_batch=None))
     whole = plan_reading(given) if given.augments else plan
