@@ -190,7 +190,14 @@ def config_class(cls: type[_T]) -> type[_T]:
     written = [field.name for field in dataclasses.fields(made) if field.compare]
 
     def init(self: _T, *args: object, **kwargs: object) -> None:
-        if len(args) <= len(names) and not kwargs.keys() & set(names[: len(args)]):
+        if len(args) > len(names):
+            by_name = [f"{field.name}=" for field in dataclasses.fields(made) if field.kw_only]
+            raise RecipeError(
+                f"{cls.__name__}: {len(args)} arguments without a name, expected at most "
+                f"{len(names)} ({', '.join(names)}). Name the others"
+                + (f": {', '.join(by_name)}." if by_name else ", or leave them out.")
+            )
+        if not kwargs.keys() & set(names[: len(args)]):
             # By name: then an error names the argument, not its position.
             args, kwargs = (), dict(zip(names, args, strict=False)) | kwargs
         _refuse_sets(cls.__name__, {name: kwargs[name] for name in written if name in kwargs})

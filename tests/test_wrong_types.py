@@ -167,3 +167,17 @@ def test_sets_are_refused_for_their_order_would_be_in_the_fingerprint(name: str)
             call(names)
     with pytest.raises(RecipeError, match=r"a set has no order\. Give a list or a tuple"):
         call({"a", "c"})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ss.audio.log_mel("a", 40), r"LogMel: 2 arguments without a name, .* most 1 \(na"),
+        (lambda: ss.images.resize("a", (8, 8), True), r"Resize: 3 .* Name the others: keep_ratio="),
+        (lambda: ss.text.truncate("a", 4, "last"), "Truncate: 3 .* Name the others: keep="),
+    ],
+    ids=["log_mel", "resize", "truncate"],
+)
+def test_options_are_named(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make()
