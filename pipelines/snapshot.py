@@ -17,7 +17,7 @@ import inspect
 import json
 import logging
 import os
-import re
+import pathlib
 import shutil
 import stat
 import sys
@@ -27,16 +27,13 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.errors import (
-    DamagedSnapshotError,
-    RecipeError,
-    StorageError,
-)
+from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ..schemas.features import features_to_json
 from ..schemas.fingerprint import canonical_json
 from ..schemas.manifest import Manifest, json_checksum
 from ..schemas.naming import (
     BUILD,
+    FINGERPRINT,
     LATEST,
     MANIFEST,
     READER,
@@ -56,12 +53,11 @@ if TYPE_CHECKING:
     from .frame import Statistics
     from .records import Record
 
-FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-"""Names of snapshots' folders."""
 _is_fingerprint = FINGERPRINT.fullmatch
 _OLD_FILE = "reader.py"
 _ALIAS = "snapshard_reader_"
 """Prefix of the names of imported readers."""
+_VERIFY = "Run `snapshard verify` to find all damage."
 CHUNK_BYTES = 16 << 20
 _BYTECODE = "__pycache__"
 """Python creates it when a trainer imports the reader from the snapshot."""
@@ -328,22 +324,6 @@ class _Uncached(importlib.machinery.SourceFileLoader):
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
         """Keeps no bytecode."""
 
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Executes a module.
-
-        Raises:
-            DamagedSnapshotError: if it is no longer Python, or lacks what others import from it.
-        """
-        try:
-            super().exec_module(module)
-        except (SyntaxError, NameError, AttributeError, ImportError) as error:
-            if isinstance(error, ImportError) and not (error.name or "").startswith(_ALIAS):
-                raise  # a library is missing
-            raise DamagedSnapshotError(
-                f"{self.path} cannot be imported: {error}. Run `snapshard verify` to find all "
-                "damage."
-            ) from None
-
 
 class _ReaderFinder(importlib.abc.MetaPathFinder):
     """Finds the modules of readers that ``Snapshot.reader`` imported."""
@@ -369,11 +349,11 @@ def _imported(folder: str, manifest: Manifest) -> types.ModuleType:
     if reader_file_of(manifest.files) == READER_FACTS:
         locations = [os.path.join(folder, READER)]
         path = os.path.join(folder, READER, "__init__.py")
-    files = [path, *(os.path.join(folder, n) for n in manifest.files if is_reader_file(n))]
-    if missing := [file for file in files if not os.path.exists(file)]:
-        raise DamagedSnapshotError(
-            f"{missing[0]} is missing. Run `snapshard verify` to find all damage."
-        )
+    names = [name for name in manifest.files if is_reader_file(name)]
+    files = {os.path.join(folder, name): manifest.files[name].sha256 for name in names}
+    for file in (path, *files):
+        if not os.path.exists(file):
+            raise DamagedSnapshotError(f"{file} is missing. {_VERIFY}")
     alias = f"{_ALIAS}{manifest.fingerprint}_{uuid.uuid4().hex}"
     spec = importlib.util.spec_from_file_location(
         alias, path, loader=_Uncached(alias, path), submodule_search_locations=locations
@@ -387,8 +367,14 @@ def _imported(folder: str, manifest: Manifest) -> types.ModuleType:
         sys.modules[alias] = module  # its modules import each other
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         sys.modules.pop(alias, None)
+        for file, sha256 in files.items() if isinstance(error, Exception) else ():
+            if hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() != sha256:
+                raise DamagedSnapshotError(
+                    f"{file} is not what was written, and the reader cannot be imported: {error}. "
+                    f"{_VERIFY}"
+                ) from None
         raise
     return module
 

@@ -39,7 +39,8 @@ UNLISTED = frozenset({MANIFEST, BUILD, CROISSANT, REPORT})
 _SHARD = re.compile(
     r"(?P<split>[A-Za-z][A-Za-z0-9_]*)-(?P<index>\d{5,})-of-(?P<num>\d{5,})\.tfrecord(?P<gz>\.gz)?"
 )
-_FINGERPRINT = re.compile("[0-9a-f]{16}")
+FINGERPRINT = re.compile("[0-9a-f]{16}")
+"""Names of snapshots' folders."""
 _READER_FILE = re.compile(rf"{READER}/[A-Za-z0-9_]+\.py|reader(_[a-z]+)*\.py")
 
 
@@ -80,7 +81,7 @@ def repair_command(snapshot: str, options: str = "") -> str:
     'snapshard build SOURCE --out DIR --repair'
     """
     folder, _, last = snapshot.rstrip("/").rpartition("/")
-    out = shlex.quote(folder.rpartition("/")[0] or "/") if _FINGERPRINT.fullmatch(last) else "DIR"
+    out = shlex.quote(folder.rpartition("/")[0] or "/") if FINGERPRINT.fullmatch(last) else "DIR"
     return f"snapshard build SOURCE --out {out}{options} --repair"
 
 

@@ -5,16 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from ...schemas.errors import DamagedSnapshotError, StorageError
-from ...schemas.naming import LATEST, MANIFEST, join
+from ...schemas.naming import FINGERPRINT, LATEST, MANIFEST, join
 from ...transforms import storage
-from ..snapshot import (
-    FINGERPRINT,
-    Snapshot,
-    build_facts,
-    is_link,
-    name_folders,
-    read_latest,
-)
+from ..snapshot import Snapshot, build_facts, is_link, name_folders, read_latest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from ...schemas.fingerprint import digest
 from ...schemas.manifest import Manifest, ShardEntry, json_checksum, read_manifest
 from ...schemas.naming import (
     BUILD,
+    FINGERPRINT,
     MANIFEST,
     READER_FACTS,
     SCHEMA,
@@ -46,7 +47,7 @@ from ..snapshot import (
     manifest_bytes,
     reader_file_of,
 )
-from .verify_contents import FINGERPRINT, ContentChecker, find_present, length_text, read_id
+from .verify_contents import ContentChecker, find_present, length_text, read_id
 from .verify_report import Finding, Findings, Report, Sampled
 
 STEP = "verify"

@@ -10,7 +10,6 @@ import ast
 import contextlib
 import hashlib
 import io
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -50,7 +49,6 @@ _MAX_CODE_BYTES = 4 << 20
 _MAX_RECORD_BYTES = 1 << 48
 """No record is this long: an index that states such a length is invalid."""
 _TABLE_COLUMNS = ["id", "source", "position"]
-FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
 class ContentChecker:

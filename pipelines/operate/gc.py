@@ -25,6 +25,7 @@ from ...schemas.manifest import STARTED_FORMAT
 from ...schemas.naming import (
     BUILD,
     CROISSANT,
+    FINGERPRINT,
     LATEST,
     MANIFEST,
     REJECTS,
@@ -43,7 +44,7 @@ from ...schemas.naming import (
 )
 from ...transforms import storage
 from ...transforms.storage.unchanged import modified_ns
-from ..snapshot import FINGERPRINT, Snapshot, build_facts, is_link, name_folders, read_latest
+from ..snapshot import Snapshot, build_facts, is_link, name_folders, read_latest
 from ..survey.artifact import Reference, references
 from ..workspace import MARKERS, SAFE_AGE_S, alone, find_workspace, foreign_workspace
 
