@@ -16,6 +16,7 @@ Import this module only where Beam runs.
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import threading
 import time
@@ -47,7 +48,6 @@ parse_view: Callable[[Any, type[PipelineOptions]], Any] = PipelineOptions.view_a
 _views: weakref.WeakKeyDictionary[PipelineOptions, dict[type[PipelineOptions], Any]] = (
     weakref.WeakKeyDictionary()
 )
-_parsed: dict[tuple[type[PipelineOptions], tuple[str, ...]], dict[str, Any]] = {}
 
 _Arguments = tuple[list[str], list[Any]]
 inspect_arguments: Callable[[Any], _Arguments] = core.get_function_args_defaults
@@ -111,10 +111,13 @@ def view_as(options: PipelineOptions, kind: type[PipelineOptions]) -> Any:
     return views[kind]
 
 
-def _view(options: PipelineOptions, kind: type[PipelineOptions], flags: list[str]) -> Any:
-    parsed = _parsed.setdefault((kind, tuple(flags)), {})
-    if not parsed:
-        parsed.update(vars(kind(list(flags))))
+@functools.lru_cache(maxsize=256)
+def _parsed(kind: Any, flags: tuple[str, ...]) -> PipelineOptions:
+    return kind([*flags])
+
+
+def _view(options: PipelineOptions, kind: Any, flags: list[str]) -> Any:
+    parsed = vars(_parsed(kind, tuple(flags)))
     values = vars(options)["_all_options"]
     for name, value in vars(parsed["_visible_options"]).items():
         values.setdefault(name, copy.deepcopy(value))
