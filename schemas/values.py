@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,6 +25,10 @@ Value = bool | int | float | str
 NOT_A_TIME = -(2**63)
 """NumPy's NaT."""
 
+_WRITTEN = {
+    "bool": re.compile("true|false").fullmatch,
+    "int": re.compile("0|-?[1-9][0-9]*").fullmatch,
+}
 _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {"bool": (bool,), "string": (str,)} | {
     dtype: (float, int) for dtype in FLOATS
 }
@@ -222,6 +227,16 @@ class ClassLabel(TensorFeature):
             raise ValueError(f"default={default!r} is not one of the names")
         if isinstance(default, int) and not -1 <= default < len(self.names):
             raise ValueError(f"default={default!r} must be a name, its index, or -1")
+
+    def num_written(self, kind: str) -> int:
+        """How many names are written as values of a kind: "bool" or "int".
+
+        If some are, such a value of a source is a name; otherwise it is the index of one.
+
+        >>> [ClassLabel(names).num_written("int") for names in (("1", "2", "other"), ("a", "b"))]
+        [2, 0]
+        """
+        return 0 if self.values is not None else sum(map(bool, map(_WRITTEN[kind], self.names)))
 
     @property
     def numbered(self) -> bool:

@@ -19,7 +19,15 @@ from fsspec.implementations.local import LocalFileSystem
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import check_texts
 from ...schemas.errors import RECORD_ERROR, RecipeError, Reject, SchemaError, SnapshardError
-from ...schemas.features import Feature, Features, Scalar, is_encoded, is_optional, tensor_form
+from ...schemas.features import (
+    ClassLabel,
+    Feature,
+    Features,
+    Scalar,
+    is_encoded,
+    is_optional,
+    tensor_form,
+)
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from .. import storage
@@ -205,10 +213,12 @@ class RecordTypes:
                 {n: leaf_feature(leaf, missing=n in self._missing) for n, leaf in leaves.items()}
             )
         for name, values in self._values.items():
+            optional = len(values) < self.num_records
             if isinstance(declared.get(name), Feature):
                 inferred[name] = declared[name]
+            elif declared.get(name) == "string":  # numbers are written out
+                inferred[name] = Scalar("string", optional=optional)
             elif values:
-                optional = len(values) < self.num_records
                 inferred[name] = value_feature(name, values, optional=optional)
             else:
                 inferred[name] = Scalar("string", optional=True)
@@ -416,7 +426,8 @@ def _add_record(
     """Adds a record, or the reject of one that does not fit."""
     try:
         flat = _flat(record)
-        row = {name: _lists(name, f, flat.get(name)) for name, f in features.items()}
+        _refuse_unknown(flat, features)
+        row = {name: _lists(name, f, _raw(f, flat.get(name))) for name, f in features.items()}
     except UnfitError as error:
         reject = reject_at(
             path,
@@ -465,6 +476,28 @@ def _lists(name: str, feature: Any, value: Any) -> Lists:
     if is_encoded(feature):
         return media_lists(name, feature, value)
     return wire_lists(name, feature, value)
+
+
+def _refuse_unknown(record: Mapping[str, Any], features: Features) -> None:
+    for name, value in record.items():
+        if name not in features and value is not None:
+            raise UnfitError(
+                f"the field {name!r} is in none of the first {SAMPLED} records of a file. Yield it "
+                "in each, None where it is missing.",
+                "unknown field",
+                stage="read",
+            )
+
+
+def _raw(feature: Any, value: Any) -> Any:
+    """A value as the feature has it: classes and texts may be numbers in the data."""
+    if not isinstance(value, bool | np.bool_ | int | float | np.number):
+        return value
+    if isinstance(feature, ClassLabel):
+        kind = "bool" if isinstance(value, bool | np.bool_) else "int"
+        return _text(value) if feature.num_written(kind) else value
+    form = tensor_form(feature)
+    return _text(value) if form is not None and form.dtype == "string" else value
 
 
 def _rest(path: str, number: int, error: RaisedError) -> Reject:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +66,6 @@ _LIKE_TIME = r"^\d{{4}}-\d\d-\d\d([T ][\d:]+{}(Z|[+-][\d:]+)?)?$"
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _LAST_ZEROS = r"(?:(\.\d*[1-9])0+|\.0+)(Z|[+-][\d:]+)?$"
 """Of the fraction of a second: they make it no finer."""
-_INTEGER_NAME = re.compile(r"0|-?[1-9][0-9]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +257,7 @@ def _to_class(array: pa.Array, feature: ClassLabel) -> tuple[npt.NDArray[np.int6
         codes = np.searchsorted(feature.values, found).clip(max=len(feature.values) - 1)
         unknown = np.array(feature.values)[codes] != found
         bad = np.logical_or.reduce([unknown, *(mask for mask, _ in misfits)])
-    elif feature.values is None and kind in ("bool", "int") and not _names_are(feature.names, kind):
+    elif feature.values is None and kind in ("bool", "int") and not feature.num_written(kind):
         codes = numbers(array)
         bad = (codes < 0) | (codes >= len(feature.names))
         codes = np.where(bad, 0, codes)
@@ -302,12 +300,6 @@ def mapped_classes(label: ClassLabel) -> str:
     "ss.ClassLabel({INTEGER: 'a', …})"
     """
     return f"ss.ClassLabel({{INTEGER: {label.names[0]!r}, …}})"
-
-
-def _names_are(names: tuple[str, ...], kind: str) -> bool:
-    if kind == "bool":
-        return set(names) <= {"true", "false"}
-    return all(_INTEGER_NAME.fullmatch(name) for name in names)
 
 
 def texts(array: pa.Array) -> pa.Array:

@@ -407,7 +407,9 @@ def _value_type(feature: Feature, value: Any) -> pa.DataType:
     item = item_of(feature)
     if isinstance(item, ClassLabel | Timestamp):
         numeric = isinstance(value, int) and not isinstance(value, bool)
-        return pa.int64() if numeric else pa.large_string()
+        # Classes of which only some are integers are read as texts.
+        mixed = isinstance(item, ClassLabel) and 0 < item.num_written("int") < len(item.names)
+        return pa.int64() if numeric and not mixed else pa.large_string()
     if form.dtype == "string":
         return pa.large_string()
     if form.dtype in FLOATS:
