@@ -236,6 +236,8 @@ def _replacement(kind: type, name: str) -> Callable[[Any], Any] | None:
         return lambda value: value.as_py()
     if issubclass(kind, datetime.datetime) and hasattr(kind, "nanosecond"):
         return _without_pandas
+    if issubclass(kind, datetime.timedelta) and hasattr(kind, "nanoseconds"):
+        return lambda value: value.to_numpy() if value.nanoseconds else value.to_pytimedelta()
     known = (np.generic, str, bytes, bool, int, float, list, tuple, Mapping)
     if issubclass(kind, known):
         return None

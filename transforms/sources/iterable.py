@@ -221,10 +221,15 @@ class Iterable:
         if isinstance(record, Mapping):
             yield record
         elif isinstance(record, pa.RecordBatch) or is_frame(record):
-            schema, batches = table_batches(record)
-            plain = plain_schema(schema, path=f"Iterable: record {number:,}")
-            for batch in batches:
-                yield plain_batch(batch, plain)
+            try:
+                schema, batches = table_batches(record)
+                plain = plain_schema(schema, path=f"Iterable: record {number:,}")
+                yield from (plain_batch(batch, plain) for batch in batches)
+            except (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError) as error:
+                raise DataError(
+                    f"Iterable: record {number:,}, a {type(record).__name__}, cannot be converted "
+                    f"to an Arrow table: {error}. Give each column one type and a name of its own."
+                ) from None
         elif isinstance(record, tuple | list) and self.names is not None:
             if len(record) != len(self.names):
                 raise RecipeError(

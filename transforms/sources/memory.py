@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import reprlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -134,6 +135,12 @@ def table_batches(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         return _of_arrays(data)
     library = _library(data)
     if library == "pandas":
+        named = [name for name in data.columns if not isinstance(name, str)]
+        if named:
+            raise RecipeError(
+                f"Table: the column {named[0]!r} has a name that is no text. Name the columns by "
+                "texts: frame.rename(columns=str), or frame.columns = [...]."
+            )
         with _quiet_pandas():
             schema = pa.Schema.from_pandas(data, preserve_index=False)
         for position, field in enumerate(schema):
@@ -233,7 +240,7 @@ def _array_of(name: str, values: Any) -> Any:
         converted = pa.array(items)
     except (pa.ArrowException, ValueError, TypeError):
         return _of_objects(name, items)  # NaN, NaT and NA may be missing values
-    _check_no_bools(name, converted.type, items)
+    _check_kept(name, converted.type, items)
     return _of_objects(name, items) if pa.types.is_temporal(converted.type) else converted
 
 
@@ -250,50 +257,61 @@ def _exact_type(field: pa.Field, values: Iterable[Any]) -> pa.DataType:
     """The type of a column of objects, with the nanoseconds that Arrow would silently drop.
 
     Raises:
-        SchemaError: if a value is an array with masked items, whose mask Arrow drops, or bools
-            are mixed with numbers.
+        SchemaError: if a value is an array with masked items, whose mask Arrow drops, or would
+            change in the column.
     """
     type_ = field.type
-    _check_no_bools(field.name, type_, values)
+    _check_kept(field.name, type_, values)
     if isinstance(type_, pa.ListType) and any(map(np.ma.is_masked, values)):
         raise SchemaError(
             f"Table: {field.name!r} has arrays with masked items. Fill them, or leave them out."
         )
     is_time, is_duration = pa.types.is_timestamp(type_), pa.types.is_duration(type_)
-    if not (is_time or is_duration) or not any(
-        getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0) for value in values
-    ):
+    if not (is_time or is_duration) or not any(map(_nanoseconds, values)):
         return type_
     return pa.timestamp("ns", type_.tz) if is_time else pa.duration("ns")
 
 
-def _check_no_bools(name: str, type_: pa.DataType, values: Iterable[Any]) -> None:
-    """Checks that Arrow has not converted bools to numbers, as it does for bools among floats.
+def _check_kept(name: str, type_: pa.DataType, values: Iterable[Any]) -> None:
+    """Checks that Arrow keeps all of each value, which it does not where types are mixed.
 
     Raises:
-        SchemaError: naming the first value that is, or contains, such a bool.
+        SchemaError: naming the first value that would change.
     """
     for row, value in enumerate(values):
-        if _bool_as_number(type_, value):
+        if lost := _lost(type_, value):
             raise SchemaError(
-                f"Table: {name!r} mixes bools and numbers, the first in row {row}: "
-                f"{reprlib.repr(value)}. Give each column one type."
+                f"Table: {name!r} {lost}, the first in row {row}: {reprlib.repr(value)}. Give each "
+                "column one type."
             )
 
 
-def _bool_as_number(type_: pa.DataType, value: Any) -> bool:
+def _lost(type_: pa.DataType, value: Any, *, is_inner: bool = False) -> str:
+    """What Arrow's type would change in a value; empty if it keeps all."""
     if pa.types.is_struct(type_):
-        return isinstance(value, Mapping) and any(
-            _bool_as_number(field.type, value.get(field.name)) for field in type_
-        )
+        fields = type_ if isinstance(value, Mapping) else ()
+        found = (_lost(field.type, value.get(field.name), is_inner=True) for field in fields)
+        return next(filter(None, found), "")
     if pa.types.is_list(type_):
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
             value = value[:1]
-        return isinstance(value, Iterable) and any(
-            _bool_as_number(type_.value_type, item) for item in value
-        )
+        items = value if isinstance(value, Iterable) else ()
+        found = (_lost(type_.value_type, item, is_inner=True) for item in items)
+        return next(filter(None, found), "")
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
-    return is_number and isinstance(value, bool | np.bool_)
+    if is_number and isinstance(value, bool | np.bool_):
+        return "mixes bools and numbers"
+    if pa.types.is_date(type_) and isinstance(value, datetime.datetime):
+        return "mixes dates and times of day"
+    is_coarse = pa.types.is_temporal(type_) and getattr(type_, "unit", "ns") != "ns"
+    if is_inner and is_coarse and _nanoseconds(value):
+        return "has nanoseconds in lists or dicts, as objects"
+    return ""
+
+
+def _nanoseconds(value: Any) -> int:
+    """Of a time or duration of pandas."""
+    return getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
 
 
 def _same(made: Any, given: Any) -> bool:

@@ -1,6 +1,7 @@
 """Tables in memory: pandas, Arrow, NumPy, and anything with an Arrow stream; read back equal."""
 
 import contextlib
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.pipelines.inspect.forecast import forecast
-from snapshard.schemas.errors import DataError, RecipeError, SchemaError
+from snapshard.schemas.errors import DataError, RecipeError, SchemaError, SnapshardError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.sources import extracted
 
@@ -170,6 +171,61 @@ def test_what_is_no_table_is_refused(
     with pytest.raises(error) as caught:
         build(tmp_path, data)
     assert words in str(caught.value)
+
+
+DAY, TIME = datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 2, 5, 6, 7)
+FINE = pd.Timestamp("2020-01-01 00:00:00.123456789")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [DAY, TIME],
+        [DAY, pd.Timestamp(TIME)],
+        [[DAY, TIME]],
+        [{"a": DAY}, {"a": TIME}],
+        [[FINE]],
+        [{"a": pd.Timedelta("1ns")}],
+    ],
+    ids=["day", "pandas", "list", "dict", "nanoseconds", "duration"],
+)
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda data: ss.Table(data),
+        lambda data: ss.Table(pd.DataFrame(data)),
+        lambda data: ss.Iterable(lambda: [pd.DataFrame(data)]),
+    ],
+    ids=["of a dict", "of a frame", "of an iterable"],
+)
+def test_no_part_of_a_time_is_lost(tmp_path: Path, column: Any, source: Any) -> None:
+    """Arrow takes the type of the first value, and cuts what others have more."""
+    with pytest.raises(SnapshardError, match=r"'y' (mixes dates|has nanoseconds in lists)"):
+        build_source(tmp_path, source({"y": pd.Series(column, dtype=object)}))
+
+
+def test_nanoseconds_of_durations(lab: Any, tmp_path: Path) -> None:
+    rows = [{"z": pd.Timedelta("1ns")}, {"z": pd.Timedelta("1500ns")}]
+    snapshot = build_source(tmp_path, ss.Iterable(lambda: rows))
+    assert sorted(row["z"] for row in rows_of(lab, snapshot).values()) == [1, 1500]
+
+
+@pytest.mark.parametrize(
+    "source", [ss.Table, lambda data: ss.Iterable(lambda: [data])], ids=["Table", "Iterable"]
+)
+@pytest.mark.parametrize(
+    "data",
+    [
+        pd.DataFrame([[1, 2], [3, 4]]),
+        pd.DataFrame({0: [1], "y": [2]}),
+        pd.DataFrame([[1, 2]], columns=["a", "a"]),
+        pd.DataFrame({"a": [1, "b"]}),
+    ],
+    ids=["numbers", "one number", "twice", "mixed"],
+)
+def test_frames_that_are_no_table(tmp_path: Path, data: pd.DataFrame, source: Any) -> None:
+    with pytest.raises((RecipeError, DataError), match=r"has a name that is no text|Arrow table"):
+        build_source(tmp_path, source(data))
 
 
 def test_cells_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
