@@ -91,6 +91,13 @@ def test_integers_of_a_declared_class_are_what_they_stand_for(tmp_path: Path) ->
     assert sorted(found) == ["a", "a", "b"]
 
 
+def test_values_of_several_types_are_shown_by_type(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[1, 2, "k"]')
+    recipe = ss.Recipe(name="c", source=ss.Files(str(tmp_path / "a.json"), read=_read))
+    with pytest.raises(ss.SnapshardError, match=r"'y' is 1 \(int\), 'k' \(str\); expected values"):
+        ss.build(recipe, str(tmp_path / "out"))
+
+
 def test_a_field_that_comes_late_is_not_lost(tmp_path: Path) -> None:
     def read(file: Any) -> Iterator[dict[str, Any]]:
         for number in range(200):

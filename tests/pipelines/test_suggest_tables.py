@@ -284,7 +284,7 @@ def test_utf_16_without_a_mark(tmp_path: Path) -> None:
     Path("t.csv").write_text("name,n\nAnn,1\n", encoding="utf-16-le")
     assert suggest_recipe("t.csv").source == ss.Csv("t.csv", encoding="utf-16-le")
     path = str(tmp_path / "t.csv")
-    with pytest.raises(DataError, match="looks like UTF-16 without a byte order mark"):
+    with pytest.raises(DataError, match="looks like UTF-16, and would be read as UTF-8"):
         ss.build(ss.Recipe(name="t", source=ss.Csv(path)), "out")
 
 

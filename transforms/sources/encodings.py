@@ -84,7 +84,7 @@ def unmarked_utf16(head: bytes) -> str:
 def not_marked(path: str, encoding: str) -> str:
     """The error about a file that is UTF-16 and read as UTF-8."""
     return (
-        f"{path} looks like UTF-16 without a byte order mark. Name its encoding in the source: "
+        f"{path} looks like UTF-16, and would be read as UTF-8. Name its encoding in the source: "
         f"encoding={encoding!r}."
     )
 

@@ -276,7 +276,7 @@ def _arrow_type(dtype: np.dtype[Any], where: str) -> pa.DataType:
         if unit not in ("s", "ms", "us", "ns") or count != 1:
             raise SchemaError(
                 f"{where} has times in units of {count} {unit}, expected s, ms, us or ns. Convert "
-                'them: values.astype("datetime64[s]").'
+                f'them: values.astype("{"datetime" if base.kind == "M" else "timedelta"}64[s]").'
             )
         return pa.timestamp(unit) if base.kind == "M" else pa.duration(unit)
     try:

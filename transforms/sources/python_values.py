@@ -118,7 +118,8 @@ def value_feature(
             return Scalar(kind, optional=optional)  # type: ignore[arg-type]
         if kind.startswith("time "):
             return Timestamp(kind.removeprefix("time "), optional=optional)  # type: ignore[arg-type]
-    shown = sorted({f"{reprlib.repr(v)} ({type(v).__name__})" for v in values}, key=len)
+    first = {_kind(value): value for value in reversed(values)}  # one of each kind
+    shown = sorted((f"{reprlib.repr(v)} ({type(v).__name__})" for v in first.values()), key=len)
     raise SchemaError(
         f"{where}{name!r} is {', '.join(shown[:2])}; expected values of one type: bools, numbers, "
         "strings, bytes, times with a zone, NumPy arrays, or lists of these. "
