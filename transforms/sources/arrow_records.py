@@ -291,7 +291,7 @@ def _kind_of(kind: type) -> str:
         (datetime.datetime, "time"),
         (pa.TimestampScalar, "scalar"),
         (datetime.date, "date"),
-        (datetime.time, "other"),
+        (datetime.time, "time of day"),
         (datetime.timedelta, "duration"),
         (decimal.Decimal, "decimal"),
     ):
@@ -379,6 +379,13 @@ def _of_times(values: Values, name: str) -> pa.Array:
     return pa.array(values, pa.timestamp("us", "UTC"))
 
 
+def _of_times_of_day(values: Values, name: str) -> pa.Array:
+    for value in values:
+        if value is not None and value.tzinfo is not None:
+            raise UnfitValueError(name, f"is {value!r}, expected a time of day without a zone")
+    return pa.array(values, pa.time64("us"))
+
+
 def _plain(type_: pa.DataType | None) -> Callable[[Values, str], pa.Array]:
     def convert(values: Values, name: str) -> pa.Array:
         try:
@@ -414,9 +421,9 @@ _BUILDERS: dict[str, Callable[[Values, str], pa.Array]] = {
     "float": _plain(pa.float64()),
     "int": _of_ints,
     "list": _of_lists,
-    "other": _plain(pa.time64("us")),
     "scalar": _plain(pa.timestamp("ns", "UTC")),
     "str": _plain(pa.string()),
     "time": _of_times,
+    "time of day": _of_times_of_day,
     "unknown": _of_unknown,
 }

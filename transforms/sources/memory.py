@@ -89,9 +89,14 @@ class Table:
             rows = numbered_rows(plain_batch(batch, plain) for batch in batches)
             names = extract_batches(rows, plain, folder)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            remedy = (
+                "Give the column of large integers the dtype np.uint64."
+                if isinstance(error, OverflowError)
+                else "Give each column one type and a name of its own."
+            )
             raise SchemaError(
                 f"Table: {type(self.data).__name__} cannot be converted to an Arrow table: "
-                f"{str(error).strip() or type(error).__name__}. Give each column one type."
+                f"{str(error).strip() or type(error).__name__}. {remedy}"
             ) from None
         if not names:
             raise DataError("Table: the table has no rows.")
@@ -303,6 +308,8 @@ def _lost(type_: pa.DataType, value: Any, *, is_inner: bool = False) -> str:
         return "mixes bools and numbers"
     if pa.types.is_date(type_) and isinstance(value, datetime.datetime):
         return "mixes dates and times of day"
+    if isinstance(value, datetime.time) and value.tzinfo is not None:
+        return "has times of day with a zone, whose offset no feature keeps"
     is_coarse = pa.types.is_temporal(type_) and getattr(type_, "unit", "ns") != "ns"
     if is_inner and is_coarse and _nanoseconds(value):
         return "has nanoseconds in lists or dicts, as objects"

@@ -204,6 +204,13 @@ def test_no_part_of_a_time_is_lost(tmp_path: Path, column: Any, source: Any) -> 
         build_source(tmp_path, source({"y": pd.Series(column, dtype=object)}))
 
 
+@pytest.mark.parametrize("source", [ss.Table, lambda data: ss.Iterable([{"y": data["y"][0]}])])
+def test_times_of_day_with_a_zone_are_refused(tmp_path: Path, source: Any) -> None:
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    with pytest.raises(SnapshardError, match=r"'y' has times of day with|time of day without a zo"):
+        build_source(tmp_path, source({"y": [datetime.time(1, tzinfo=zone)]}))
+
+
 def test_nanoseconds_of_durations(lab: Any, tmp_path: Path) -> None:
     rows = [{"z": pd.Timedelta("1ns")}, {"z": pd.Timedelta("1500ns")}]
     snapshot = build_source(tmp_path, ss.Iterable(lambda: rows))
