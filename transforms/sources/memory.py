@@ -308,12 +308,12 @@ def _lost(type_: pa.DataType, value: Any, *, is_inner: bool = False) -> str:
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
     if is_number and isinstance(value, bool | np.bool_):
         return "mixes bools and numbers"
-    if pa.types.is_date(type_) and isinstance(value, datetime.datetime):
+    if pa.types.is_date(type_) and isinstance(value, datetime.datetime) and value == value:
         return "mixes dates and times of day"
     if isinstance(value, datetime.time) and value.tzinfo is not None:
         return "has times of day with a zone, whose offset no feature keeps"
     is_coarse = pa.types.is_temporal(type_) and getattr(type_, "unit", "ns") != "ns"
-    if is_inner and is_coarse and _nanoseconds(value):
+    if is_inner and is_coarse and value == value and _nanoseconds(value):  # NaT differs from itself
         return "has nanoseconds in lists or dicts, as objects"
     return ""
 

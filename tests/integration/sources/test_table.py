@@ -211,6 +211,13 @@ def test_times_of_day_with_a_zone_are_refused(tmp_path: Path, source: Any) -> No
         build_source(tmp_path, source({"y": [datetime.time(1, tzinfo=zone)]}))
 
 
+def test_missing_times_are_no_times_of_day(tmp_path: Path) -> None:
+    lists = [[pd.Timestamp(TIME), pd.NaT], [pd.Timestamp(TIME)]]
+    data = {"y": pd.Series([DAY, pd.NaT], dtype=object), "z": pd.Series(lists, dtype=object)}
+    with pytest.raises(SnapshardError, match="1 × validate: missing item"):
+        build(tmp_path, data)
+
+
 def test_nanoseconds_of_durations(lab: Any, tmp_path: Path) -> None:
     rows = [{"z": pd.Timedelta("1ns")}, {"z": pd.Timedelta("1500ns")}]
     snapshot = build_source(tmp_path, ss.Iterable(lambda: rows))
