@@ -96,15 +96,3 @@ def test_values_of_several_types_are_shown_by_type(tmp_path: Path) -> None:
     recipe = ss.Recipe(name="c", source=ss.Files(str(tmp_path / "a.json"), read=_read))
     with pytest.raises(ss.SnapshardError, match=r"'y' is 1 \(int\), 'k' \(str\); expected values"):
         ss.build(recipe, str(tmp_path / "out"))
-
-
-def test_a_field_that_comes_late_is_not_lost(tmp_path: Path) -> None:
-    def read(file: Any) -> Iterator[dict[str, Any]]:
-        for number in range(200):
-            yield {"y": number, **({"z": 1} if number > 190 else {})}
-
-    (tmp_path / "a.txt").write_text("a")
-    source = ss.Files(str(tmp_path / "a.txt"), read=read)
-    recipe = ss.Recipe(name="c", source=source, splits=ss.Splits(train=1.0))
-    with pytest.raises(ss.SnapshardError, match="the field 'z' is in none of the first 100"):
-        ss.build(recipe, str(tmp_path / "out"))

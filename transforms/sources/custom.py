@@ -242,7 +242,8 @@ class Files:
         function: The argument ``read``.
         label: The feature to predict. Strings and bools become a ClassLabel, for which all files
             are read an extra time, unless it is declared in ``types``; numbers are kept.
-        types: Overrides types inferred from the first records: ``{"age": "float32"}``, or a
+        types: Overrides types inferred from the first 100 records of up to 64 files, of which one
+            must have each field, None where it is missing: ``{"age": "float32"}``, or a
             feature such as ``ss.ClassLabel(("no", "yes"))``, or ``ss.Image(storage="encoded")`` or
             ``ss.Audio(storage="encoded")`` for the bytes of image or sound files.
     """
@@ -426,7 +427,6 @@ def _add_record(
     """Adds a record, or the reject of one that does not fit."""
     try:
         flat = _flat(record)
-        _refuse_unknown(flat, features)
         row = {name: _lists(name, f, _raw(f, flat.get(name))) for name, f in features.items()}
     except UnfitError as error:
         reject = reject_at(
@@ -476,17 +476,6 @@ def _lists(name: str, feature: Any, value: Any) -> Lists:
     if is_encoded(feature):
         return media_lists(name, feature, value)
     return wire_lists(name, feature, value)
-
-
-def _refuse_unknown(record: Mapping[str, Any], features: Features) -> None:
-    for name, value in record.items():
-        if name not in features and value is not None:
-            raise UnfitError(
-                f"the field {name!r} is in none of the first {SAMPLED} records of a file. Yield it "
-                "in each, None where it is missing.",
-                "unknown field",
-                stage="read",
-            )
 
 
 def _raw(feature: Any, value: Any) -> Any:
