@@ -159,6 +159,12 @@ class _Bounded(TensorFeature, Domain):
         )
 
 
+@functools.lru_cache(maxsize=64)
+def _num_written(names: tuple[str, ...], kind: str) -> int:
+    # Sources ask for each value, and there may be thousands of names.
+    return sum(map(bool, map(_WRITTEN[kind], names)))
+
+
 @config_class
 class ClassLabel(TensorFeature):
     """A class, stored as an int64: the index of its name in ``names``.
@@ -236,7 +242,7 @@ class ClassLabel(TensorFeature):
         >>> [ClassLabel(names).num_written("int") for names in (("1", "2", "other"), ("a", "b"))]
         [2, 0]
         """
-        return 0 if self.values is not None else sum(map(bool, map(_WRITTEN[kind], self.names)))
+        return 0 if self.values is not None else _num_written(self.names, kind)
 
     @property
     def numbered(self) -> bool:

@@ -344,7 +344,7 @@ DAMAGES = {
             "manifest.json states 2",
         ),
     ),
-    "another class name in facts.py": Expect(
+    "an edited facts.py": Expect(
         lambda s: _add(s / "reader/facts.py", b"# mine\n"),
         ("reader/facts.py: its constants, such as class names, are not what was written",),
     ),
