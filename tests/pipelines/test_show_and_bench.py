@@ -189,7 +189,7 @@ class TestBench:
         code, found, _ = run(
             *("bench", str(numbers), "--seconds", "0.05", "--batch-size", "16"),
             *("--option", "seed=1", "--option", "shuffle=False"),
-            *("--mb-per-s", "0.02,1e9", "--json"),
+            *("--mb-per-s", "0.002,1e9", "--json"),
         )
         assert code == 0
         assert (found["split"], found["batch_size"], found["num_examples"]) == ("train", 16, 207)
@@ -202,8 +202,8 @@ class TestBench:
         warm = rates["reader, warm"]
         assert warm["mb_per_s"] * 1e6 / warm["examples_per_s"] == pytest.approx(size / 207)
         slow, fast = found["estimates"].values()
-        assert slow["none"] == pytest.approx(0.02e6 / found["plain_each"])
-        assert slow["gzip"] == pytest.approx(0.02e6 / found["gzip_each"])
+        assert slow["none"] == pytest.approx(0.002e6 / found["plain_each"])
+        assert slow["gzip"] == pytest.approx(0.002e6 / found["gzip_each"])
         assert {*fast.values()} == {slow["copy"]} == {warm["examples_per_s"]}
 
     def test_text(self, images: Path) -> None:
