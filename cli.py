@@ -728,7 +728,7 @@ def show(
 ) -> None:
     """Show records of a snapshot: the first ones are a random sample."""
     from . import terminal
-    from .pipelines.display import Shown, describe
+    from .pipelines.display import Shown, plain_values
     from .pipelines.inspect.show import find_records, write_sheet
     from .pipelines.records import id_name
     from .pipelines.snapshot import Snapshot
@@ -742,7 +742,7 @@ def show(
     drawn = None if sheet is None else write_sheet(opened, found, sheet)
     if as_json:
         name = id_name(features)
-        shown = [{name: one.record_id, **describe(one, features)} for one in found[:num]]
+        shown = [{name: one.record_id, **plain_values(one, features)} for one in found[:num]]
         terminal.say_json({"records": shown, "sheet": sheet})
         return
     if num:

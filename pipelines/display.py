@@ -6,13 +6,24 @@ import base64
 import dataclasses
 import html
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..schemas.features import Audio, Feature, Features, Image, Mask, frames_of
+from ..schemas.features import (
+    Audio,
+    ClassLabel,
+    Feature,
+    Features,
+    Image,
+    Mask,
+    Timestamp,
+    frames_of,
+)
+from ..schemas.features import Sequence as SequenceFeature
 from ..schemas.manifest import Manifest
 from ..schemas.visible import visible
 from .records import Record, value_of
@@ -33,6 +44,47 @@ def describe(record: Record, features: Features) -> dict[str, str]:
     return {
         name: _text(value_of(record, name, feature), feature) for name, feature in features.items()
     }
+
+
+def plain_values(record: Record, features: Features) -> dict[str, Any]:
+    """Each feature's value as JSON has it; images, clips and sounds are described."""
+    return {
+        name: _text(value, feature)
+        if isinstance(feature, Image | Audio) or frames_of(feature) is not None
+        else plain(feature, value)
+        for name, feature in features.items()
+        for value in [value_of(record, name, feature)]
+    }
+
+
+def _readable(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
+
+
+def plain(feature: Feature, value: Any, *, text: Callable[[bytes], str | None] = _readable) -> Any:
+    """A value as JSON has it: times as ISO 8601, classes by name, null for NaN and infinity.
+
+    Args:
+        feature: Its type.
+        value: The value; None if it is missing.
+        text: Decodes a string.
+    """
+    item = feature.of if isinstance(feature, SequenceFeature) else feature
+
+    def one(value: Any) -> Any:
+        if isinstance(value, list):
+            return [one(each) for each in value]
+        if value is None:
+            return None
+        if isinstance(item, ClassLabel):
+            return item.names[value] if 0 <= value < len(item.names) else value
+        if isinstance(item, Timestamp):
+            return f"{np.datetime64(value, item.unit)}Z"
+        if isinstance(value, bytes):
+            return text(value)
+        return value if not isinstance(value, float) or math.isfinite(value) else None
+
+    return one(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
 
 
 def first_image(features: Features) -> str | None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 
 from rich.console import Console
 from rich.errors import LiveError
@@ -140,12 +139,7 @@ class Bars:
             if begun.is_line_due():
                 log("progress", f"{step}: {begun.facts()}", step=step, **begun.counts())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._drawn is not None:
             self._drawn.stop()

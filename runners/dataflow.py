@@ -15,7 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, RunnerError, SnapshardError
@@ -145,12 +144,7 @@ class DataflowRunner:
         """Does nothing: each job has machines of its own."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Does nothing."""
 
     def _wait(self, result: Any, runner: Any, *, job_name: str) -> None:

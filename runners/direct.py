@@ -12,7 +12,6 @@ import difflib
 import math
 import os
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
@@ -175,16 +174,11 @@ class DirectRunner:
         self._pool = WorkerPool()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Ends the worker processes."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.__exit__(kind, error, traceback)
+            pool.__exit__(*error)
 
     def _run_in_processes(
         self, construct: Callable[[Any], object], job_name: str, num_processes: int

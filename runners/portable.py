@@ -19,7 +19,6 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, ClassVar
 
 from ..schemas import errors
@@ -152,12 +151,7 @@ class PortableRunner:
         """Does nothing: the job server starts with the first job."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends the job server."""
         server, self._server = self._server, None
         if server is not None:

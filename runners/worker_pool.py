@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import IO
 
 from ..schemas.progress import build_folder, child_environment
@@ -188,12 +187,7 @@ class WorkerPool:
         """Returns the pool."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends all processes."""
         self.end_taken()
         while self._idle:

@@ -13,7 +13,6 @@ import signal
 import tempfile
 import threading
 import uuid
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
@@ -60,12 +59,7 @@ class WorkerProcesses:
         self._watcher.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Ends workers that still run, and raises the first failure."""
         # The engine may have seen a connection break before the watcher saw the process end.
         failure = self._failure or self._look() if kind is not None else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Protocol
 
 import pydantic
@@ -232,10 +231,5 @@ class JobRunner(Protocol):
     def __enter__(self) -> JobRunner:
         """Enters the context of a build's jobs."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends all processes started for the jobs."""

@@ -51,6 +51,15 @@ def human_count(number: int, unit: str) -> str:
     return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
+def human_number(number: float) -> str:
+    """A number for people: four significant digits, and all digits before the point.
+
+    >>> human_number(45000.25), human_number(0.12345), human_number(2e20)
+    ('45,000', '0.1235', '2e+20')
+    """
+    return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
+
+
 def human_bytes(size: float) -> str:
     """A size in decimal units, for people.
 

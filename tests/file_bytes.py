@@ -110,6 +110,10 @@ def workbook(sheets: Mapping[str, Sequence[Sequence[Any]]], *, hidden: Sequence[
     return zip_of({name: text.encode() for name, text in parts.items()})
 
 
+class Clock(float):
+    """Days, shown as a time of day."""
+
+
 def _cell(value: Any) -> str:
     day = datetime.timedelta(days=1)
     if value is None:
@@ -126,6 +130,8 @@ def _cell(value: Any) -> str:
         return f'<c s="1"><v>{(value - datetime.date(1899, 12, 30)).days}</v></c>'
     if isinstance(value, datetime.timedelta):
         return f'<c s="4"><v>{value / day!r}</v></c>'
+    if isinstance(value, Clock):
+        return f'<c s="3"><v>{float(value)!r}</v></c>'
     return f"<c><v>{value!r}</v></c>"
 
 

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-from ...schemas.visible import visible
+from ...schemas.visible import human_number, visible
 from ...transforms.examples.statistics import MEDIA_RECORDS
 from ..recipe.lock import Thresholds
 from .statistics import MAX_TOP
@@ -300,6 +300,6 @@ def _arrow(what: str, before: float, after: float) -> str:
     """A change for people.
 
     >>> _arrow("mean", 4.5, 45000.25)
-    'mean 4.5 → 4.5e+04'
+    'mean 4.5 → 45,000'
     """
-    return f"{what} {before:,.4g} → {after:,.4g}"
+    return f"{what} {human_number(before)} → {human_number(after)}"

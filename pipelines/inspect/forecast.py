@@ -111,7 +111,8 @@ class Forecast:
     def to_json(self) -> dict[str, object]:
         """As plain JSON."""
         return {
-            **dataclasses.asdict(dataclasses.replace(self, features={})),
+            **dataclasses.asdict(dataclasses.replace(self, features={}, label_counts={})),
+            "label_counts": {split: dict(counts) for split, counts in self.label_counts.items()},
             "features": features_to_json(self.features),
             "output_bytes": self.output_bytes,
             "fits_memory": self.fits_memory,

@@ -28,8 +28,10 @@ from ...schemas.features import (
     Mask,
     tensor_form,
 )
+from ...schemas.features import Sequence as ListFeature
 from ...schemas.wire import FLOATS
 from ...transforms.examples.statistics import (
+    MODES,
     Numbers,
     RawTotals,
     SplitStatistics,
@@ -147,7 +149,9 @@ def _describe(
 ) -> Json:
     """The figures of one feature of one split."""
     facts = _exact(name, split)
-    if name in split.texts:
+    if name in split.classes:
+        facts |= _of_list(feature, split.classes[name])
+    elif name in split.texts:
         known = Counter(text for text in split.texts[name] if text is not None)
         facts |= {"top": _most(known), "top_of": known.total()}
     elif name in split.sampled:
@@ -161,7 +165,7 @@ def _exact(name: str, split: SplitStatistics) -> Json:
     if (values := split.numbers.get((name, "values"))) is not None:
         facts |= _figures(values)
         facts |= {"num_zeros": values.num_zeros, "num_non_finite": values.num_non_finite}
-    for aspect in ("lengths", "heights", "widths"):
+    for aspect in ("lengths", "heights", "widths", "rates"):
         if (found := split.numbers.get((name, aspect))) is not None:
             facts[aspect] = _figures(found)
     if name in split.hashes:
@@ -169,6 +173,13 @@ def _exact(name: str, split: SplitStatistics) -> Json:
         num_values = facts.get("lengths", facts)["count"]
         facts["distinct"] = {"count": min(count, num_values), "exact": exact}
     return facts
+
+
+def _of_list(feature: Feature, counts: Counter[int]) -> Json:
+    """How often each class is in a list of them."""
+    assert isinstance(feature, ListFeature)
+    named = _shown(feature.of, counts)
+    return {"top": _most(named, len(named)), "top_of": named.total()}
 
 
 def _figures(found: Numbers) -> Json:
@@ -231,10 +242,10 @@ def _dtype(feature: Feature) -> str:
     return "" if form is None else form.dtype
 
 
-def _most(counts: Counter[Any]) -> list[list[Any]]:
+def _most(counts: Counter[Any], most: int = MAX_TOP) -> list[list[Any]]:
     """The most frequent values with their numbers; equally frequent ones in order."""
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return [[value, count] for value, count in ordered if count][:MAX_TOP]
+    return [[value, count] for value, count in ordered if count][:most]
 
 
 def _media(feature: Feature, measured: Sequence[Any]) -> Json:
@@ -251,11 +262,18 @@ def _media(feature: Feature, measured: Sequence[Any]) -> Json:
         num, *sums = (sum(column) for column in zip(*measured, strict=True))
         if not num:
             return {}
-        means = [total / num for total in sums[: feature.channels]]
-        squares = (total / num for total in sums[feature.channels :])
+        channels = feature.channels
+        means = [total / num for total in sums[:channels]]
+        squares = (total / num for total in sums[channels : 2 * channels])
         pairs = zip(means, squares, strict=True)
         deviations = [math.sqrt(max(0.0, square - mean**2)) for mean, square in pairs]
-        return {"channel_means": means, "channel_deviations": deviations}
+        stored = zip(MODES.values(), sums[2 * channels :], strict=False)  # of files only
+        modes = {mode: count for mode, count in stored if count}
+        return {
+            "channel_means": means,
+            "channel_deviations": deviations,
+            **({"modes": modes} if modes else {}),
+        }
     if isinstance(feature, Audio):
         num, squares = (sum(column) for column in zip(*measured, strict=True))
         return {"level": math.sqrt(squares / num) if num else None}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import json
@@ -58,6 +59,7 @@ from ...transforms.examples.stored_records import stored_ids
 from ...transforms.examples.tfrecord import stored_examples
 from ...transforms.storage.failures import os_errors_as_storage_errors
 from ...transforms.storage.local import held_folder, make_folders, sync_tree
+from ..display import plain
 from ..reader.emit import describe, sides_of
 from ..reader.runtime.examples import Parser
 from ..records import id_name
@@ -458,7 +460,7 @@ class _WebDatasetWriter:
             elif name == "text" and isinstance(feature, Text):
                 found = {"txt": value}
             else:
-                rest[name] = _plain(name, feature, value)
+                rest[name] = plain(feature, value, text=functools.partial(_text, name))
                 continue
             if double := {*map(str.lower, found)}.intersection(map(str.lower, parts)):
                 raise RecipeError(
@@ -512,24 +514,6 @@ def _is_array(feature: Feature) -> bool:
     form = tensor_form(feature)
     is_number = isinstance(item, Scalar | Tensor) and item.dtype != "string"
     return is_number and form is not None and bool(form.shape)
-
-
-def _plain(name: str, feature: Feature, value: Any) -> Any:
-    """A value as JSON has it: times as ISO 8601, classes by name, null for NaN and infinity."""
-    item = feature.of if isinstance(feature, Sequence) else feature
-
-    def one(value: Any) -> Any:
-        if isinstance(value, list):
-            return [one(each) for each in value]
-        if isinstance(item, ClassLabel):
-            return item.names[value]
-        if isinstance(item, Timestamp):
-            return f"{np.datetime64(value, item.unit)}Z"
-        if isinstance(value, bytes):
-            return _text(name, value)
-        return value if not isinstance(value, float) or math.isfinite(value) else None
-
-    return one(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
 
 
 def _file(feature: Feature, value: Any, rate: Any) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import copy
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -240,14 +241,14 @@ def _get(url: str, digest: str) -> bytes:
     return content
 
 
+@dataclasses.dataclass
 class _Origin:
     """The origin of a recipe that was read from a file."""
 
-    def __init__(self, modules: RecipeModules, *, folder: str, main: str, attribute: str) -> None:
-        self.modules = modules
-        self.folder = folder
-        self.main = main
-        self.attribute = attribute
+    modules: RecipeModules
+    folder: str
+    main: str
+    attribute: str
 
 
 class _Origins:
@@ -271,27 +272,17 @@ _LIVE: dict[str, Recipe] = {}
 """The recipes of this process, by the keys of their handles."""
 
 
+@dataclasses.dataclass(eq=False)
 class _ArchivedRecipe:
     """A recipe in an archive in the workspace."""
 
-    def __init__(
-        self,
-        *,
-        url: str,
-        digest: str,
-        folder: str,
-        main: str,
-        attribute: str,
-        code: dict[str, str],
-        files: tuple[str, str, list[str]] | None,
-    ) -> None:
-        self.files = files
-        self.url = url
-        self.digest = digest
-        self.folder = folder
-        self.main = main
-        self.attribute = attribute
-        self.code = code
+    url: str
+    digest: str
+    folder: str
+    main: str
+    attribute: str
+    code: dict[str, str]
+    files: tuple[str, str, list[str]] | None
 
     @property
     def key(self) -> str:

@@ -74,7 +74,7 @@ def with_lists(
         return [reading]
     if not view.has_urls:
         return [reading]
-    below = path_below(source.url, view.url)  # type: ignore[attr-defined]
+    below = path_below(source.url, view.url)
     if below is None:
         return [reading]
     below, pattern = split_glob(below)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import wave
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import tensorflow_transform as tft
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard import cli, startup_noise
 from snapshard.pipelines.inspect.forecast import forecast
 from snapshard.pipelines.inspect.suggest import describe_suggestion, recipe_text, write_suggestion
 from snapshard.pipelines.recipe.shipping import load_recipe_file
@@ -61,21 +59,6 @@ def write_table(path: str, names: list[str], header: str = "file,label,taken") -
     rows = [f"{name},{'cat' if n % 3 else 'dog'},2026-01-{n % 28 + 1:02}"
             for n, name in enumerate(names)]  # fmt: skip
     Path(path).write_text("\n".join([header, *rows]) + "\n")
-
-
-@pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command line in this process: its code, output and error output."""
-    monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(list(arguments))
-        return (int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 import importlib
 import json
 import sys
+import wave
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,10 @@ from PIL import Image
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 import snapshard as ss
+from snapshard.pipelines.inspect.report.evidence import gather
+from snapshard.pipelines.inspect.report.facts import Limits
+from snapshard.pipelines.inspect.report.facts import facts_of as facts_of_page
+from snapshard.pipelines.inspect.report.findings import find_all
 from snapshard.transforms.examples import statistics as measured
 
 NUM = 1500
@@ -239,6 +245,71 @@ def test_few_large_images_are_measured(tmp_path: Path, monkeypatch: pytest.Monke
     first = [record.values["image"].mean() for record in snapshot.records("train", num=2)]
     means = facts_of(snapshot, "train", "image")["channel_means"]
     assert means == pytest.approx([np.mean(first)] * 3)
+
+
+@pytest.mark.parametrize("prepare", [[], [ss.images.decode("image"), ss.images.decode("mask")]])
+def test_modes_of_files_and_shares_of_masks(tmp_path: Path, prepare: list[object]) -> None:
+    data = tmp_path / "data"
+    for folder in ("images", "masks"):
+        (data / folder).mkdir(parents=True)
+    for number in range(6):
+        mode, name = "L" if number < 2 else "RGB", f"{number}.png"
+        Image.new(mode, (8, 4), number).save(data / "images" / name)
+        mask = np.zeros((4, 8), np.uint8)
+        mask[0, :number] = 2
+        Image.fromarray(mask).save(data / "masks" / name)
+    recipe = ss.Recipe(
+        name="masks",
+        source=ss.ImageFolder(str(data), masks="masks", images="images", label="mask"),
+        prepare=prepare,
+        splits=ss.Splits(train=1.0),
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    expected = None if prepare else {"L": 2, "RGB": 4}
+    assert facts_of(snapshot, "train", "image").get("modes") == expected
+    shares = {"0": 1 - 15 / 192, "2": 15 / 192}
+    assert facts_of(snapshot, "train", "mask")["shares"] == pytest.approx(shares)
+
+
+def test_rates_of_sounds(tmp_path: Path) -> None:
+    (tmp_path / "sounds").mkdir()
+    for number in range(6):
+        rate = 8_000 if number else 16_000
+        with wave.open(str(tmp_path / "sounds" / f"{number}.wav"), "wb") as file:
+            file.setparams((1, 2, rate, 0, "NONE", ""))
+            file.writeframes(np.full(50 + number, 99, "<i2").tobytes())
+    recipe = ss.Recipe(
+        name="sounds",
+        source=ss.AudioFolder(str(tmp_path / "sounds"), label=None),
+        prepare=[ss.audio.decode("audio")],
+        splits=ss.Splits(train=1.0),
+    )
+    rates = facts_of(ss.build(recipe, tmp_path / "out"), "train", "audio")["rates"]
+    assert (rates["count"], rates["min"], rates["max"]) == (6, 8_000, 16_000)
+
+
+def test_classes_of_lists_are_counted(tmp_path: Path) -> None:
+    """As those of boxes are; the report names the rarest, and such as never occur."""
+    names = tuple(f"c{k:02}" for k in range(60))
+    rows = [
+        {"tags": [names[k] for k in range(58) if number % (k + 1) == 0]} for number in range(90)
+    ]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = ss.Recipe(
+        name="tags",
+        source=ss.JsonLines(str(tmp_path / "t.jsonl")),
+        features={"tags": ss.Sequence(ss.ClassLabel(names))},
+        splits=ss.Splits(train=0.7, test=0.3),
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    counted = Counter[str]()
+    for split in ("train", "test"):
+        counted.update(dict(facts_of(snapshot, split, "tags")["top"]))
+    assert counted == Counter(name for row in rows for name in row["tags"])
+    evidence = gather(snapshot)
+    assert facts_of_page(evidence, Limits()).rarest == "c59 (0), c58 (0), c57 (2)"
+    titles = {finding.title for finding in find_all(evidence)}
+    assert {"Classes are not balanced", "Classes that a split lacks"} <= titles
 
 
 def test_they_are_listed_in_the_manifest(snapshot: ss.Snapshot) -> None:

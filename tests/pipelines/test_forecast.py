@@ -1,6 +1,7 @@
 """A dry run says what a build would read and make, and leaves no trace."""
 
 import gzip
+import json
 import os
 import tempfile
 import types
@@ -163,6 +164,8 @@ def test_images(tmp_path: Path, picture: Any) -> None:
     assert 300 < found.example_bytes < 360
     assert [split.num_shards for split in found.splits] == [2, 2, 2]
     assert found.warnings == ("no 'dog' in test",)
+    shown = json.loads(json.dumps(found.to_json()))
+    assert shown["label_counts"] == found.label_counts
 
 
 def test_warns_of_what_a_build_would_trip_over(tmp_path: Path, picture: Any) -> None:

@@ -166,6 +166,7 @@ class TestFindings:
             "id": ss.Scalar("string"),
             "noise": ss.Scalar("float32"),
             "gaps": ss.Scalar("float32", optional=True),
+            "filled": ss.Scalar("string", optional=True),
         }
         values = {
             "label": label,
@@ -174,6 +175,7 @@ class TestFindings:
             "id": [f"r{k}".encode() for k in range(400)],
             "noise": rng.random(400).tolist(),
             "gaps": [None if k == 2 else float(k) for k in label],
+            "filled": [f"{i}".encode() if k == 2 else None for i, k in enumerate(label)],
         }
         found = rows_of(made(features, values=values, label="label"), findings.leaks)
         assert found.pop("shifted")[0] >= "97"  # a bin may span two classes
@@ -184,7 +186,10 @@ class TestFindings:
         price = rng.random(200)
         values = {"price": price, "cents": price * 100, "size": price + rng.random(200)}
         features: Features = dict.fromkeys(values, ss.Scalar("float64"))
-        evidence = made(features, values={k: v.tolist() for k, v in values.items()}, label="price")
+        features |= {"word": ss.Scalar("string"), "text": ss.Text(optional=True)}
+        listed = {k: v.tolist() for k, v in values.items()}
+        listed |= {"word": [b"no"] * 200, "text": [None, b"12"] * 100}
+        evidence = made(features, values=listed, label="price")
         assert set(rows_of(evidence, findings.leaks)) == {"cents"}
 
     @pytest.mark.parametrize("seed", range(20))
@@ -285,7 +290,7 @@ class TestFindings:
         features: Features = dict.fromkeys(("height", "price"), ss.Scalar("float32"))
         found = rows_of(made(features, stats=stats), findings.extreme_values)
         assert list(found) == ["height"]
-        assert found["height"][:2] == ("train", "max 17000")
+        assert found["height"][:2] == ("train", "max 17,000")
 
     def test_rare_classes_and_small_splits(self) -> None:
         counts = {
@@ -576,6 +581,23 @@ class TestPage:
         code, _, _ = call("report", table.path, table.path, "-o", tmp_path / "both.html")
         text = check_page((tmp_path / "both.html").read_bytes())
         assert (code, text.count("14 × wrong type")) == (0, 2)
+        assert "None: the same types, and distributions that differ by no more" in text
+
+    def test_how_two_snapshots_differ(self) -> None:
+        rng = np.random.default_rng(0)
+        sides = []
+        for factor, names in ((1, ("cat", "dog")), (100, ("ant", "cat", "dog"))):
+            values = rng.lognormal(10, 1, 800) * factor
+            edges = np.linspace(0, values.max(), 20)
+            one = {"price": numeric_stats(values, edges), "kind": {"num_missing": 0}}
+            stats = dict.fromkeys(NUMS, one)
+            features: Features = {"price": ss.Scalar("float64"), "kind": ss.ClassLabel(names)}
+            sides.append(made(features, stats=stats))
+        text = check_page(page.render(sides))
+        where = r"price, train \(and validation, test\)"
+        assert re.search(where + r": median \d{2},\d{3} → \d,\d{3},\d{3}, mean .* allowed", text)
+        assert "added ant (0); moved cat (0 → 1), dog (1 → 2)" in text
+        assert "train again; or keep the old indexes" in text
 
     @pytest.mark.parametrize(("num", "most"), [(300, 2.0), (5_000, 10.0)])
     def test_many_features(self, num: int, most: float) -> None:

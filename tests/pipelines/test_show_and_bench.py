@@ -89,7 +89,7 @@ def test_what_is_read_by_default(
     write_snapshot(tmp_path, NUMBERS, splits)
     put_ids(tmp_path)
     _, shown, _ = run("show", str(tmp_path), "--records", "1", "--json")
-    assert shown["records"][0]["id"] == str(ids[read])
+    assert shown["records"][0]["id"] == ids[read]
     assert bench.bench(Snapshot.open(tmp_path), seconds=0.01, batch_size=1).split == read
 
 
@@ -102,9 +102,37 @@ class TestShow:
             *("record test-1", "  id: 1", "  label: 1 = odd"),
         ]
         _, found, _ = run("show", str(numbers), "--json")
-        assert [record["id"] for record in found["records"]] == ["0", "1", "2"]
+        assert [record["id"] for record in found["records"]] == [0, 1, 2]
         _, printed, _ = run("show", str(numbers), "--split", "train[-1:]")
         assert "id: 71" in printed
+
+    def test_values_as_json_has_them(self, run: Run, tmp_path: Path, write_snapshot: Any) -> None:
+        features: Features = {
+            "city": Scalar(dtype="string"),
+            "height": Scalar(dtype="float32"),
+            "kind": ClassLabel(("no", "yes"), optional=True),
+            "when": ss.Timestamp(unit="s"),
+            "sizes": ss.Tensor(dtype="float64", shape=(2,)),
+            "tags": ss.Sequence(ClassLabel(("a", "b"))),
+        }
+        values = {
+            "city": b"Z\xfcrich",
+            "height": np.float32("nan"),
+            "kind": 1,
+            "when": 0,
+            "sizes": np.array([1.5, np.inf]),
+            "tags": [1, 0],
+        }
+        write_snapshot(
+            tmp_path, features, {"train": [[values, {**values, "kind": None}]]}, label=None
+        )
+        put_ids(tmp_path)
+        _, found, _ = run("show", str(tmp_path), "--json")
+        first, second = found["records"]
+        expected = {"city": "Z\\xfcrich", "height": None, "when": "1970-01-01T00:00:00Z"}
+        expected |= {"sizes": [1.5, None], "tags": ["b", "a"]}
+        assert first == {"record_id": "train-0", "kind": "yes", **expected}
+        assert second == {"record_id": "train-1", "kind": None, **expected}
 
     def test_a_feature_named_as_the_ids_are(
         self, run: Run, tmp_path: Path, write_snapshot: Any
@@ -115,7 +143,7 @@ class TestShow:
         put_ids(tmp_path)
         _, found, _ = run("show", str(tmp_path), "--json")
         (record,) = found["records"]
-        assert (record["record_id_"], record["record_id"]) == ("train-0", "8")
+        assert (record["record_id_"], record["record_id"]) == ("train-0", 8)
 
     def test_records_by_id_and_class(self, run: Run, tmp_path: Path) -> None:
         for name in ("cat", "dog"):

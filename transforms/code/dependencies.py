@@ -23,7 +23,7 @@ import threading
 import urllib.parse
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn
 
 from ...schemas.errors import RecipeError, StorageError
@@ -347,12 +347,7 @@ class running:
         self._before = _NOW.get(thread)
         _NOW[thread] = self._reads, self._own
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before is None:
             del _NOW[threading.get_ident()]
         else:

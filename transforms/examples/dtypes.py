@@ -5,7 +5,6 @@ NumPy itself has no bfloat16; ``ml_dtypes``, a dependency of TensorFlow, adds it
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import ml_dtypes
@@ -151,8 +150,3 @@ def dense_column(values: Array, column: WireColumn) -> pa.Array:
         return pa.array(flat if column.kind == "bytes" else widened(flat), kind)
     inner = pa.array(flat if column.kind == "bytes" else widened(flat), kind.value_type)
     return pa.FixedSizeListArray.from_arrays(inner, column.length)
-
-
-def num_values(form: TensorForm) -> int:
-    """The number of values per record of a tensor of fixed shape."""
-    return math.prod(int(dim or 0) for dim in form.shape)

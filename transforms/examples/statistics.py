@@ -22,6 +22,7 @@ import base64
 import contextlib
 import dataclasses
 import functools
+import io
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,12 +38,14 @@ import pyarrow.compute as pc
 from ...schemas.features import (
     Audio,
     BoundingBoxes,
+    ClassLabel,
     Feature,
     Features,
     Image,
     Mask,
     TensorForm,
     is_optional,
+    side_columns,
     tensor_form,
 )
 from .dtypes import joined_bytes, unpacked
@@ -61,7 +64,7 @@ _SIDE = 256
 """Pixels that encoded images are measured with, at least, of each side."""
 _MAX_PIXELS = 1 << 26
 """Of larger images Pillow warns."""
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 MAX_SAMPLED_FEATURES = 500
 """Of wider tables only the exact figures are measured: a sample would take longer than a build."""
 _CHUNK = 16_384
@@ -318,13 +321,22 @@ class ExampleMeasures:
         self.features = features
         ordered = sorted(features, key=str.encode)
         self.streams: dict[tuple[str, str], Read] = {}
-        """By feature and aspect: "values", "lengths", "heights" or "widths"."""
+        """By feature and aspect: "values", "lengths", "heights", "widths" or "rates"."""
+        self.class_lists = {
+            name: len(of.names)
+            for name in ordered
+            if isinstance(of := getattr(features[name], "of", None), ClassLabel)
+        }
+        """Lists of classes, whose values are counted: their numbers of classes."""
         varying = set(varying_lists(features))
         for name in ordered:
             feature = features[name]
             if isinstance(feature, Image) and not feature.fixed_size:
                 for side in ("height", "width"):
                     self.streams[name, f"{side}s"] = _column(f"{name}/{side}")
+            if isinstance(feature, Audio):
+                for side in side_columns(name, feature):
+                    self.streams[name, "rates"] = _column(side)
             form = tensor_form(feature)
             if form is None:
                 continue
@@ -392,7 +404,7 @@ Measure = Callable[[pa.Scalar], list[Any]]
 def _media_measure(feature: Feature) -> Measure | None:
     """What is measured of sampled images, sounds and boxes; files of sounds are not decoded."""
     if isinstance(feature, Mask):
-        return _count_indices if feature.storage == "raw" else None
+        return _count_indices if feature.storage == "raw" else _count_indices_of_file
     if isinstance(feature, Image) and feature.storage == "raw":
         return lambda cell: _sum_channels(cell, feature)
     if isinstance(feature, Image) and feature.dtype == "uint8":
@@ -404,8 +416,22 @@ def _media_measure(feature: Feature) -> Measure | None:
 
 def _count_indices(cell: pa.Scalar) -> list[Any]:
     """Pairs of an index of a mask and its number of pixels."""
-    indices, counts = np.unique(np.frombuffer(cell.as_buffer(), np.uint8), return_counts=True)
-    return list(zip(indices.tolist(), counts.tolist(), strict=True))
+    return _numbers_of_each(np.frombuffer(cell.as_buffer(), np.uint8))
+
+
+def _count_indices_of_file(cell: pa.Scalar) -> list[Any]:
+    """The same of a PNG, which has been checked as it was read; none of a very large one."""
+    import PIL.Image
+
+    with PIL.Image.open(io.BytesIO(bytes(cell.as_buffer())), formats=("PNG",)) as file:
+        if file.width * file.height > _MAX_PIXELS:
+            return []
+        return _numbers_of_each(np.asarray(file).astype(np.uint8).ravel())
+
+
+def _numbers_of_each(indices: Array) -> list[Any]:
+    counts = np.bincount(indices)
+    return [[int(index), int(counts[index])] for index in np.flatnonzero(counts)]
 
 
 def _sum_channels(cell: pa.Scalar, image: Image) -> list[Any]:
@@ -416,13 +442,16 @@ def _sum_channels(cell: pa.Scalar, image: Image) -> list[Any]:
 
 
 def _sum_channels_of_file(cell: pa.Scalar, image: Image) -> list[Any]:
-    """The same of an encoded image; of a large JPEG at 1/2, 1/4 or 1/8 of its size."""
+    """The same of an encoded image, and a one for the mode that it is stored in.
+
+    A large JPEG is measured at 1/2, 1/4 or 1/8 of its size.
+    """
     from ..media.small_image import small_image
 
-    content, unknown = bytes(cell.as_buffer()), [0] * (1 + 2 * image.channels)
+    content, unknown = bytes(cell.as_buffer()), [0] * (1 + 2 * image.channels + len(MODES))
     try:
         small, header = small_image(
-            content, mode=_MODES[image.channels], side=_SIDE, max_pixels=_MAX_PIXELS
+            content, mode=MODES[image.channels], side=_SIDE, max_pixels=_MAX_PIXELS
         )
     except Exception:  # whatever makes Pillow raise; the record has been checked as it is read
         return unknown
@@ -431,7 +460,8 @@ def _sum_channels_of_file(cell: pa.Scalar, image: Image) -> list[Any]:
     num, pixels = header.height * header.width, np.asarray(small, np.int64)
     pixels = pixels.reshape(-1, image.channels)
     means = [*pixels.mean(axis=0), *np.square(pixels).mean(axis=0)]
-    return [num, *(float(num * mean) for mean in means)]
+    stored = [int(channels == header.channels) for channels in MODES]
+    return [num, *(float(num * mean) for mean in means), *stored]
 
 
 def _sum_squares(cell: pa.Scalar, sound: Audio) -> list[Any]:
@@ -471,6 +501,7 @@ class ShardStatistics:
         self.streams = {
             key: _Stream(hashed=key in sampled, summed=summed) for key in measures.streams
         }
+        self._classes = {name: np.zeros(num, int) for name, num in measures.class_lists.items()}
         self._texts = {name: np.empty(0, np.uint64) for name in measures.texts}
         self._left = math.ceil(measures.num_sampled / num_shards)
         self._media_left = math.ceil(MEDIA_RECORDS / num_shards)
@@ -486,7 +517,10 @@ class ShardStatistics:
             columns: Their wire columns.
         """
         for key, read in self._measures.streams.items():
-            self.streams[key].add(read(columns))
+            values = read(columns)
+            self.streams[key].add(values)
+            if (counts := self._classes.get(key[0])) is not None and key[1] == "values":
+                counts += np.bincount(values, minlength=len(counts))[: len(counts)]
         for name, known in self._texts.items():
             self._texts[name] = smallest(known, _hashes_of_texts(_known(columns.column(name))))
         if self._left and columns.num_rows:
@@ -535,6 +569,10 @@ class ShardStatistics:
             "numbers": _encoded(numbers),
             "texts": self._sampled_texts,
             "media": self._media,
+            "classes": {
+                name: [[int(index), int(counts[index])] for index in np.flatnonzero(counts)]
+                for name, counts in self._classes.items()
+            },
         }
 
 
@@ -677,11 +715,13 @@ class SplitStatistics:
         hashes: The smallest hashes of a feature's values.
         texts: Single strings of the sampled records, of at most 100 bytes.
         media: What was measured of each sampled image, sound or list of boxes.
+        classes: The numbers of each class in lists of classes, by its index.
         num_sampled: Number of sampled records.
     """
 
     def __init__(self, measures: ExampleMeasures) -> None:
         """Begins without shards."""
+        self.classes: dict[str, Counter[int]] = {name: Counter() for name in measures.class_lists}
         self.numbers = {key: Numbers() for key in measures.streams}
         self.hashes = {n: np.empty(0, np.uint64) for n in (*measures.sampled, *measures.texts)}
         self.texts: dict[str, list[str | None]] = {name: [] for name in measures.texts}
@@ -701,6 +741,8 @@ class SplitStatistics:
             texts += shard["texts"][name]
         for name, media in self.media.items():
             media += shard["media"][name]
+        for name, counts in self.classes.items():
+            counts.update(dict(shard["classes"][name]))
         num = shard["num_sampled"]
         self.num_sampled += num
         self._tables.append(_decoded(shard["numbers"], np.float64).reshape(len(self._names), num))

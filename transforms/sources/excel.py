@@ -15,8 +15,9 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
+from xml.etree import ElementTree
 
 import pyarrow as pa
 
@@ -51,6 +52,9 @@ _EXACT = 1 << 53
 """Excel stores numbers as float64: from here on, not every integer."""
 _ROW = re.compile(rb"""<(?:\w+:)?row\b(?:[^>]*?\br=["'](\d+))?""")
 _CELL = re.compile(rb"""<(?:\w+:)?c\b(?:[^>]*?\br=["']([A-Za-z]{1,3})\d)?""")
+_WHOLE_CELL = re.compile(rb"""<(?:\w+:)?c\b([^>]*?)(?:/>|>(.*?)</(?:\w+:)?c>)""", re.DOTALL)
+_REFERENCE = re.compile(rb"""\br=["']([A-Za-z]{1,3})\d""")
+_VALUE = re.compile(rb"<(?:\w+:)?v>([^<]*)<")
 _KINDS: Mapping[type, str] = {
     bool: "bool",
     int: "number",
@@ -107,7 +111,7 @@ class Excel:
         Raises:
             SnapshardError: as :meth:`extract` does.
         """
-        with self._opened(folder, base, limits) as (book, _):
+        with self._opened(folder, base, limits) as (book, *_):
             names = _with_cells(book)
         if len(names) == 1:
             return (self,)
@@ -130,7 +134,7 @@ class Excel:
             SchemaError: if the first row does not name the columns.
             SourceChangedError: if the workbook changes while it is read.
         """
-        with self._opened(folder, base, limits) as (book, shown):
+        with self._opened(folder, base, limits) as (book, path, shown):
             name = self._sheet_name(book, shown)
             sheet = book.get_sheet_by_name(name)
             where = f"{shown}, sheet {name!r}"
@@ -139,7 +143,9 @@ class Excel:
             schema = plain_schema(pa.schema(fields), path=where)
             if any(column.num_misfits for column in columns):
                 schema = schema.append(pa.field(PROBLEM, pa.string()))
-            files = extract_batches(_batches(sheet, columns, schema), schema, folder)
+            times = {column.place for column in columns if column.has_times}
+            lost = _lost_times(path, sheet, times) if times else {}
+            files = extract_batches(_batches(sheet, columns, schema, lost), schema, folder)
         return ExtractedTable(
             folder,
             files=files,
@@ -152,16 +158,21 @@ class Excel:
         )
 
     @contextlib.contextmanager
-    def _opened(self, folder: str, base: str, limits: Limits) -> Iterator[tuple[Any, str]]:
-        """The workbook, and its name for messages."""
+    def _opened(self, folder: str, base: str, limits: Limits) -> Iterator[tuple[Any, str, str]]:
+        """The workbook, where it is, and its name for messages."""
         calamine = import_extra("python_calamine", of="ss.Excel", extra="excel")
         near = folder.rpartition("/")[0] or "."
         with local_file(self.url, of="Excel", base=base, limits=limits, near=near) as (path, shown):
             try:
                 _check_size(path, shown, limits)
                 with calamine.CalamineWorkbook.from_path(path) as book:
-                    yield book, shown
-            except (calamine.CalamineError, zipfile.BadZipFile) as error:
+                    yield book, path, shown
+            except (
+                calamine.CalamineError,
+                zipfile.BadZipFile,
+                ElementTree.ParseError,
+                KeyError,
+            ) as error:
                 why = str(error) or type(error).__name__
                 raise DataError(
                     f"Excel: {shown} cannot be read ({why}). Expected an intact workbook without "
@@ -206,6 +217,8 @@ class _Column:
     kind: str
     type: pa.DataType
     num_misfits: int
+    has_times: bool
+    """Whether there are times of day."""
 
     def convert(self, cell: Any) -> Any:
         """The value of a cell; None if it is empty. It must fit."""
@@ -241,6 +254,7 @@ class _Counts:
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
         self.integers = True
+        self.has_times = False
         self.counting: set[int] = {0, 1}
         """From which of these the cells count: first, first + 1 …"""
         self._num_rows = 0
@@ -248,6 +262,7 @@ class _Counts:
     def add(self, cells: Sequence[Any]) -> None:
         """Counts some of the cells, in order."""
         self.kinds.update(_KINDS[type(cell)] for cell in cells if cell != "")
+        self.has_times |= any(type(cell) is datetime.time for cell in cells)
         numbers = [cell for cell in cells if type(cell) in (int, float)]
         self.integers &= all(abs(n) < _EXACT and float(n).is_integer() for n in numbers)
         for first in list(self.counting):
@@ -271,7 +286,7 @@ class _Counts:
             "text": pa.string(),
         }
         misfits = 0 if kind == "text" else num - most
-        return _Column(place, name, kind, types[kind], misfits)
+        return _Column(place, name, kind, types[kind], misfits, self.has_times)
 
 
 def _rows(sheet: Any) -> Iterator[tuple[int, list[Any]]]:
@@ -342,17 +357,24 @@ def _refuse_titles(written: Collection[str], number: int, where: str) -> None:
         )
 
 
-def _batches(sheet: Any, columns: Sequence[_Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows as columns, with their numbers as positions."""
+_Cells = Mapping[tuple[int, int], Any]
+"""Cells by the numbers of their row, from 1, and of their column, from 0."""
+
+
+def _batches(
+    sheet: Any, columns: Sequence[_Column], schema: pa.Schema, lost: _Cells
+) -> Iterator[pa.RecordBatch]:
+    """The rows as columns, with their numbers as positions; some cells have other values."""
     for chunk in _chunks(sheet):
         problems: list[str | None] = [None] * len(chunk)
         arrays = []
         for column in columns:
             values = []
-            for place, (_, row) in enumerate(chunk):
-                problem = column.problem(row[column.place])
+            for place, (number, row) in enumerate(chunk):
+                cell = lost.get((number, column.place), row[column.place])
+                problem = column.problem(cell)
                 problems[place] = problems[place] or problem
-                values.append(None if problem else column.convert(row[column.place]))
+                values.append(None if problem else column.convert(cell))
             arrays.append(pa.array(values, column.type))
         if PROBLEM in schema.names:
             arrays.append(pa.array(problems, pa.string()))
@@ -390,8 +412,20 @@ def _check_size(path: str, shown: str, limits: Limits) -> None:
 
 
 def _extent(part: Any) -> tuple[int, int]:
-    """At most how many rows and columns the XML of a sheet has, read piece by piece."""
+    """At most how many rows and columns the XML of a sheet has."""
     last_row = last_column = 0
+    for number, text in _xml_rows(part):
+        if text is None:
+            return _MAX_CELLS, 2
+        cells = _CELL.findall(text)
+        named = max(map(_column_number, set(cells)), default=0)
+        last_row, last_column = number, max(last_column, len(cells), named)
+    return last_row, last_column
+
+
+def _xml_rows(part: Any) -> Iterator[tuple[int, bytes | None]]:
+    """The numbers of rows and their XML, read piece by piece; None for a row that is too long."""
+    last_row = 0
     rest = b""
     while True:
         more = part.read(_READ_BYTES)
@@ -399,16 +433,55 @@ def _extent(part: Any) -> tuple[int, int]:
         starts = [found.start() for found in _ROW.finditer(text)]
         end = len(text) if not more else starts[-1] if starts else max(0, len(text) - _READ_BYTES)
         if len(text) - end > _MAX_ROW_BYTES:
-            return _MAX_CELLS, 2
+            yield last_row, None
+            return
         for start, stop in itertools.pairwise([*(s for s in starts if s < end), end]):
             row = _ROW.match(text, start)
             last_row = max(last_row + 1, int(row[1] or 0) if row else 0)
-            cells = _CELL.findall(text, start, stop)
-            named = max(map(_column_number, set(cells)), default=0)
-            last_column = max(last_column, len(cells), named)
+            yield last_row, text[start:stop]
         rest = text[end:]
         if not more:
-            return last_row, last_column
+            return
+
+
+def _lost_times(path: str, sheet: Any, places: Set[int]) -> _Cells:
+    """The cells of these columns whose time of day python-calamine gets wrong, as they are.
+
+    A cell holds a number of days. Below 1 it is a time of day in python-calamine, whose sign is
+    lost: 21:36 for -0.1; and 0:00 for 0.999999999, such as a sum of times may be.
+    """
+    found: dict[tuple[int, int], datetime.timedelta] = {}
+    if not zipfile.is_zipfile(path):
+        return found  # .xls
+    _, first = sheet.start  # its columns begin there
+    with zipfile.ZipFile(path) as archive, archive.open(_part_of(archive, sheet.name)) as part:
+        for number, text in _xml_rows(part):
+            place = -1
+            for attributes, content in _WHOLE_CELL.findall(text or b""):
+                named = _REFERENCE.search(attributes)
+                place = _column_number(named[1]) - 1 if named else place + 1
+                value = _VALUE.search(content)
+                if place - first not in places or value is None:
+                    continue
+                with contextlib.suppress(ValueError, OverflowError):
+                    days = float(value[1])
+                    if days < 0 or 0.9999 < days < 1:
+                        found[number, place - first] = datetime.timedelta(days=days)
+    return found
+
+
+def _part_of(archive: zipfile.ZipFile, sheet: str) -> str:
+    """The name of the part of a workbook that holds a sheet."""
+    links = {
+        link.get("Id"): link.get("Target", "")
+        for link in ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
+    }
+    for element in ElementTree.fromstring(archive.read("xl/workbook.xml")).iter():
+        if element.tag.endswith("}sheet") and element.get("name") == sheet:
+            ids = (value for name, value in element.items() if name.endswith("}id"))
+            target = links[next(ids, "")]
+            return target.lstrip("/") if target.startswith("/") else f"xl/{target}"
+    raise KeyError(sheet)
 
 
 def _column_number(letters: bytes) -> int:

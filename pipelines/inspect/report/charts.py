@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ....schemas.visible import human_number
+
 WIDTH = 400
 """Width of a chart, in its own units."""
 _NAME_WIDTH = 132
@@ -94,10 +96,8 @@ def histogram(series: Sequence[tuple[str, Mapping[str, Any]]]) -> Histogram | No
         median, text = None, f"{title}: no median"
         if len(deciles := stats.get("quantiles") or []) == 11:
             median = round(float(np.interp(deciles[5], edges, np.arange(len(edges)))) * wide, 1)
-            text = (
-                f"{title}: a tenth below {deciles[1]:.4g}, half below {deciles[5]:.4g}, "
-                f"nine tenths below {deciles[9]:.4g}"
-            )
+            low, half, high = (human_number(deciles[at]) for at in (1, 5, 9))
+            text = f"{title}: a tenth below {low}, half below {half}, nine tenths below {high}"
         top = number * _HEIGHT
         rows.append(Row(title=title, top=top, outline=outline, median=median, text=text))
     return Histogram(
@@ -109,7 +109,7 @@ def histogram(series: Sequence[tuple[str, Mapping[str, Any]]]) -> Histogram | No
 
 def _axis(edges: Sequence[float]) -> list[tuple[float, str, str]]:
     middle, last = len(edges) // 2, len(edges) - 1
-    texts = [f"{edge:.5g}" for edge in edges]
+    texts = [human_number(edge) for edge in edges]
     usual = 1.5 * (edges[middle] - edges[middle - 1])
     if edges[1] - edges[0] > usual:
         texts[0] = f"{texts[0]} to {texts[1]}"

@@ -113,6 +113,20 @@ class Evidence:
             split: {name: one.get(name, 0) for name in known} for split, one in by_split.items()
         }
 
+    def class_counts(self) -> tuple[str, dict[str, dict[str, int]]]:
+        """Of what classes are counted, and how many by split: those of boxes without a label."""
+        if counts := self.label_counts():
+            return "records", counts
+        for name, feature in self.features.items():
+            item = getattr(feature, "of", None)
+            tops = {s: dict(map(tuple, self.stats(s, name).get("top", ()))) for s in self.splits}
+            if isinstance(item, ClassLabel) and any(tops.values()):
+                return f"values of {name}", {
+                    split: {one: counts.get(one, 0) for one in item.names}
+                    for split, counts in tops.items()
+                }
+        return "", {}
+
 
 def gather(snapshot: Snapshot) -> Evidence:
     """Reads what the page is made from. What is missing or damaged is left out."""

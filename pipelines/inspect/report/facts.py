@@ -25,7 +25,7 @@ from ....schemas.features import (
 from ....schemas.manifest import SplitEntry
 from ....schemas.naming import REJECTS
 from ....schemas.steps import STEPS
-from ....schemas.visible import human_bytes, human_count, shorten
+from ....schemas.visible import human_bytes, human_count, human_number, shorten
 from ...frame import RAW
 from ..rejects import RejectFilter, RejectsFile
 from .charts import Bars, Histogram, bars, histogram, percentage
@@ -50,6 +50,7 @@ _TEXT = 80
 _MAX_REJECTS_READ = 20_000
 _REJECTS_SHOWN = 4
 _SHARD_BARS = 200
+_SPANS = {"lengths": "length", "heights": "height", "widths": "width", "rates": "rate (Hz)"}
 _TELLING = 0.1
 """The most frequent values are drawn if they make up this part of the records."""
 
@@ -117,6 +118,8 @@ class Facts:
     shards: Sequence[tuple[str, str, str]]
     """Of each split: its name, the outline of its shards' sizes, and these in words."""
     classes: Sequence[tuple[str, ...]]
+    class_unit: str
+    """Of what classes are counted: records, or values of a feature."""
     class_splits: Sequence[str]
     num_classes: int
     rarest: str
@@ -151,7 +154,7 @@ def facts_of(evidence: Evidence, limits: Limits) -> Facts:
         for name, feature in evidence.features.items()
         if len(evidence.sample) and is_shown(feature)
     ]
-    classes, class_splits, rarest = _classes(evidence)
+    class_unit, classes, class_splits, rarest = _classes(evidence)
     drawn, others = _chosen(evidence, limits.charts)
     return Facts(
         name=manifest.name,
@@ -167,6 +170,7 @@ def facts_of(evidence: Evidence, limits: Limits) -> Facts:
         ),
         shards=[_shards(name, manifest.splits[name]) for name in evidence.splits],
         classes=classes[: limits.classes],
+        class_unit=class_unit,
         class_splits=class_splits,
         num_classes=len(classes),
         rarest=rarest,
@@ -312,11 +316,11 @@ def _shards(name: str, split: SplitEntry) -> tuple[str, str, str]:
     return name, outline, f"{human_count(len(sizes), 'shards')} of {span}"
 
 
-def _classes(evidence: Evidence) -> tuple[list[tuple[str, ...]], list[str], str]:
-    """Rows of classes, the most frequent first; the splits; the rarest in words."""
-    counts = evidence.label_counts()
+def _classes(evidence: Evidence) -> tuple[str, list[tuple[str, ...]], list[str], str]:
+    """What is counted; rows of classes, the most frequent first; splits; the rarest in words."""
+    unit, counts = evidence.class_counts()
     if not counts:
-        return [], [], ""
+        return "", [], [], ""
     splits = list(counts)
     totals = {name: sum(one[name] for one in counts.values()) for name in counts[splits[0]]}
     whole = sum(totals.values()) or 1
@@ -333,7 +337,7 @@ def _classes(evidence: Evidence) -> tuple[list[tuple[str, ...]], list[str], str]
         for name in ordered
     ]
     rarest = ", ".join(f"{shorten(name, 40)} ({totals[name]:,})" for name in ordered[::-1][:3])
-    return rows, splits, rarest
+    return unit, rows, splits, rarest
 
 
 def _chosen(evidence: Evidence, most: int) -> tuple[list[str], list[str]]:
@@ -399,10 +403,10 @@ def _chart(
 ) -> Histogram | Bars | None:
     tops = []
     for split, stats in series:
-        values = {str(value): float(number) for value, number in stats.get("top", [])}
-        num = stats.get("top_of", 0)
-        if values and sum(values.values()) >= _TELLING * num:  # else each of them is rare
-            tops.append((split, values, num))
+        if values := {str(value): float(number) for value, number in stats.get("top", [])}:
+            tops.append((split, values, stats.get("top_of", 0)))
+    if sum(sum(values.values()) for _, values, _ in tops) < _TELLING * sum(num for *_, num in tops):
+        tops = []  # each of them is rare
     numeric = not isinstance(feature, ClassLabel) and any(
         stats.get("histogram", {}).get("counts") for _, stats in series
     )
@@ -432,7 +436,8 @@ def _numbers_of(
     lines: list[tuple[str, str]] = []
     stats = [facts for _, facts in series]
     known = [one for one in stats if one.get("min") is not None and one.get("max") is not None]
-    is_number = not isinstance(feature, ClassLabel) and getattr(feature, "dtype", "") != "bool"
+    item = getattr(feature, "of", feature)
+    is_number = not isinstance(item, ClassLabel) and getattr(feature, "dtype", "") != "bool"
     if known and is_number:
         low, high = min(one["min"] for one in known), max(one["max"] for one in known)
         lines.append(("range", f"{_value(low, feature)} to {_value(high, feature)}"))
@@ -446,10 +451,10 @@ def _numbers_of(
             )
             deviation = math.sqrt(max(0.0, square / count - mean * mean))
             if all(one.get("mean") is not None for one in known):
-                lines.append(("mean", f"{mean:.4g} ± {deviation:.3g}"))
+                lines.append(("mean", f"{human_number(mean)} ± {human_number(deviation)}"))
             if zeros := sum(one.get("num_zeros", 0) for one in known):
                 lines.append(("zero", percentage(zeros / count)))
-    for key, words in (("lengths", "length"), ("heights", "height"), ("widths", "width")):
+    for key, words in _SPANS.items():
         spans = [one[key] for one in stats if one.get(key) and one[key].get("max") is not None]
         if spans:
             low, high = min(span["min"] for span in spans), max(span["max"] for span in spans)
@@ -464,6 +469,12 @@ def _numbers_of(
         lines.append(("NaN or infinite", f"{bad:,}"))
     lines += _by_split(
         "channel means", series, "channel_means", lambda it: ", ".join(f"{mean:.0f}" for mean in it)
+    )
+    lines += _by_split(
+        "stored as",
+        series,
+        "modes",
+        lambda it: ", ".join(f"{mode} {count}" for mode, count in it.items()),
     )
     lines += _by_split("level", series, "level", lambda it: f"{20 * math.log10(it or 1e-9):.0f} dB")
     lines += _by_split(
@@ -494,7 +505,7 @@ def _value(number: Any, feature: Feature) -> str:
             return str(np.datetime64(int(number), feature.unit))
         except (ValueError, OverflowError):
             return str(number)
-    return f"{number:,}" if isinstance(number, int) else f"{number:.6g}"
+    return f"{number:,}" if isinstance(number, int) else human_number(number)
 
 
 def _first_rows(evidence: Evidence, limits: Limits) -> dict[str, Any]:

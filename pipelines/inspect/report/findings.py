@@ -22,7 +22,7 @@ from ....schemas.features import (
     Timestamp,
     features_to_json,
 )
-from ....schemas.visible import human_count
+from ....schemas.visible import human_count, human_number
 from ..drift import Profile, split_differences
 from .charts import percentage
 from .evidence import Evidence
@@ -146,7 +146,7 @@ def leaks(evidence: Evidence) -> Iterator[Finding]:
     kind = evidence.features.get(label)
     if not isinstance(kind, _SINGLE) or len(evidence.sample) < _MIN_RECORDS:
         return
-    truth = _codes(values[label], kind, bins=False)
+    truth = _categories(values[label])
     columns = {
         name: feature
         for name, feature in evidence.features.items()
@@ -156,21 +156,14 @@ def leaks(evidence: Evidence) -> Iterator[Finding]:
     if truth is not None and len(np.unique(truth)) <= len(truth) // 4:
         base = float(np.bincount(truth).max() / len(truth))
         for name, feature in columns.items():
-            right = max(
-                (
-                    one_rule(codes, truth)
-                    for bins in (False, True)
-                    if (codes := _codes(values[name], feature, bins=bins)) is not None
-                ),
-                default=0.0,
-            )
+            right = max(one_rule(codes, truth) for codes in _codings(values[name], feature))
             if right >= _LEAK and 1 - right <= (1 - _LEAK_GAIN) * (1 - base):
                 rows.append((right, name))
         basis = f"always predicting the most frequent class: {percentage(base)}"
-    elif isinstance(kind, Scalar) and kind.dtype not in ("string", "bool"):
+    elif isinstance(kind, Scalar) and _is_number(kind):
         target = _numbers(values[label])
         for name, feature in columns.items():
-            if isinstance(feature, Scalar | Timestamp):
+            if _is_number(feature):
                 likeness = _rank_correlation(_numbers(values[name]), target)
                 if likeness >= 0.999:
                     rows.append((likeness, name))
@@ -211,29 +204,36 @@ def one_rule(codes: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]) -> floa
     return right / len(codes)
 
 
-def _codes(values: Sequence[Any], feature: Feature, *, bins: bool) -> npt.NDArray[np.int64] | None:
-    """The values as small integers, 0 where one is missing; None if they are no categories.
+def _codings(values: Sequence[Any], feature: Feature) -> Iterator[npt.NDArray[np.int64]]:
+    """The values as small integers, each in several ways.
 
-    Args:
-        values: Values of one column.
-        feature: Its type.
-        bins: Numbers are divided into bins of equally many records.
+    Presence, categories if there are few, and numbers in bins of equally many records; 0 where a
+    value is missing.
     """
-    if bins:
-        if not isinstance(feature, Scalar | Timestamp) or feature.form.dtype in ("string", "bool"):
-            return None
-        numbers = _numbers(values)
-        known = np.isfinite(numbers)
-        if not known.any():
-            return None
+    yield np.array([_plain(value) is not None for value in values], np.int64)
+    if (categories := _categories(values)) is not None:
+        yield categories
+    if not _is_number(feature):
+        return
+    numbers = _numbers(values)
+    known = np.isfinite(numbers)
+    if known.any():
         edges = np.unique(np.quantile(numbers[known], np.linspace(0, 1, _BINS + 1)[1:-1]))
         codes = np.searchsorted(edges, np.where(known, numbers, 0), side="right") + 1
-        return np.where(known, codes, 0).astype(np.int64)
+        yield np.where(known, codes, 0).astype(np.int64)
+
+
+def _categories(values: Sequence[Any]) -> npt.NDArray[np.int64] | None:
+    """A number for each different value, 0 for a missing one; None if there are many."""
     numbering: dict[Any, int] = {None: 0}
     codes = np.array(
         [numbering.setdefault(_plain(value), len(numbering)) for value in values], np.int64
     )
     return codes if len(numbering) <= max(2, len(values) // 2) else None
+
+
+def _is_number(feature: Feature) -> bool:
+    return isinstance(feature, Scalar | Timestamp) and feature.form.dtype not in ("string", "bool")
 
 
 def _plain(value: Any) -> Any:
@@ -330,7 +330,7 @@ def missing_values(evidence: Evidence) -> Iterator[Finding]:
     ]
     label = evidence.label
     unlabelled = counts.get(label or "")
-    text = f"{human_count(len(counts), 'features')} have no value in some records."
+    text = f"{human_count(len(counts), 'features')} without a value in some records."
     if unlabelled:
         text += f" {human_count(unlabelled, 'records')} have no label."
     yield Finding(
@@ -364,8 +364,8 @@ def drifted(evidence: Evidence) -> Iterator[Finding]:
 
 def absent_classes(evidence: Evidence) -> Iterator[Finding]:
     """Classes without a record in a split that has records."""
-    rows = []
-    for split, counts in evidence.label_counts().items():
+    rows, (unit, by_split) = [], evidence.class_counts()
+    for split, counts in by_split.items():
         absent = [name for name, num in counts.items() if not num]
         if absent and evidence.num_examples(split):
             more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
@@ -375,8 +375,10 @@ def absent_classes(evidence: Evidence) -> Iterator[Finding]:
             title="Classes that a split lacks",
             text="A model is neither trained on nor measured by classes that a split does not "
             "contain.",
-            remedy="ss.Splits(…, stratify_by=…) gives each split its share of each class.",
-            columns=("split", "classes without records"),
+            remedy="ss.Splits(…, stratify_by=…) gives each split its share of each class."
+            if unit == "records"
+            else "Collect more of them, or leave these classes out.",
+            columns=("split", f"classes without {unit}"),
             **_listed(rows),
         )
 
@@ -411,7 +413,8 @@ def small_splits(evidence: Evidence) -> Iterator[Finding]:
 def imbalance(evidence: Evidence) -> Iterator[Finding]:
     """Classes that are far rarer than others."""
     counts: collections.Counter[str] = collections.Counter()
-    for one in evidence.label_counts().values():
+    unit, by_split = evidence.class_counts()
+    for one in by_split.values():
         counts.update(one)
     total = sum(counts.values())
     if len(counts) < 2 or not total:
@@ -422,12 +425,19 @@ def imbalance(evidence: Evidence) -> Iterator[Finding]:
         return
     ordered = sorted(counts.items(), key=lambda item: (item[1], item[0]))
     listed = ordered[: max(3, len(rare))]
+    weighing = (
+        ""
+        if unit != "records"
+        else (
+            "Weigh classes in training (reader.CLASS_WEIGHTS) or read rare ones more often "
+            '(dataset(…, balance="uniform")). '
+        )
+    )
     yield Finding(
         title="Classes are not balanced",
-        text=f"The most frequent class has {most:,} records, the rarest {ordered[0][1]:,}.",
-        remedy="Weigh classes in training (reader.CLASS_WEIGHTS) or read rare ones more often "
-        '(dataset(…, balance="uniform")); collect more of them; judge a model by class.',
-        columns=("class", "records", "share"),
+        text=f"The most frequent class has {most:,} {unit}, the rarest {ordered[0][1]:,}.",
+        remedy=f"{weighing}Collect more of them; judge a model by class.",
+        columns=("class", unit, "share"),
         **_listed([(name, f"{num:,}", percentage(num / total)) for name, num in listed]),
     )
 
@@ -511,11 +521,11 @@ def extreme_values(evidence: Evidence) -> Iterator[Finding]:
                 continue
             low, high = deciles[1], deciles[9]
             reach = _EXTREME * (high - low)
-            usual = f"80 % between {low:.4g} and {high:.4g}"
+            usual = f"80 % between {human_number(low)} and {human_number(high)}"
             for end in ("min", "max"):
                 value = stats.get(end)
                 if value is not None and reach > 0 and not low - reach <= value <= high + reach:
-                    rows.append((name, split, f"{end} {value:.6g}", usual))
+                    rows.append((name, split, f"{end} {human_number(value)}", usual))
     if rows:
         yield Finding(
             title="Extreme values",

@@ -12,11 +12,13 @@ from typing import Any
 
 import jinja2
 
-from ....schemas.errors import RecipeError
+from ....schemas.errors import RecipeError, SnapshardError
+from ....schemas.features import features_to_json
 from ....schemas.naming import REPORT, join
 from ....schemas.visible import shorten, visible
 from ....transforms import storage
 from ...snapshot import Snapshot
+from ..drift import Profile, compare, difference_lines
 from .charts import Histogram
 from .evidence import Evidence, gather
 from .facts import Limits, facts_of
@@ -33,7 +35,9 @@ def render(evidence: list[Evidence]) -> bytes:
     template = _environment().get_template("page.html.j2")
     while True:
         sides = [facts_of(one, limits) for one in evidence]
-        content = template.render(sides=sides, both=_both(sides)).encode()
+        content = template.render(
+            sides=sides, both=_both(sides), differences=_differences(evidence)
+        ).encode()
         if len(content) <= MAX_BYTES or limits == limits.halved():
             return content
         limits = limits.halved()
@@ -112,6 +116,26 @@ def _both(sides: list[Any]) -> list[tuple[str, list[Any]]]:
     by_name = [{one.name: one for one in side.features} for side in sides]
     names = dict.fromkeys(name for side in by_name for name in side)
     return [(name, [side.get(name) for side in by_name]) for name in names]
+
+
+def _differences(evidence: list[Evidence]) -> list[tuple[str, str]] | None:
+    """How the second of two snapshots differs from the first, and what to do; None for one."""
+    if len(evidence) == 1:
+        return None
+    old, new = (
+        Profile(
+            features_to_json(one.features),
+            one.label,
+            one.snapshot.manifest.structs,
+            one.statistics,
+        )
+        for one in evidence
+    )
+    try:
+        found = compare(old, new)
+    except SnapshardError as error:
+        return [(f"Their distributions could not be compared: {error}", "")]
+    return [(line, difference.advice) for difference, line in difference_lines(found)]
 
 
 @functools.cache

@@ -45,8 +45,6 @@ class Shard(NamedTuple):
     """Number of the first selected record within the file."""
     num_others: int = 0
     """Number of records of the file that are not selected."""
-    split_place: int = 0
-    """Position of the first selected record in the stored order of its split."""
 
     @property
     def num_stored(self) -> int:
@@ -88,9 +86,8 @@ def list_shards(split: Split, root: str) -> list[Shard]:
             labels_sha256=sha256.get(f"index/{entry['file']}.labels", ""),
             first=first,
             num_others=entry["num_examples"] - num,
-            split_place=place,
         )
-        for entry, checksum, first, num, place in selection.sections(manifest)
+        for entry, checksum, first, num in selection.sections(manifest)
     ]
 
 

@@ -50,8 +50,6 @@ class Section(NamedTuple):
     """Number of the first record within the shard."""
     num: int
     """Number of records."""
-    place: int
-    """Position of the first record in the stored order of its split."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Selection:
                 begin, end = end, end + entry["num_examples"]
                 first, last = max(start, begin), min(stop, end)
                 if first < last or is_whole:
-                    yield Section(entry, checksum, first - begin, last - first, first)
+                    yield Section(entry, checksum, first - begin, last - first)
 
 
 def select(split: Split) -> Selection:

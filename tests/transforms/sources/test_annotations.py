@@ -1,7 +1,6 @@
 """Boxes of images from files beside them: what is read, what is rejected, and what belongs."""
 
 import dataclasses
-import hashlib
 import io
 import json
 from pathlib import Path
@@ -21,6 +20,8 @@ from snapshard.transforms.sources.folders.annotations.model import (
 from snapshard.transforms.sources.folders.annotations.yolo import read_labels, read_names
 from snapshard.transforms.sources.folders.images import ImageFolder
 from snapshard.transforms.storage.opened_source import open_source
+
+from .conftest import make_block
 
 HEIGHT, WIDTH = 8, 16
 
@@ -46,19 +47,7 @@ def read(source: ImageFolder, features: Features | None = None) -> tuple[Feature
     opened = open_source(source.url, "/")
     files = source.select(opened.list()).files
     features = features or source.infer(files, opened)
-    block = Block(
-        tuple(
-            FileRange(
-                path=file.path,
-                sha256=hashlib.sha256(opened.read(file.path)).hexdigest(),
-                start=0,
-                stop=file.num_bytes,
-                of=file.of,
-                unpaired=file.unpaired,
-            )
-            for file in files
-        )
-    )
+    block = make_block(files, opened)
     (batch,) = source.read(block, features=features, opened=opened, ordered=range(len(files)))
     return features, batch
 

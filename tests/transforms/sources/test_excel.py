@@ -16,7 +16,7 @@ from snapshard.schemas.errors import DataError, RecipeError, SchemaError, Source
 from snapshard.schemas.limits import Limits
 from snapshard.transforms.sources import excel
 
-from ...file_bytes import workbook, zip_of
+from ...file_bytes import Clock, workbook, zip_of
 
 DAY = datetime.date(2024, 2, 29)
 NOON = datetime.datetime(2024, 3, 1, 12, 30)
@@ -61,6 +61,18 @@ def test_every_type(reading: Any) -> None:
     }
     assert (second["n"], second["text"]) == (-2, b"007")
     assert second["time"] == since[1] // micro
+
+
+def test_times_below_zero_and_of_nearly_a_day(reading: Any) -> None:
+    """python-calamine loses their sign, or the day."""
+    days = [0.25, -0.1, -0.25, -1, 0.1, 0.999999999, -2.5]
+    rows = [[], [None, "took", "n"]]
+    rows += [[None, Clock(one), -number] for number, one in enumerate(days)]
+    got = read(reading, rows)
+    assert got.features["took"] == ss.Scalar("int64", unit="us")
+    micro = datetime.timedelta(microseconds=1)
+    expected = [datetime.timedelta(days=one) // micro for one in days]
+    assert [row["took"] for row in got.rows.values()] == expected
 
 
 def test_missing_cells_and_rows(reading: Any) -> None:

@@ -1,7 +1,6 @@
 """Folders of images and their tables, and what may be wrong in them: no good one is lost."""
 
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -18,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 
-from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import DataError, SchemaError, SnapshardError
 from snapshard.schemas.features import ClassLabel, Feature, Image
 from snapshard.transforms.sources.folders.images import ImageFolder
 from snapshard.transforms.storage.opened_source import open_source
+
+from .conftest import make_block
 
 FEATURES: dict[str, Feature] = {
     "image": Image(storage="encoded"),
@@ -61,22 +61,10 @@ def read(
     opened = open_source(source.url, str(folder))
     files = source.select(opened.list()).files
     found = dict(source.infer(files, opened)) if features is None else features
-    ranges = []
-    for file in files:
-        content = b"" if file.problem else opened.read(file.path)
-        ranges.append(
-            FileRange(
-                path=file.path,
-                sha256=hashlib.sha256(content).hexdigest(),
-                start=0,
-                stop=len(content),
-                problem=file.problem,
-            )
-        )
-    block = Block(tuple(ranges))
+    block = make_block(files, opened)
     rows: list[dict[str, Any]] = []
     rejects: dict[str, str] = {}
-    for batch in source.read(block, features=found, opened=opened, ordered=range(len(ranges))):
+    for batch in source.read(block, features=found, opened=opened, ordered=range(len(files))):
         columns = batch.columns.to_pylist()
         rows += [{"id": name, **row} for name, row in zip(batch.ids, columns, strict=True)]
         for reject in batch.rejects:

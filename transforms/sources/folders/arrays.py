@@ -21,8 +21,6 @@ from ...storage.read_files import read_headers
 from ..numpy import read_head
 from ..python_values import Lists, array_feature, wire_arrays, wire_lists
 from .files import MediaFolder, MediaKind
-from .labels import LABEL, Unlisted
-from .side_tables import RowsOf
 
 BATCH_BYTES = 8 << 20
 _DTYPES = frozenset(get_args(Dtype)) - {"string"}
@@ -61,15 +59,7 @@ class ArrayFolder(MediaFolder):
             no list are skipped and counted. Feature ``split``.
     """
 
-    url: str
-    pattern: str | None = None
     table: str | None = None
-    split_folders: bool | None = None
-    label: str | None = LABEL
-    unlisted: Unlisted = "reject"
-    one_hot: tuple[str, ...] = ()
-    rows: RowsOf = "one"
-    lists: Mapping[str, str | None] | None = None
 
     _content = "array"
     _suffixes = (".npy",)

@@ -17,8 +17,6 @@ from ...media.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError
 from ...storage.read_files import read_headers as read_media_headers
 from . import bystanders
 from .files import MediaFolder, MediaKind
-from .labels import LABEL, Unlisted
-from .side_tables import RowsOf
 
 BATCH_SAMPLES = 16 << 20
 """Maximum samples in a raw batch according to headers: 64 MiB when decoded."""
@@ -72,16 +70,9 @@ class AudioFolder(MediaFolder):
             at its end. A sound without one is rejected.
     """
 
-    url: str
-    pattern: str | None = None
     table: str | None = None
-    split_folders: bool | None = None
-    label: str | None = LABEL
+
     max_samples: Annotated[int, pydantic.Field(gt=0, le=MAX_SAMPLES)] = MAX_SAMPLES
-    unlisted: Unlisted = "reject"
-    one_hot: tuple[str, ...] = ()
-    rows: RowsOf = "one"
-    lists: Mapping[str, str | None] | None = None
     texts: str | None = None
 
     _content = "audio"

@@ -27,8 +27,8 @@ from ...storage.opened_source import path_bytes
 from ...storage.read_files import read_ahead
 from .files import LabelledFolder, contents_array, grouped, may_be_image
 from .images import BATCH_PIXELS
-from .labels import LABEL, FileLabels, LabelReader, Unlisted
-from .side_tables import RowsOf, UnlabelledError
+from .labels import FileLabels, LabelReader
+from .side_tables import UnlabelledError
 
 FRAMES = "frames"
 """The feature of the clips."""
@@ -85,16 +85,9 @@ class ClipFolder(LabelledFolder):
             no list are skipped and counted. Feature ``split``.
     """
 
-    url: str
-    pattern: str | None = None
     table: str | None = None
-    split_folders: bool | None = None
-    label: str | None = LABEL
+
     max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
-    unlisted: Unlisted = "reject"
-    one_hot: tuple[str, ...] = ()
-    rows: RowsOf = "one"
-    lists: Mapping[str, str | None] | None = None
 
     _content = FRAMES
 

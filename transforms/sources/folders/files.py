@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ....schemas.config import config_class
 from ....schemas.errors import DataError, Reject
 from ....schemas.features import Feature, Features, Text
 from ....schemas.recipe import OpenSource
@@ -26,7 +27,7 @@ from ...storage.read_files import read_ahead
 from ..table_files import select_where
 from .bystanders import IMAGES, why_beside
 from .decoded import UnreadableTextError, utf8_text
-from .labels import FileLabels, LabelReader, Unlisted
+from .labels import LABEL, FileLabels, LabelReader, Unlisted
 from .side_files import SideFiles, pair
 from .side_tables import RowsOf, UnlabelledError
 
@@ -78,20 +79,19 @@ class Partner(Generic[_H]):
     """The wire columns of values."""
 
 
+@config_class
 class LabelledFolder(abc.ABC):
-    """A source of media files, labelled by folders, names or a table.
+    """A source of media files, labelled by folders, names or a table."""
 
-    Subclasses are frozen dataclasses that declare these attributes and their own, in any order.
-    """
-
-    pattern: str | None
-    table: Any
-    split_folders: bool | None
-    label: str | None
-    unlisted: Unlisted
-    one_hot: tuple[str, ...]
-    rows: RowsOf
-    lists: Mapping[str, str | None] | None
+    url: str
+    pattern: str | None = None
+    table: Any = None
+    split_folders: bool | None = None
+    label: str | None = LABEL
+    unlisted: Unlisted = "reject"
+    one_hot: tuple[str, ...] = ()
+    rows: RowsOf = "one"
+    lists: Mapping[str, str | None] | None = None
 
     media = True
     numbered = False

@@ -36,8 +36,7 @@ from .annotations.model import BOX_DIFFICULT, BOX_FEATURES, BadBoxes, InvalidAnn
 from .annotations.voc import read_xml
 from .annotations.yolo import TEXTS, read_labels, read_names
 from .files import MediaFolder, MediaKind, Partner, contents_array, may_be_image
-from .labels import LABEL, FileLabels, Unlisted, compile_pattern, file_name
-from .side_tables import RowsOf
+from .labels import LABEL, FileLabels, compile_pattern, file_name
 
 BATCH_PIXELS = 48 << 20
 """Maximum pixels in a raw batch: about 144 MiB when decoded."""
@@ -152,19 +151,11 @@ class ImageFolder(MediaFolder):
             file in UTF-8, without line ends at its end. An image without one is rejected.
     """
 
-    url: str
     max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
-    pattern: str | None = None
     table: str | dict[str, str] | None = None
-    split_folders: bool | None = None
-    label: str | None = LABEL
     masks: str | None = None
     images: str = IMAGES
     pair: Mapping[str, str] | None = None
-    unlisted: Unlisted = "reject"
-    one_hot: tuple[str, ...] = ()
-    rows: RowsOf = "one"
-    lists: Mapping[str, str | None] | None = None
     boxes: Literal["yolo", "voc", "labelme", "rows"] | None = None
     names: str | tuple[str, ...] | None = None
     polygons: bool = False

@@ -13,8 +13,6 @@ from ..text_stream import codec_name
 from .bystanders import TEXTS
 from .decoded import UnreadableTextError, utf8_text
 from .files import MediaFolder, MediaKind
-from .labels import LABEL, Unlisted
-from .side_tables import RowsOf
 
 BATCH_BYTES = 8 << 20
 
@@ -44,15 +42,8 @@ class TextFolder(MediaFolder):
             mark.
     """
 
-    url: str
-    pattern: str | None = None
     table: str | None = None
-    split_folders: bool | None = None
-    label: str | None = LABEL
-    unlisted: Unlisted = "reject"
-    one_hot: tuple[str, ...] = ()
-    rows: RowsOf = "one"
-    lists: Mapping[str, str | None] | None = None
+
     encoding: str = "utf-8"
 
     _content = "text"
