@@ -151,6 +151,8 @@ def counting_outputs(
         ended.set()
         thread.join()
     progress.advance(step, done=polled.total)
+    if folder:
+        progress.count(step, read_counted(folder).since(before))
 
 
 @contextlib.contextmanager

@@ -343,10 +343,13 @@ def test_standard_error_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[st
     lines = [json.loads(line) for line in logged.splitlines()]
     steps = {line["step"]: line for line in lines if line["kind"] == "step"}
     assert {"inventory", "prepare", "plan", "write"} <= set(steps)
-    assert steps["write"] | {"time": "", "message": "", "seconds": 0} == {
+    varying: dict[str, object] = {"time": "", "message": "", "seconds": 0, "num_bytes": 0}
+    assert steps["write"] | varying == {
         **{"kind": "step", "step": "write", "done": 1, "total": 1, "unit": "shards"},
-        **{"time": "", "message": "", "seconds": 0},
+        **{"records": 4, "rejects": 0},
+        **varying,
     }
+    assert (steps["prepare"]["records"], steps["prepare"]["num_bytes"] > 0) == (8, True)
     with pytest.raises(SystemExit):
         cli.main(["build", f"{table}.gone", "--out", out, "--log-format", "json"])
     (error,) = map(json.loads, capsys.readouterr().err.splitlines())

@@ -154,6 +154,22 @@ def test_a_file_that_is_no_archive_is_told(tree: pathlib.Path) -> None:
             open_source(url, str(tree))
 
 
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("gone", "does not exist (looked for /data/gone). Correct the path; in a recipe, a "),
+        ("memory://gone/a.csv", "does not exist. Correct the URL."),
+        ("file:///data/a%20b.csv", "of a file:// URL it is taken as it is, %20 is no space"),
+        ("http://host/folder/", "http://host/folder/ cannot be listed: HTTP has no folders. Name"),
+        ("https://host/*.csv?sig=abc", "https://host/*.csv?sig=*** cannot be listed: HTTP has"),
+    ],
+)
+def test_what_to_do_about_one_that_is_not_found(url: str, words: str) -> None:
+    with pytest.raises(RecipeError) as raised:
+        open_source(url, "/data")
+    assert words in str(raised.value)
+
+
 class _Handler(http.server.SimpleHTTPRequestHandler):
     """Serves a folder; knows no ranges."""
 

@@ -611,6 +611,7 @@ def open_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> Opene
         StorageError: if it cannot be accessed for another reason.
     """
     absolute = _absolute(url, folder)
+    _refuse_http_folder(absolute)
     with storage.first_look(), storage.failing_as_storage_error("open", absolute):
         opened = _open(absolute, limits)
         scheme = archive_scheme(opened.single) if opened is not None else None
@@ -619,10 +620,24 @@ def open_source(url: str, folder: str, limits: Limits = DEFAULT_LIMITS) -> Opene
     if opened is not None:
         return _replace(opened, folder=folder)
     looked_for = "" if absolute == url else f" (looked for {storage.redact(absolute)})"
-    raise RecipeError(
-        f"The source {storage.redact(url)} does not exist{looked_for}. Correct the path; in a "
-        "recipe, a relative path is relative to the recipe's folder."
-    )
+    how = "Correct the URL."
+    if storage.is_local(url) and "://" not in url:
+        how = "Correct the path; in a recipe, a relative path is relative to the recipe's folder."
+    elif storage.is_local(url) and "%" in url:
+        how = "Correct the path: of a file:// URL it is taken as it is, %20 is no space."
+    raise RecipeError(f"The source {storage.redact(url)} does not exist{looked_for}. {how}")
+
+
+def _refuse_http_folder(url: str) -> None:
+    """Refuses what has to be listed: over HTTP, a folder is at most a page about its files."""
+    scheme, _, path = url.rpartition("::")[2].partition("://")
+    path = path.partition("?")[0]
+    if scheme in ("http", "https") and ("*" in path or path.endswith("/")):
+        raise RecipeError(
+            f"The source {storage.redact(url)} cannot be listed: HTTP has no folders. Name one "
+            "file or archive (https://…/data.tar.gz), or copy the folder first, for example with "
+            "`wget --recursive --no-parent`."
+        )
 
 
 def url_below(url: str, path: str) -> str:
