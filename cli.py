@@ -724,12 +724,18 @@ def show(
             help="Write the first 64 images to one PNG.", metavar="FILE", show_default=False
         ),
     ] = None,
+    page: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the records to one HTML page.", metavar="FILE", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Show records of a snapshot: the first ones are a random sample."""
     from . import terminal
     from .pipelines.display import Shown, plain_values
-    from .pipelines.inspect.show import find_records, write_sheet
+    from .pipelines.inspect.show import find_records, write_page, write_sheet
     from .pipelines.records import id_name
     from .pipelines.snapshot import Snapshot
 
@@ -740,16 +746,20 @@ def show(
     found = find_records(opened, split, num=most, ids=wanted, label=label)
     features = opened.manifest.features
     drawn = None if sheet is None else write_sheet(opened, found, sheet)
+    if page is not None:
+        write_page(opened, found[:num], page)
     if as_json:
         name = id_name(features)
         shown = [{name: one.record_id, **plain_values(one, features)} for one in found[:num]]
-        terminal.say_json({"records": shown, "sheet": sheet})
+        terminal.say_json({"records": shown, "sheet": sheet, "page": page})
         return
-    if num:
+    if num and page is None:
         terminal.say(repr(Shown(found[:num], features)))
     if drawn is not None:
         feature, count = drawn
         terminal.say(f"{human_count(count, 'images')} of {visible(feature)!r}: {sheet}")
+    if page is not None:
+        terminal.say(f"{human_count(len(found[:num]), 'records')}: {page}")
 
 
 @app.command()

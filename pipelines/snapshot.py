@@ -485,7 +485,7 @@ def _find(path: str) -> str:
             f"{shown} has no {MANIFEST}: either its build did not finish, or the file was removed. "
             "Run the same build again: it resumes."
         )
-    inside = {name: set(_names_inside(join(path, name))) for name in names if name != WORKSPACE}
+    inside = {name: set(names_inside(join(path, name))) for name in names if name != WORKSPACE}
     snapshots = sorted(name for name, below in inside.items() if MANIFEST in below)
     recipes = sorted(name for name, below in inside.items() if LATEST in below)
     sampled = sorted(name for name, below in inside.items() if any(map(_is_fingerprint, below)))
@@ -544,11 +544,11 @@ def _names_in(path: str) -> list[str]:
     return names
 
 
-def _names_inside(path: str) -> list[str]:
+def names_inside(path: str) -> list[str]:
+    """The names in a folder; none of a file, or of a folder of somebody else's."""
     try:
         return storage.list_names(path)
     except StorageError:
-        # A file, or a folder of somebody else's.
         return []
 
 

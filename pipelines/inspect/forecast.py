@@ -495,9 +495,10 @@ def _warnings(survey: Survey, sample: _Sample, counted: Counted) -> Iterator[str
         )
     for one in _exceeded(survey, sample):
         where = "rejects" if one.stage == TOTAL else f"rejects of the stage {one.stage}"
+        verb = "will" if sample.is_all else "may"
         yield (
-            f"a build {'will' if sample.is_all else 'may'} fail: about {one.num_rejects:,} {where}, "
-            f"but only {one.allowed:,} are allowed"
+            f"a build {verb} fail: about {one.num_rejects:,} {where}, but only {one.allowed:,} are "
+            "allowed"
         )
     yield from sample_notices(sample.batches, survey)
     for name, known in sample.image_facts.items():

@@ -26,7 +26,7 @@ from ...schemas.visible import visible_json
 from ...transforms import storage
 from ...transforms.rejects import SCHEMA, RejectTally, iterate_rows, on_a_line, tally_rows
 from ...transforms.storage.opened_source import OpenedSource, leads_out, open_source
-from ..snapshot import Snapshot
+from ..snapshot import Snapshot, names_inside
 from ..workspace import find_workspace
 
 GROUPINGS = ("reason", "stage", "exception", "source")
@@ -207,7 +207,7 @@ class RejectsFile:
 
 def _workspaces(path: str) -> Iterator[Workspace]:
     """The workspace of the name at a path; none if the path is a snapshot's folder."""
-    names = _list_names(path)
+    names = names_inside(path)
     if MANIFEST in names:
         return
     if path.rstrip("/").rpartition("/")[2] == WORKSPACE:
@@ -216,16 +216,9 @@ def _workspaces(path: str) -> Iterator[Workspace]:
         yield find_workspace(path)
     else:
         inside = [join(path, name) for name in names]
-        below = [folder for folder in inside if WORKSPACE in _list_names(folder)]
+        below = [folder for folder in inside if WORKSPACE in names_inside(folder)]
         if len(below) == 1:
             yield find_workspace(below[0])
-
-
-def _list_names(path: str) -> list[str]:
-    try:
-        return storage.list_names(path)
-    except StorageError:
-        return []
 
 
 def _source_near(folder: str) -> str | Mapping[str, str] | None:

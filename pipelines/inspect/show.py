@@ -1,4 +1,4 @@
-"""Show: records of a snapshot by split, class and id, and images on one sheet."""
+"""Show: records of a snapshot by split, class and id, on a page, and images on one sheet."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import pathlib
 from collections.abc import Collection, Sequence
 
 from ...schemas.errors import RecipeError
-from ..display import as_pixels, first_image
+from ..display import Shown, as_pixels, escaped, first_image
 from ..records import Record
 from ..snapshot import Snapshot
 
 _SIDE = 96
 """Height and width of the images on a sheet."""
+_STYLE = (
+    ":root{color-scheme:light dark;font-family:sans-serif}table{border-collapse:collapse}"
+    "th,td{border-bottom:1px solid #8888;padding:.3em .7em;text-align:left;vertical-align:top}"
+)
 
 
 def find_records(
@@ -57,8 +61,28 @@ def write_sheet(snapshot: Snapshot, records: Sequence[Record], path: str) -> tup
         sheet.paste(small, (column * (_SIDE + 2), row * (_SIDE + 2)))
     content = io.BytesIO()
     sheet.save(content, "PNG")
-    try:
-        pathlib.Path(path).write_bytes(content.getvalue())
-    except OSError as error:
-        raise RecipeError(f"--sheet {path} cannot be written: {error}.") from None
+    _write("--sheet", path, content.getvalue())
     return name, len(records)
+
+
+def write_page(snapshot: Snapshot, records: Sequence[Record], path: str) -> None:
+    """Writes records as a table with thumbnails into one HTML file without scripts.
+
+    Raises:
+        RecipeError: if the file cannot be written.
+    """
+    manifest = snapshot.manifest
+    title = f"{escaped(manifest.name)} {manifest.fingerprint}"
+    table = Shown(records, manifest.features)._repr_html_()
+    page = (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{table}</body></html>\n"
+    )
+    _write("--page", path, page.encode())
+
+
+def _write(option: str, path: str, content: bytes) -> None:
+    try:
+        pathlib.Path(path).write_bytes(content)
+    except OSError as error:
+        raise RecipeError(f"{option} {path} cannot be written: {error}.") from None

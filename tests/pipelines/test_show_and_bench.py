@@ -184,6 +184,16 @@ class TestShow:
             tile = pixels[row * 98 : row * 98 + 96, column * 98 : column * 98 + 96]
             assert np.abs(tile.astype(int) - 40 * index).max() <= 2
 
+    def test_a_page(self, run: Run, images: Path, tmp_path: Path) -> None:
+        path = tmp_path / "page.html"
+        code, printed, _ = run("show", str(images), "--page", str(path), "--records", "4")
+        assert (code, printed) == (0, f"4 records: {path}\n")
+        page = path.read_text()
+        assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
+        assert page.count('<img alt="') == page.count("data:image/jpeg;base64,") == 4
+        assert "train-0" in page
+        assert "<script" not in page
+
     def test_names_and_values_control_no_terminal(
         self, run: Run, tmp_path: Path, write_snapshot: Any
     ) -> None:
@@ -204,6 +214,7 @@ class TestShow:
             (["--split", "nix"], "has no split 'nix', only train, test, none"),
             (["--split", "none"], "Split 'none' has no records: pass another one as --split."),
             (["--sheet", "x.png"], "has no images: leave out --sheet"),
+            (["--page", "/"], "--page / cannot be written: "),
         ],
     )
     def test_refusals(self, run: Run, numbers: Path, arguments: list[str], message: str) -> None:
