@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _MAX_TEXT = 200
 """Characters that are shown of one value."""
+_MAX_SHORT = 10_000
+"""Values of an array whose digits are shortened, at most."""
 _MAX_SIDE = 96
 """Height and width of thumbnails in pixels, at most."""
 _MAX_FEATURES = 100
@@ -51,7 +53,7 @@ def plain_values(record: Record, features: Features) -> dict[str, Any]:
     return {
         name: _text(value, feature)
         if isinstance(feature, Image | Audio) or frames_of(feature) is not None
-        else plain(feature, value)
+        else plain(feature, _short_floats(value))
         for name, feature in features.items()
         for value in [value_of(record, name, feature)]
     }
@@ -61,13 +63,24 @@ def _readable(value: bytes) -> str:
     return value.decode(errors="backslashreplace")
 
 
-def plain(feature: Feature, value: Any, *, text: Callable[[bytes], str | None] = _readable) -> Any:
+def _replaced(value: bytes) -> str:
+    return value.decode(errors="replace")
+
+
+def plain(
+    feature: Feature,
+    value: Any,
+    *,
+    text: Callable[[bytes], str | None] = _readable,
+    floats: bool = False,
+) -> Any:
     """A value as JSON has it: times as ISO 8601, classes by name, null for NaN and infinity.
 
     Args:
         feature: Its type.
         value: The value; None if it is missing.
         text: Decodes a string.
+        floats: Keeps NaN and infinity.
     """
     item = feature.of if isinstance(feature, SequenceFeature) else feature
 
@@ -82,7 +95,8 @@ def plain(feature: Feature, value: Any, *, text: Callable[[bytes], str | None] =
             return f"{np.datetime64(value, item.unit)}Z"
         if isinstance(value, bytes):
             return text(value)
-        return value if not isinstance(value, float) or math.isfinite(value) else None
+        is_null = isinstance(value, float) and not (floats or math.isfinite(value))
+        return None if is_null else value
 
     return one(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
 
@@ -140,13 +154,23 @@ def _text(value: Any, feature: Feature) -> str:
     if isinstance(feature, Audio):
         array = np.asarray(value)
         return f"{array.dtype.name}{list(array.shape)}, mean {array.mean():.3g}"
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    names = getattr(feature, "names", None)
-    if names and isinstance(plain, int) and 0 <= plain < len(names):
-        name = visible(names[plain])
-        return name if name == str(plain) else f"{plain} = {name}"
-    text = visible(repr(plain.decode(errors="replace") if isinstance(plain, bytes) else plain))
+    if isinstance(feature, ClassLabel) and 0 <= value < len(feature.names):
+        name = visible(feature.names[value])
+        return name if name == str(value) else f"{value} = {name}"
+    known = plain(feature, _short_floats(value), text=_replaced, floats=True)
+    text = known if isinstance(feature, Timestamp) else visible(repr(known))
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} …"
+
+
+def _short_floats(value: Any) -> Any:
+    """Floats of 32 bits or fewer as the shortest float64 that is the same: 0.1, not 0.10000000149.
+
+    Others, and large arrays, are unchanged.
+    """
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or dtype.kind != "f" or dtype.itemsize > 4 or value.size > _MAX_SHORT:
+        return value
+    return np.array([float(str(one)) for one in np.ravel(value)]).reshape(np.shape(value))
 
 
 def _image_text(value: Any, pixels: npt.NDArray[Any]) -> str:

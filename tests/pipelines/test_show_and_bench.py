@@ -110,6 +110,7 @@ class TestShow:
         features: Features = {
             "city": Scalar(dtype="string"),
             "height": Scalar(dtype="float32"),
+            "width": Scalar(dtype="float32"),
             "kind": ClassLabel(("no", "yes"), optional=True),
             "when": ss.Timestamp(unit="s"),
             "sizes": ss.Tensor(dtype="float64", shape=(2,)),
@@ -118,6 +119,7 @@ class TestShow:
         values = {
             "city": b"Z\xfcrich",
             "height": np.float32("nan"),
+            "width": 0.1,
             "kind": 1,
             "when": 0,
             "sizes": np.array([1.5, np.inf]),
@@ -130,9 +132,14 @@ class TestShow:
         _, found, _ = run("show", str(tmp_path), "--json")
         first, second = found["records"]
         expected = {"city": "Z\\xfcrich", "height": None, "when": "1970-01-01T00:00:00Z"}
-        expected |= {"sizes": [1.5, None], "tags": ["b", "a"]}
+        expected |= {"sizes": [1.5, None], "tags": ["b", "a"], "width": 0.1}
         assert first == {"record_id": "train-0", "kind": "yes", **expected}
         assert second == {"record_id": "train-1", "kind": None, **expected}
+        _, printed, _ = run("show", str(tmp_path), "--records", "1")
+        shown = (
+            "  sizes: [1.5, inf]\n  tags: ['b', 'a']\n  when: 1970-01-01T00:00:00Z\n  width: 0.1"
+        )
+        assert shown in printed
 
     def test_a_feature_named_as_the_ids_are(
         self, run: Run, tmp_path: Path, write_snapshot: Any

@@ -540,10 +540,12 @@ def shown_value(value: Any, feature: Feature) -> str:
     if isinstance(value, bytes):
         return shorten(value.decode(errors="replace"), _TEXT)
     if isinstance(value, np.ndarray):
-        flat = [
+        flat: list[Any] = [
             item.decode(errors="replace") if isinstance(item, bytes) else item
             for item in value.ravel()[:8].tolist()
         ]
+        if isinstance(of := getattr(feature, "of", None), ClassLabel):
+            flat = [of.names[it] if 0 <= it < len(of.names) else it for it in flat]
         texts = [f"{item:.4g}" if isinstance(item, float) else str(item) for item in flat]
         more = ", …" if value.size > 8 else ""
         return shorten(f"[{', '.join(texts)}{more}]" + f" {[*value.shape]}" * bool(more), _TEXT)
