@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -1352,6 +1353,12 @@ def _plain(message: str) -> str:
     return f"{problem}. Did you mean {' or '.join(names)}?" if names else expectation(problem)
 
 
+@functools.cache
+def _command() -> Any:
+    """The command line, made once: that inspects the functions of all commands."""
+    return typer.main.get_command(app)
+
+
 def _run(arguments: list[str] | None) -> int:
     from . import terminal
     from .schemas.errors import SnapshardError
@@ -1359,7 +1366,7 @@ def _run(arguments: list[str] | None) -> int:
     try:
         # Commands learn whether the process is theirs alone.
         alone = arguments is None
-        code = app(arguments, standalone_mode=False, prog_name="snapshard", obj=alone)
+        code = _command()(arguments, standalone_mode=False, prog_name="snapshard", obj=alone)
         terminal.flush()
     except SnapshardError as error:
         return _fail(error)
