@@ -1,4 +1,4 @@
-# Needs Python 3.11, 3.12 or 3.13 and make. Uses uv instead of pip where it is on the PATH.
+# Needs Python 3.11, 3.12 or 3.13 and make. Installs with uv, which it installs where it is missing.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -102,12 +102,13 @@ clean: ## Removes .venv, the caches and the demo's output
 	rm -rf $(VENV) out build dist *.egg-info .mypy_path .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A stamp lies in the environment that it speaks of; it is stale when a dependency may have changed.
+# uv installs in half a minute what takes pip four; pip does it where uv cannot.
 define install
-@if uv --version >/dev/null 2>&1; \
-	then uv pip install --python $(PY) --constraint constraints.txt --editable '$(1)'; \
-	else $(PY) -m pip install --disable-pip-version-check --quiet \
-		--constraint constraints.txt --editable '$(1)'; \
-fi
+@uv=uv; uv --version >/dev/null 2>&1 || { uv=$(VENV)/bin/uv; [ -x $$uv ] || $(PY) -m pip install \
+		--disable-pip-version-check --quiet --only-binary :all: uv || true; }; \
+	$$uv pip install --quiet --python $(PY) --constraint constraints.txt --editable '$(1)' || \
+	$(PY) -m pip install --disable-pip-version-check --quiet \
+		--constraint constraints.txt --editable '$(1)'
 @touch $@
 endef
 

@@ -6,7 +6,7 @@ one of 4, and the record alone. These are 21 calls for 548 records in all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -37,3 +37,27 @@ def in_parts(
             pending += [(at, min(at + size, stop)) for at in range(start, stop, size)][::-1]
         else:
             yield start, stop, result
+
+
+def in_batches(
+    items: Iterable[_T],
+    size_of: Callable[[_T], int],
+    *,
+    max_size: int,
+    max_items: int | None = None,
+) -> Iterator[list[_T]]:
+    """Consecutive items in lists, each of which ends where its items reach a size or number.
+
+    >>> list(in_batches("abcde", lambda letter: 1 + 9 * (letter == "b"), max_size=10, max_items=3))
+    [['a', 'b'], ['c', 'd', 'e']]
+    """
+    batch: list[_T] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= max_size or len(batch) == max_items:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 
 from ..schemas.errors import RECORD_ERROR, PayloadPlace, Reject, without_addresses
 from ..schemas.visible import visible
+from .in_parts import in_batches
 from .storage.redaction import hide_known, known_secrets
 
 # Reasons: one for the same mistake, whatever the source.
@@ -317,16 +318,8 @@ def write_rejects(
 ) -> None:
     """Writes rejects as a Parquet file in this order; the same rejects give the same bytes."""
     with RejectWriter(path, group_bytes=group_bytes) as writer:
-        held: list[Reject] = []
-        size = 0
-        for reject in rejects:
-            held.append(reject)
-            size += _num_bytes(reject)
-            if size >= group_bytes:
-                writer.write(_table(held))
-                held, size = [], 0
-        if held:
-            writer.write(_table(held))
+        for group in in_batches(rejects, _num_bytes, max_size=group_bytes):
+            writer.write(_table(group))
 
 
 class RejectWriter:

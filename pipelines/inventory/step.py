@@ -26,6 +26,7 @@ from ...schemas.progress import Progress
 from ...schemas.recipe import CountsRows, CutsApart, HasRows, SelectsRows, Source
 from ...transforms import storage
 from ...transforms.activity import reading, working_on
+from ...transforms.in_parts import in_batches
 from ...transforms.sources.blocks import MIN_CUT_BYTES, cut_spacing, group_blocks
 from ...transforms.sources.combined import (
     SourcePart,
@@ -461,16 +462,10 @@ def read_descriptors(url: str) -> list[bytes]:
 def _descriptor_groups(
     blocks: Sequence[WorkUnit], max_blocks: int, max_ranges: int
 ) -> Iterator[list[WorkUnit]]:
-    group: list[WorkUnit] = []
-    num_ranges = 0
-    for block in blocks:
-        group.append(block)
-        num_ranges += len(block.ranges) if isinstance(block, Block) else 1
-        if len(group) == max_blocks or num_ranges >= max_ranges:
-            yield group
-            group, num_ranges = [], 0
-    if group:
-        yield group
+    def num_ranges(block: WorkUnit) -> int:
+        return len(block.ranges) if isinstance(block, Block) else 1
+
+    return in_batches(blocks, num_ranges, max_size=max_ranges, max_items=max_blocks)
 
 
 @dataclasses.dataclass
@@ -511,7 +506,13 @@ def _learn(
     with concurrent.futures.ThreadPoolExecutor(num_threads, "inventory") as pool:
         pending: collections.deque[concurrent.futures.Future[_Batch]] = collections.deque()
         try:
-            for batch in _batches(files, sizes.batch_files):
+            batches = in_batches(
+                files,
+                lambda file: file.num_bytes,
+                max_size=_BATCH_BYTES,
+                max_items=sizes.batch_files,
+            )
+            for batch in batches:
                 contents: list[Known | str | None] = [_find(cache, file) for file in batch]
                 unknown = [
                     file
@@ -546,19 +547,6 @@ def _settle(files: Sequence[SourceFile]) -> int:
 def _provable(file: SourceFile, facts: _Facts) -> SourceFile:
     """The file, without its stamp if a change since it was hashed might not have changed it."""
     return dataclasses.replace(file, stamp="") if file.path in facts.unsettled else file
-
-
-def _batches(files: Iterable[SourceFile], num_files: int) -> Iterator[list[SourceFile]]:
-    batch: list[SourceFile] = []
-    num_bytes = 0
-    for file in files:
-        batch.append(file)
-        num_bytes += file.num_bytes
-        if len(batch) == num_files or num_bytes >= _BATCH_BYTES:
-            yield batch
-            batch, num_bytes = [], 0
-    if batch:
-        yield batch
 
 
 def _learn_small_file(

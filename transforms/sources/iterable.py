@@ -25,6 +25,7 @@ from ...schemas.limits import DEFAULT_LIMITS, Limits
 from ...schemas.recipe import Source
 from .. import storage
 from ..activity import advance
+from ..in_parts import in_batches
 from ..storage.redaction import redact_repeated
 from .arrow.types import leaves_of
 from .arrow_records import UnfitValueError, join_columns, records_to_batch, to_columns
@@ -413,8 +414,12 @@ class _SortedRuns:
         return write_ranges(rows, self._schema, folder, step=step)
 
     def _sorted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held: list[pa.RecordBatch] = []
-        num_rows = num_bytes = 0
+        with_keys = self._with_keys(batches)
+        for some in in_batches(with_keys, lambda batch: batch.nbytes, max_size=_SORT_BYTES):
+            yield self._in_order(some)
+
+    def _with_keys(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        num_rows = 0
         for batch in batches:
             keys = batch.column(self._key)
             if keys.null_count:
@@ -424,13 +429,7 @@ class _SortedRuns:
                     f"{self._key!r}. Give each record a unique one."
                 )
             num_rows += len(batch)
-            num_bytes += batch.nbytes
-            held.append(batch)
-            if num_bytes >= _SORT_BYTES:
-                yield self._in_order(held)
-                held, num_bytes = [], 0
-        if held:
-            yield self._in_order(held)
+            yield batch
 
     def _in_order(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         together = pa.concat_batches(batches)

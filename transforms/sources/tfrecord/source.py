@@ -25,7 +25,7 @@ from ....schemas.limits import Limits
 from ....schemas.manifest import MAX_LABELS
 from ....schemas.recipe import OpenSource
 from ...examples.tfrecord import FRAME_BYTES, HEAD, HEAD_BYTES, masked
-from ...in_parts import in_parts
+from ...in_parts import in_batches, in_parts
 from ...rejects import reject_at, with_bytes
 from ...runs.files import wire_schema
 from ...storage.decompress import DamagedError, compression_of, decompressed
@@ -402,17 +402,9 @@ def _is_image(wanted: object) -> bool:
 
 
 def _batches(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    """Frames in batches of about 4 MiB."""
-    held: list[Frame] = []
-    size = 0
-    for frame in frames:
-        held.append(frame)
-        size += len(frame.content)
-        if size >= _BATCH_BYTES or len(held) == _BATCH_RECORDS:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+    return in_batches(
+        frames, lambda it: len(it.content), max_size=_BATCH_BYTES, max_items=_BATCH_RECORDS
+    )
 
 
 def _decode_frames(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .....schemas.blocks import SourceFile
 from .....schemas.errors import DataError
 from .....schemas.features import Feature, Features
 from .....schemas.recipe import OpenSource
+from ....in_parts import in_batches
 from ....media.image_header import ImageHeader
 from ....storage.read_files import read_files
 from ..side_files import SideFiles
@@ -103,27 +104,15 @@ def read_all(
     files: Sequence[SourceFile], opened: OpenSource, *, of: Format
 ) -> Iterable[tuple[SourceFile, ImageBoxes | InvalidAnnotationError]]:
     """The boxes in each of these files, or why it is invalid."""
-    for batch in _batches(files):
+    for batch in in_batches(
+        files, lambda file: file.num_bytes, max_size=_BATCH_BYTES, max_items=_BATCH_FILES
+    ):
         contents = read_files(opened, [file.path for file in batch])
         for file, data in zip(batch, contents, strict=True):
             try:
                 yield file, of.read(data if isinstance(data, bytes) else b"")
             except InvalidAnnotationError as error:
                 yield file, error
-
-
-def _batches(files: Iterable[SourceFile]) -> Iterator[list[SourceFile]]:
-    """Files to read together: as many as are small."""
-    batch: list[SourceFile] = []
-    num_bytes = 0
-    for file in files:
-        if batch and (len(batch) == _BATCH_FILES or num_bytes + file.num_bytes > _BATCH_BYTES):
-            yield batch
-            batch, num_bytes = [], 0
-        batch.append(file)
-        num_bytes += file.num_bytes
-    if batch:
-        yield batch
 
 
 class BoxReader(BoxFitter):
