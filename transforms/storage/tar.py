@@ -398,11 +398,7 @@ class TarArchive(AbstractArchiveFileSystem):
     def find(self, path: str, detail: bool = False, **_: Any) -> Any:
         """All files below a folder, by path."""
         prefix = f"{path.strip('/')}/" if path.strip("/") else ""
-        found = {
-            name: self._info(name)
-            for name in self._members
-            if name.startswith(prefix) or name == self._name
-        }
+        found = {name: self._info(name) for name in self._members if name.startswith(prefix)}
         return found if detail else list(found)
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
