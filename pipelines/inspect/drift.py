@@ -232,10 +232,25 @@ def drift_of_splits(snapshot: Snapshot) -> Drift:
 def split_differences(profile: Profile, main: str, others: Sequence[str]) -> list[Difference]:
     """How the distributions of other splits differ from those of a main one.
 
+    A column that has one value in each split is left out: it divides them.
+
     Raises:
         DamagedSnapshotError: if the statistics are not such as a build writes.
     """
+    splits = _splits(profile)
+    try:
+        varying = {
+            name: feature
+            for name, feature in profile.features.items()
+            if any(
+                splits[split]["features"][name].get("distinct", {}).get("count") != 1
+                for split in (main, *others)
+            )
+        }
+    except OTHER_FORM as error:
+        raise damaged_statistics(error) from None
     pairs = [(main, other) for other in others]
+    profile = dataclasses.replace(profile, features=varying)
     return _distributions(profile, profile, pairs, lambda _: _OF_SPLITS)
 
 

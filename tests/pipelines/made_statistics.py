@@ -57,7 +57,8 @@ def moments(values: Sequence[float]) -> dict[str, Any]:
 
 def _feature(feature: Feature, values: Sequence[Any], edges: Any) -> dict[str, Any]:
     present = [value for value in values if value is not None]
-    facts: dict[str, Any] = {"num_missing": len(values) - len(present)}
+    distinct = {"count": len({*map(str, present)}), "exact": True}
+    facts: dict[str, Any] = {"num_missing": len(values) - len(present), "distinct": distinct}
     form = tensor_form(feature)
     assert form is not None
     sample = [value for value in values[:SAMPLED] if value is not None]

@@ -388,9 +388,9 @@ def test_splits_are_compared_by_name() -> None:
 
 
 def test_the_splits_of_a_snapshot(tmp_path: Path) -> None:
-    features = {"x": FLOAT, "y": INT}
-    columns = {"x": _normal(), "y": [1, 2] * 500}
-    skewed = {"x": _normal(9), "y": [1, 2] * 500}
+    features = {"x": FLOAT, "y": INT, "part": INT}  # which part is what divides them
+    columns = {"x": _normal(), "y": [1, 2] * 500, "part": [1] * 1000}
+    skewed = {"x": _normal(9), "y": [1, 2] * 500, "part": [2] * 1000}
     snapshot = put_snapshot(tmp_path / "a", features, test=skewed, train=columns, other=columns)
     found = drift_of_splits(snapshot)
     assert [(d.feature, d.splits) for d in found.differences] == [("x", ("train", "test"))]

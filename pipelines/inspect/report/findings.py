@@ -291,16 +291,8 @@ def differing_splits(evidence: Evidence) -> Iterator[Finding]:
     """Splits whose values are distributed otherwise than those of the largest split."""
     base = evidence.snapshot.main_split
     others = [name for name in evidence.splits if evidence.num_examples(name) and name != base]
-    features = {
-        name: feature
-        for name, feature in evidence.features.items()
-        # Constant, or the column that divides the splits.
-        if any(
-            evidence.stats(split, name).get("distinct", {}).get("count") != 1
-            for split in (base, *others)
-        )
-    }
-    profile = Profile(features_to_json(features), evidence.label, (), evidence.statistics)
+    features = features_to_json(evidence.features)
+    profile = Profile(features, evidence.label, (), evidence.statistics)
     differences = [] if profile.statistics is None else split_differences(profile, base, others)
     if not differences:
         return
