@@ -8,6 +8,7 @@ interrupted. Only 1 and 130 are worth a retry; only a defect shows a traceback.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -1354,9 +1355,16 @@ def _plain(message: str) -> str:
 
 
 @functools.cache
-def _command() -> Any:
-    """The command line, made once: that inspects the functions of all commands."""
-    return typer.main.get_command(app)
+def _command(name: str) -> Any:
+    """The command line with the one command of this name, or else all: to make all takes 60 ms."""
+    chosen = copy.copy(app)
+    if named := [one for one in app.registered_commands if _name_of(one) == name]:
+        chosen.registered_commands = named
+    return typer.main.get_command(chosen)
+
+
+def _name_of(command: typer.models.CommandInfo) -> str:
+    return command.name or typer.main.get_command_name(getattr(command.callback, "__name__", ""))
 
 
 def _run(arguments: list[str] | None) -> int:
@@ -1366,7 +1374,9 @@ def _run(arguments: list[str] | None) -> int:
     try:
         # Commands learn whether the process is theirs alone.
         alone = arguments is None
-        code = _command()(arguments, standalone_mode=False, prog_name="snapshard", obj=alone)
+        name = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+        command = _command(name)
+        code = command(arguments, standalone_mode=False, prog_name="snapshard", obj=alone)
         terminal.flush()
     except SnapshardError as error:
         return _fail(error)
