@@ -71,7 +71,6 @@ class AudioFolder(MediaFolder):
     """
 
     table: str | None = None
-
     max_samples: Annotated[int, pydantic.Field(gt=0, le=MAX_SAMPLES)] = MAX_SAMPLES
     texts: str | None = None
 

@@ -86,7 +86,6 @@ class ClipFolder(LabelledFolder):
     """
 
     table: str | None = None
-
     max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
 
     _content = FRAMES

@@ -43,7 +43,6 @@ class TextFolder(MediaFolder):
     """
 
     table: str | None = None
-
     encoding: str = "utf-8"
 
     _content = "text"
