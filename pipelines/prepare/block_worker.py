@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
@@ -27,6 +28,7 @@ from ...transforms.code.dependencies import Dependencies, functions_in, refuse_u
 from ...transforms.examples.statistics import ExampleMeasures, RawStatistics
 from ...transforms.media.image_codecs import parts_by_pixels
 from ...transforms.prepare.engine.program import StepRunner, with_record
+from ...transforms.prepare.engine.user_functions import MapPython
 from ...transforms.prepare.engine.validate import Validator
 from ...transforms.rejects import Dropped
 from ...transforms.runs.files import ID, KeyRange, merge_range, wire_schema
@@ -40,6 +42,9 @@ from ..recipe.shipping import StagedRecipe, altered
 from ..survey.stages import StageFeatures, changes_records, stages_of
 from .run_files import RunFiles, keys_suffix, run_in_place
 from .sort_keys import RecordKeys, reject_unassigned, split_of_records
+
+_PYTHON_ROWS = 1024
+"""Records that Python functions, which may be slow, work on before they are counted as done."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,6 +140,8 @@ class RunMaker:
             config.features.outputs,
             numbered=recipe.files.numbered,
         )
+        slow = any(isinstance(step, MapPython) for step in self._stage.steps)
+        self._max_rows = _PYTHON_ROWS if slow else None
         self._raw_measures = None
         if config.stage == 0 and changes_records(recipe):
             self._raw_measures = ExampleMeasures(config.features.inputs, sampled=False)
@@ -197,7 +204,8 @@ class RunMaker:
         inputs = self._config.features.inputs
         excluded = frozenset(unit.excluded) if isinstance(unit, Block) else frozenset()
         kept = (_without(read, excluded, dropped) for read in reader.read(unit))
-        for batch in (part for read in kept for part in parts_by_pixels(read, inputs)):
+        parts = (parts_by_pixels(read, inputs, max_rows=self._max_rows) for read in kept)
+        for batch in itertools.chain.from_iterable(parts):
             advance()
             if raw is not None:
                 raw.add(batch.columns)

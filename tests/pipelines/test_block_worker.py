@@ -85,6 +85,14 @@ def test_a_run_that_lost_a_file_is_made_again(tmp_path: Path, lost: str) -> None
     assert path.read_bytes() == content
 
 
+def test_records_of_python_functions_are_counted_some_at_a_time(tmp_path: Path) -> None:
+    step = ss.records.map_python(lambda record: {"m": record["n"]}, {"m": ss.Scalar("int64")})
+    project = Project(tmp_path, prepare=[step], splits=ss.Splits(train=1.0))
+    project.write("t,n\n" + "1,2\n" * 2500)
+    parts = [*RunMaker(project.config).records(project.block(), Dropped())]
+    assert [part.num_rows for part in parts] == [1024, 1024, 452]
+
+
 def test_a_source_that_changes_while_it_is_read_makes_no_run(tmp_path: Path) -> None:
     project = Project(tmp_path, splits=ss.Splits(train=1.0))
     records = RunMaker(project.config).records(project.block(), Dropped())

@@ -420,14 +420,19 @@ def _tiff_orientation(tiff: Any) -> Any:
 
 
 def parts_by_pixels(
-    batch: RawBatch, features: Features, *, max_pixels: int = MAX_PART_PIXELS
+    batch: RawBatch,
+    features: Features,
+    *,
+    max_pixels: int = MAX_PART_PIXELS,
+    max_rows: int | None = None,
 ) -> Iterator[RawBatch]:
-    """The batch, divided into parts with a bounded number of pixels if it has too many.
+    """The batch, divided into parts with a bounded number of pixels and rows if it has too many.
 
     Args:
         batch: With the wire columns of the features.
         features: The size of an encoded image is in its side columns.
         max_pixels: Of a part, unless a single image has more.
+        max_rows: Of a part; None for any number.
     """
     names = [
         name
@@ -439,12 +444,13 @@ def parts_by_pixels(
         height, width = (batch.columns.column(f"{name}/{side}") for side in ("height", "width"))
         if height.null_count == width.null_count == 0:
             pixels += height.to_numpy() * width.to_numpy()
-    if pixels.sum() <= max_pixels:
+    max_rows = max(1, len(pixels)) if max_rows is None else max_rows
+    if pixels.sum() <= max_pixels and len(pixels) <= max_rows:
         yield batch
         return
     start, held = 0, 0
     for row, weight in enumerate(pixels.tolist()):
-        if row > start and held + weight > max_pixels:
+        if row > start and (held + weight > max_pixels or row - start == max_rows):
             yield _part(batch, start, row)
             start, held = row, 0
         held += weight

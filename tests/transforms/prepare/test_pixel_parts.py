@@ -50,6 +50,11 @@ def test_parts(sides: list[int], lengths: list[int]) -> None:
     assert sum(part.num_filtered for part in parts) == 2
 
 
+def test_parts_of_few_rows() -> None:
+    parts = parts_by_pixels(batch_of([1, 1, 1, 10, 1]), FEATURES, max_pixels=100, max_rows=2)
+    assert [len(part.ids) for part in parts] == [2, 1, 1, 1]
+
+
 def test_what_holds_no_images_stays_whole() -> None:
     columns = pa.RecordBatch.from_pydict({"n": [1, 2]}, schema=wire_schema({"n": FEATURES["n"]}))
     batch = RawBatch(ids=["a", "b"], columns=columns)
