@@ -106,15 +106,6 @@ def decoder_version() -> str:
         return "absent"
 
 
-def diagnose(data: bytes) -> UnreadableSoundError | None:
-    """Why a sound cannot be decoded; None if it can."""
-    try:
-        decode_sound(data)
-    except UnreadableSoundError as error:
-        return error
-    return None
-
-
 def _other(data: bytes, header: SoundHeader, max_samples: int) -> Samples:
     samples, rate = _read(data, "float32", max_samples // header.channels + 1)
     _limit(samples, header, max_samples)

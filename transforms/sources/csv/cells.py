@@ -383,25 +383,28 @@ class CellReader:
         self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
     ) -> Iterator[tuple[int, bytes]]:
         """Rows whose hexadecimal number was read as a negative one."""
-        places = np.flatnonzero(values.fill_null(0).to_numpy() < 0)
-        if len(places):
-            texts = self._table.texts(rows.take(kept[places]), column.index)
-            for row, cell in zip(places.tolist(), texts.to_pylist(), strict=True):
-                if cell.strip()[:2].lower() == b"0x":
-                    yield row, cell
+        for row, cell in self._cells(rows, kept, column, values.fill_null(0).to_numpy() < 0):
+            if cell.strip()[:2].lower() == b"0x":
+                yield row, cell
 
     def _too_large(
         self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
     ) -> Iterator[tuple[int, bytes]]:
         """Rows whose number became infinite without being written as an infinity."""
         # A missing value is NaN.
-        places = np.flatnonzero(np.isinf(values.to_numpy(zero_copy_only=False)))
-        if not len(places):
-            return
-        texts = self._table.texts(rows.take(kept[places]), column.index)
-        for row, cell in zip(places.tolist(), texts.to_pylist(), strict=True):
+        is_infinite = np.isinf(values.to_numpy(zero_copy_only=False))
+        for row, cell in self._cells(rows, kept, column, is_infinite):
             if not _INFINITY.fullmatch(cell.decode(errors="replace")):
                 yield row, cell
+
+    def _cells(
+        self, rows: Rows, kept: Offsets, column: _Column, chosen: Mask
+    ) -> Iterator[tuple[int, bytes]]:
+        """The text of some cells of a column, with their rows."""
+        places = np.flatnonzero(chosen)
+        if len(places):
+            texts = self._table.texts(rows.take(kept[places]), column.index)
+            yield from zip(places.tolist(), texts.to_pylist(), strict=True)
 
 
 def _row_problem(rows: Rows) -> str:

@@ -191,25 +191,13 @@ class LabelTable:
         """
         features = dict(self.known_features())
         rows = self.read(features)
-        named: collections.Counter[str] = collections.Counter()
-        for names in paths:
-            key = rows.key(names)
-            if key is not None:
-                named[key] += 1
-        if not named:
-            first = next(iter(rows.keys), "")
-            raise DataError(
-                f"The table {self.name} names none of the {len(paths):,} files; its first row is "
-                f"for {first!r}, the first file is {paths[0][0] if paths else ''!r}. Name files by "
-                "their paths below the source, or by their bare names, in a column named "
-                f"{', '.join(KEY_COLUMNS)}, or in the first column."
-            )
-        double = sorted(key for key, count in named.items() if count > 1)
-        if double:
-            raise DataError(
-                f"The table {self.name} names {double[0]!r}, which matches {named[double[0]]:,} "
-                f"files ({len(double):,} such names). Name files by their paths below the source."
-            )
+        rows.check_names(
+            paths,
+            f"The table {self.name}",
+            first="its first row is for",
+            advice="Name files by their paths below the source, or by their bare names, in a "
+            f"column named {', '.join(KEY_COLUMNS)}, or in the first column.",
+        )
         return features
 
     def read(self, features: Features) -> TableRows:
@@ -330,6 +318,24 @@ class TableRows:
         """The name in the table of a file with these paths; None if it has no row, or several."""
         keys = self._keys(names)
         return keys[0] if len(keys) == 1 else None
+
+    def check_names(
+        self, paths: Many[tuple[str, ...]], what: str, *, first: str, advice: str
+    ) -> None:
+        """Refuses names of none of the files, and such as match several; words of the message."""
+        keys = (self.key(names) for names in paths)
+        named = collections.Counter(key for key in keys if key is not None)
+        if not named:
+            raise DataError(
+                f"{what} names none of the {len(paths):,} files; {first} "
+                f"{next(iter(self.keys), '')!r}, the first file is "
+                f"{paths[0][0] if paths else ''!r}. {advice}"
+            )
+        if double := sorted(key for key, count in named.items() if count > 1):
+            raise DataError(
+                f"{what} names {double[0]!r}, which matches {named[double[0]]:,} files "
+                f"({len(double):,} such names). Name files by their paths below the source."
+            )
 
     def lists(self, names: Many[str]) -> bool:
         """Whether there are rows for a file with these paths."""

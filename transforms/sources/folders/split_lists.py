@@ -7,7 +7,6 @@ None has all files that are in no other list.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import re
@@ -15,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from ....schemas.errors import DataError, SchemaError
+from ....schemas.errors import SchemaError
 from ....schemas.features import ClassLabel
 from ...media.audio_header import SUFFIXES as SOUNDS
 from ...media.image_header import SUFFIXES as IMAGES
@@ -112,22 +111,12 @@ class SplitLists:
             DataError: if one names none of them, or a name in it matches several.
         """
         for of in self.lists.values():
-            rows = of.read()
-            keys = (rows.key(names) for names in paths)
-            named = collections.Counter(key for key in keys if key is not None)
-            if not named:
-                first = next(iter(rows.keys), "")
-                raise DataError(
-                    f"The list {of.name} names none of the {len(paths):,} files; its first line is "
-                    f"{first!r}, the first file is {paths[0][0] if paths else ''!r}. Name a file "
-                    "on each line, by its path below the source or its bare name."
-                )
-            if double := sorted(key for key, count in named.items() if count > 1):
-                raise DataError(
-                    f"The list {of.name} names {double[0]!r}, which matches "
-                    f"{named[double[0]]:,} files ({len(double):,} such names). Name files by their "
-                    "paths below the source."
-                )
+            of.read().check_names(
+                paths,
+                f"The list {of.name}",
+                first="its first line is",
+                advice="Name a file on each line, by its path below the source or its bare name.",
+            )
 
     def num_unused(self, paths: Sequence[tuple[str, ...]]) -> int:
         """The number of names that match none of the files."""
