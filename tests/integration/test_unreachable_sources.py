@@ -40,7 +40,6 @@ pytestmark = [
 
 URLS = {
     "http": "http://{}/a.csv",
-    "http, a glob": "http://{}/d/*.csv",
     "http, a zip": "http://{}/a.zip",
     "http, a tar": "http://{}/a.tar.gz",
     "a zip by a chain": "zip://*.csv::http://{}/a.zip",
