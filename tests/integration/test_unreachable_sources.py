@@ -53,7 +53,7 @@ URLS = {
 ANSWERS = {
     401: (2, "the store refused the request (401"),
     403: (2, "the store refused the request (403"),
-    404: (2, "does not exist. Correct the path"),
+    404: (2, "does not exist. Correct the URL"),
     429: (1, "the store failed to answer the request (429"),
     451: (2, "the store answered 451"),
     500: (1, "the store failed to answer the request (500"),
