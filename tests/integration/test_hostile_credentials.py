@@ -516,7 +516,7 @@ def test_tracebacks_show_none(
 
     monkeypatch.setenv("DB_PASSWORD", "plantedenv")
     monkeypatch.setattr(startup_noise, "tame_libraries", lambda: None)
-    monkeypatch.setattr(cli, "app", fails)
+    monkeypatch.setattr(cli, "_command", fails)
     with pytest.raises(SystemExit):
         cli.main([])
     text = capsys.readouterr().err
