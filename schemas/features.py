@@ -100,6 +100,12 @@ def frames_of(feature: Feature | None) -> Image | None:
     return of if isinstance(of, Image) else None
 
 
+def item_class(feature: Feature | None) -> ClassLabel | None:
+    """The classes of the items of a list, such as those of boxes; None if it has none."""
+    of = feature.of if isinstance(feature, Sequence) else None
+    return of if isinstance(of, ClassLabel) else None
+
+
 def tensor_form(feature: Feature) -> TensorForm | None:
     """A feature's tensor; None for images and encoded media, which have more than one."""
     return None if isinstance(feature, Image) or is_encoded(feature) else feature.form
@@ -299,8 +305,8 @@ def describe(feature: Feature) -> str:
     if isinstance(feature, ClassLabel):
         names = shorten(", ".join(map(visible, feature.names)), 40)
         return f"class, one of {len(feature.names):,}: {names}"
-    if isinstance(feature, Sequence) and isinstance(feature.of, ClassLabel):
-        return describe(feature.of).replace("class", "class[any]", 1)
+    if (items := item_class(feature)) is not None:
+        return describe(items).replace("class", "class[any]", 1)
     frame = frames_of(feature)
     if frame is not None:
         return f"clip: {describe(frame)}"

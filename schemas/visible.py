@@ -51,13 +51,16 @@ def human_count(number: int, unit: str) -> str:
     return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
-def human_number(number: float) -> str:
-    """A number for people: four significant digits, and all digits before the point.
+def human_number(number: float, *, digits: int = 4) -> str:
+    """A number for people: its significant digits, and all digits before the point.
 
     >>> human_number(45000.25), human_number(0.12345), human_number(2e20)
     ('45,000', '0.1235', '2e+20')
+    >>> human_number(2019.5, digits=5)
+    '2,019.5'
     """
-    return f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
+    is_long = 10 ** (digits - 1) <= abs(number) < 1e15
+    return f"{number:,.0f}" if is_long else f"{number:,.{digits}g}"
 
 
 def human_bytes(size: float) -> str:

@@ -26,9 +26,9 @@ from ...schemas.features import (
     Features,
     Image,
     Mask,
+    item_class,
     tensor_form,
 )
-from ...schemas.features import Sequence as ListFeature
 from ...schemas.wire import FLOATS
 from ...transforms.examples.statistics import (
     MODES,
@@ -149,8 +149,9 @@ def _describe(
 ) -> Json:
     """The figures of one feature of one split."""
     facts = _exact(name, split)
-    if name in split.classes:
-        facts |= _of_list(feature, split.classes[name])
+    if (items := item_class(feature)) is not None:
+        classes = _shown(items, split.classes[name])
+        facts |= {"top": _most(classes, len(classes)), "top_of": classes.total()}
     elif name in split.texts:
         known = Counter(text for text in split.texts[name] if text is not None)
         facts |= {"top": _most(known), "top_of": known.total()}
@@ -173,13 +174,6 @@ def _exact(name: str, split: SplitStatistics) -> Json:
         num_values = facts.get("lengths", facts)["count"]
         facts["distinct"] = {"count": min(count, num_values), "exact": exact}
     return facts
-
-
-def _of_list(feature: Feature, counts: Counter[int]) -> Json:
-    """How often each class is in a list of them."""
-    assert isinstance(feature, ListFeature)
-    named = _shown(feature.of, counts)
-    return {"top": _most(named, len(named)), "top_of": named.total()}
 
 
 def _figures(found: Numbers) -> Json:

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
@@ -141,7 +142,7 @@ class RunMaker:
             numbered=recipe.files.numbered,
         )
         slow = any(isinstance(step, MapPython) for step in self._stage.steps)
-        self._max_rows = _PYTHON_ROWS if slow else None
+        self._max_rows = _PYTHON_ROWS if slow else sys.maxsize
         self._raw_measures = None
         if config.stage == 0 and changes_records(recipe):
             self._raw_measures = ExampleMeasures(config.features.inputs, sampled=False)

@@ -19,11 +19,11 @@ from ...schemas.features import (
     Feature,
     Image,
     Mask,
-    Sequence,
     Text,
     Timestamp,
     frames_of,
     is_encoded,
+    item_class,
     tensor_form,
 )
 from ...schemas.manifest import Manifest
@@ -143,8 +143,8 @@ def _counterpart(feature: Feature, formats: frozenset[str]) -> dict[str, Any]:
         return _feature("Audio", "audio", {**audio, **rate})
     if isinstance(feature, BoundingBoxes):
         return _list_of(_feature("BBoxFeature", "boundingBox", {"bboxFormat": "REL_YXYX"}))
-    if isinstance(feature, Sequence) and isinstance(feature.of, ClassLabel):
-        return _list_of(_classes(feature.of))
+    if (items := item_class(feature)) is not None:
+        return _list_of(_classes(items))
     if isinstance(feature, ClassLabel):
         return _classes(feature)
     if isinstance(feature, Text):

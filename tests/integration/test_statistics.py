@@ -21,6 +21,8 @@ from snapshard.pipelines.inspect.report.facts import facts_of as facts_of_page
 from snapshard.pipelines.inspect.report.findings import find_all
 from snapshard.transforms.examples import statistics as measured
 
+from ..transforms.prepare.image_files import png
+
 NUM = 1500
 
 
@@ -247,8 +249,11 @@ def test_few_large_images_are_measured(tmp_path: Path, monkeypatch: pytest.Monke
     assert means == pytest.approx([np.mean(first)] * 3)
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("prepare", [[], [ss.images.decode("image"), ss.images.decode("mask")]])
-def test_modes_of_files_and_shares_of_masks(tmp_path: Path, prepare: list[object]) -> None:
+def test_modes_of_files_and_shares_of_masks(
+    tmp_path: Path, prepare: list[object], bits: int
+) -> None:
     data = tmp_path / "data"
     for folder in ("images", "masks"):
         (data / folder).mkdir(parents=True)
@@ -257,7 +262,7 @@ def test_modes_of_files_and_shares_of_masks(tmp_path: Path, prepare: list[object
         Image.new(mode, (8, 4), number).save(data / "images" / name)
         mask = np.zeros((4, 8), np.uint8)
         mask[0, :number] = 2
-        Image.fromarray(mask).save(data / "masks" / name)
+        (data / "masks" / name).write_bytes(png(mask[..., None], colour=0, depth=bits))
     recipe = ss.Recipe(
         name="masks",
         source=ss.ImageFolder(str(data), masks="masks", images="images", label="mask"),

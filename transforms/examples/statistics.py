@@ -24,6 +24,7 @@ import dataclasses
 import functools
 import io
 import math
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -38,13 +39,13 @@ import pyarrow.compute as pc
 from ...schemas.features import (
     Audio,
     BoundingBoxes,
-    ClassLabel,
     Feature,
     Features,
     Image,
     Mask,
     TensorForm,
     is_optional,
+    item_class,
     side_columns,
     tensor_form,
 )
@@ -323,9 +324,9 @@ class ExampleMeasures:
         self.streams: dict[tuple[str, str], Read] = {}
         """By feature and aspect: "values", "lengths", "heights", "widths" or "rates"."""
         self.class_lists = {
-            name: len(of.names)
+            name: len(items.names)
             for name in ordered
-            if isinstance(of := getattr(features[name], "of", None), ClassLabel)
+            if (items := item_class(features[name])) is not None
         }
         """Lists of classes, whose values are counted: their numbers of classes."""
         varying = set(varying_lists(features))
@@ -420,13 +421,14 @@ def _count_indices(cell: pa.Scalar) -> list[Any]:
 
 
 def _count_indices_of_file(cell: pa.Scalar) -> list[Any]:
-    """The same of a PNG, which has been checked as it was read; none of a very large one."""
+    """The same of a PNG, as masks are stored: of 8 bits, and checked; none of a very large one."""
     import PIL.Image
 
-    with PIL.Image.open(io.BytesIO(bytes(cell.as_buffer())), formats=("PNG",)) as file:
-        if file.width * file.height > _MAX_PIXELS:
-            return []
-        return _numbers_of_each(np.asarray(file).astype(np.uint8).ravel())
+    content = bytes(cell.as_buffer())
+    if math.prod(struct.unpack(">II", content[16:24])) > _MAX_PIXELS:  # as Pillow refuses, too
+        return []
+    with PIL.Image.open(io.BytesIO(content), formats=("PNG",)) as file:
+        return _numbers_of_each(np.asarray(file).ravel())
 
 
 def _numbers_of_each(indices: Array) -> list[Any]:

@@ -6,6 +6,7 @@ Batches of encoded images are divided into parts by decoded size.
 from __future__ import annotations
 
 import functools
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
@@ -424,7 +425,7 @@ def parts_by_pixels(
     features: Features,
     *,
     max_pixels: int = MAX_PART_PIXELS,
-    max_rows: int | None = None,
+    max_rows: int = sys.maxsize,
 ) -> Iterator[RawBatch]:
     """The batch, divided into parts with a bounded number of pixels and rows if it has too many.
 
@@ -432,7 +433,7 @@ def parts_by_pixels(
         batch: With the wire columns of the features.
         features: The size of an encoded image is in its side columns.
         max_pixels: Of a part, unless a single image has more.
-        max_rows: Of a part; None for any number.
+        max_rows: Of a part.
     """
     names = [
         name
@@ -444,7 +445,6 @@ def parts_by_pixels(
         height, width = (batch.columns.column(f"{name}/{side}") for side in ("height", "width"))
         if height.null_count == width.null_count == 0:
             pixels += height.to_numpy() * width.to_numpy()
-    max_rows = max(1, len(pixels)) if max_rows is None else max_rows
     if pixels.sum() <= max_pixels and len(pixels) <= max_rows:
         yield batch
         return

@@ -167,12 +167,7 @@ class Excel:
                 _check_size(path, shown, limits)
                 with calamine.CalamineWorkbook.from_path(path) as book:
                     yield book, path, shown
-            except (
-                calamine.CalamineError,
-                zipfile.BadZipFile,
-                ElementTree.ParseError,
-                KeyError,
-            ) as error:
+            except (calamine.CalamineError, zipfile.BadZipFile, ElementTree.ParseError) as error:
                 why = str(error) or type(error).__name__
                 raise DataError(
                     f"Excel: {shown} cannot be read ({why}). Expected an intact workbook without "
@@ -479,9 +474,11 @@ def _part_of(archive: zipfile.ZipFile, sheet: str) -> str:
     for element in ElementTree.fromstring(archive.read("xl/workbook.xml")).iter():
         if element.tag.endswith("}sheet") and element.get("name") == sheet:
             ids = (value for name, value in element.items() if name.endswith("}id"))
-            target = links[next(ids, "")]
-            return target.lstrip("/") if target.startswith("/") else f"xl/{target}"
-    raise KeyError(sheet)
+            target = links.get(next(ids, ""), "")
+            part = target.lstrip("/") if target.startswith("/") else f"xl/{target}"
+            if part in archive.namelist():
+                return part
+    raise zipfile.BadZipFile(f"no part holds the sheet {sheet!r}")
 
 
 def _column_number(letters: bytes) -> int:

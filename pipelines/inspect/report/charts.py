@@ -109,7 +109,7 @@ def histogram(series: Sequence[tuple[str, Mapping[str, Any]]]) -> Histogram | No
 
 def _axis(edges: Sequence[float]) -> list[tuple[float, str, str]]:
     middle, last = len(edges) // 2, len(edges) - 1
-    texts = [human_number(edge) for edge in edges]
+    texts = [human_number(edge, digits=5) for edge in edges]
     usual = 1.5 * (edges[middle] - edges[middle - 1])
     if edges[1] - edges[0] > usual:
         texts[0] = f"{texts[0]} to {texts[1]}"

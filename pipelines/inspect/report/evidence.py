@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ....schemas.errors import SnapshardError
-from ....schemas.features import Audio, ClassLabel, Feature, Image
+from ....schemas.features import Audio, ClassLabel, Feature, Image, features_to_json, item_class
 from ....transforms import storage
 from ...records import Record, value_of
 from ...snapshot import Snapshot, build_facts
+from ..drift import Profile
 
 _FIRST = ("train", "validation", "val", "test")
 _MAX_RECORDS = 4_000
@@ -82,6 +83,12 @@ class Evidence:
         names = list(self.snapshot.manifest.splits)
         return sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
 
+    @property
+    def profile(self) -> Profile:
+        """What drift compares of it."""
+        structs = self.snapshot.manifest.structs
+        return Profile(features_to_json(self.features), self.label, structs, self.statistics)
+
     def num_examples(self, split: str) -> int:
         """Number of examples of a split."""
         return self.snapshot.manifest.splits[split].num_examples
@@ -118,9 +125,10 @@ class Evidence:
         if counts := self.label_counts():
             return "records", counts
         for name, feature in self.features.items():
-            item = getattr(feature, "of", None)
+            if (item := item_class(feature)) is None:
+                continue
             tops = {s: dict(map(tuple, self.stats(s, name).get("top", ()))) for s in self.splits}
-            if isinstance(item, ClassLabel) and any(tops.values()):
+            if any(tops.values()):
                 return f"values of {name}", {
                     split: {one: counts.get(one, 0) for one in item.names}
                     for split, counts in tops.items()

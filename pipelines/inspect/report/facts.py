@@ -21,11 +21,13 @@ from ....schemas.features import (
     features_from_json,
     frames_of,
     is_optional,
+    item_class,
 )
 from ....schemas.manifest import SplitEntry
 from ....schemas.naming import REJECTS
 from ....schemas.steps import STEPS
 from ....schemas.visible import human_bytes, human_count, human_number, shorten
+from ...display import plain
 from ...frame import RAW
 from ..rejects import RejectFilter, RejectsFile
 from .charts import Bars, Histogram, bars, histogram, percentage
@@ -436,8 +438,8 @@ def _numbers_of(
     lines: list[tuple[str, str]] = []
     stats = [facts for _, facts in series]
     known = [one for one in stats if one.get("min") is not None and one.get("max") is not None]
-    item = getattr(feature, "of", feature)
-    is_number = not isinstance(item, ClassLabel) and getattr(feature, "dtype", "") != "bool"
+    is_class = isinstance(feature, ClassLabel) or item_class(feature) is not None
+    is_number = not is_class and getattr(feature, "dtype", "") != "bool"
     if known and is_number:
         low, high = min(one["min"] for one in known), max(one["max"] for one in known)
         lines.append(("range", f"{_value(low, feature)} to {_value(high, feature)}"))
@@ -505,7 +507,7 @@ def _value(number: Any, feature: Feature) -> str:
             return str(np.datetime64(int(number), feature.unit))
         except (ValueError, OverflowError):
             return str(number)
-    return f"{number:,}" if isinstance(number, int) else human_number(number)
+    return f"{number:,}" if isinstance(number, int) else human_number(number, digits=6)
 
 
 def _first_rows(evidence: Evidence, limits: Limits) -> dict[str, Any]:
@@ -544,8 +546,8 @@ def shown_value(value: Any, feature: Feature) -> str:
             item.decode(errors="replace") if isinstance(item, bytes) else item
             for item in value.ravel()[:8].tolist()
         ]
-        if isinstance(of := getattr(feature, "of", None), ClassLabel):
-            flat = [of.names[it] if 0 <= it < len(of.names) else it for it in flat]
+        if item_class(feature) is not None:
+            flat = plain(feature, value.ravel()[:8])
         texts = [f"{item:.4g}" if isinstance(item, float) else str(item) for item in flat]
         more = ", …" if value.size > 8 else ""
         return shorten(f"[{', '.join(texts)}{more}]" + f" {[*value.shape]}" * bool(more), _TEXT)

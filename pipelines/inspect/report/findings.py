@@ -20,10 +20,9 @@ from ....schemas.features import (
     Scalar,
     Text,
     Timestamp,
-    features_to_json,
 )
 from ....schemas.visible import human_count, human_number
-from ..drift import Profile, split_differences
+from ..drift import split_differences
 from .charts import percentage
 from .evidence import Evidence
 from .odd_images import MAX_IMAGES, OddImage, edge_vectors, find_odd
@@ -291,8 +290,7 @@ def differing_splits(evidence: Evidence) -> Iterator[Finding]:
     """Splits whose values are distributed otherwise than those of the largest split."""
     base = evidence.snapshot.main_split
     others = [name for name in evidence.splits if evidence.num_examples(name) and name != base]
-    features = features_to_json(evidence.features)
-    profile = Profile(features, evidence.label, (), evidence.statistics)
+    profile = evidence.profile
     differences = [] if profile.statistics is None else split_differences(profile, base, others)
     if not differences:
         return
@@ -417,18 +415,16 @@ def imbalance(evidence: Evidence) -> Iterator[Finding]:
         return
     ordered = sorted(counts.items(), key=lambda item: (item[1], item[0]))
     listed = ordered[: max(3, len(rare))]
-    weighing = (
-        ""
-        if unit != "records"
-        else (
+    remedy = "Collect more of them; judge a model by class."
+    if unit == "records":
+        remedy = (
             "Weigh classes in training (reader.CLASS_WEIGHTS) or read rare ones more often "
-            '(dataset(…, balance="uniform")). '
+            f'(dataset(…, balance="uniform")). {remedy}'
         )
-    )
     yield Finding(
         title="Classes are not balanced",
         text=f"The most frequent class has {most:,} {unit}, the rarest {ordered[0][1]:,}.",
-        remedy=f"{weighing}Collect more of them; judge a model by class.",
+        remedy=remedy,
         columns=("class", unit, "share"),
         **_listed([(name, f"{num:,}", percentage(num / total)) for name, num in listed]),
     )
@@ -517,7 +513,7 @@ def extreme_values(evidence: Evidence) -> Iterator[Finding]:
             for end in ("min", "max"):
                 value = stats.get(end)
                 if value is not None and reach > 0 and not low - reach <= value <= high + reach:
-                    rows.append((name, split, f"{end} {human_number(value)}", usual))
+                    rows.append((name, split, f"{end} {human_number(value, digits=6)}", usual))
     if rows:
         yield Finding(
             title="Extreme values",

@@ -13,12 +13,11 @@ from typing import Any
 import jinja2
 
 from ....schemas.errors import RecipeError, SnapshardError
-from ....schemas.features import features_to_json
 from ....schemas.naming import REPORT, join
 from ....schemas.visible import shorten, visible
 from ....transforms import storage
 from ...snapshot import Snapshot
-from ..drift import Profile, compare, difference_lines
+from ..drift import compare, difference_lines
 from .charts import Histogram
 from .evidence import Evidence, gather
 from .facts import Limits, facts_of
@@ -32,12 +31,11 @@ _NAME = 120
 def render(evidence: list[Evidence]) -> bytes:
     """The page of a snapshot, or of two side by side: HTML of at most 2 MB."""
     limits = Limits() if len(evidence) == 1 else Limits().halved()
+    differences = None if len(evidence) == 1 else _differences(*evidence)
     template = _environment().get_template("page.html.j2")
     while True:
         sides = [facts_of(one, limits) for one in evidence]
-        content = template.render(
-            sides=sides, both=_both(sides), differences=_differences(evidence)
-        ).encode()
+        content = template.render(sides=sides, both=_both(sides), differences=differences).encode()
         if len(content) <= MAX_BYTES or limits == limits.halved():
             return content
         limits = limits.halved()
@@ -118,21 +116,10 @@ def _both(sides: list[Any]) -> list[tuple[str, list[Any]]]:
     return [(name, [side.get(name) for side in by_name]) for name in names]
 
 
-def _differences(evidence: list[Evidence]) -> list[tuple[str, str]] | None:
-    """How the second of two snapshots differs from the first, and what to do; None for one."""
-    if len(evidence) == 1:
-        return None
-    old, new = (
-        Profile(
-            features_to_json(one.features),
-            one.label,
-            one.snapshot.manifest.structs,
-            one.statistics,
-        )
-        for one in evidence
-    )
+def _differences(old: Evidence, new: Evidence) -> list[tuple[str, str]]:
+    """How a snapshot differs from another one, and what to do."""
     try:
-        found = compare(old, new)
+        found = compare(old.profile, new.profile)
     except SnapshardError as error:
         return [(f"Their distributions could not be compared: {error}", "")]
     return [(line, difference.advice) for difference, line in difference_lines(found)]

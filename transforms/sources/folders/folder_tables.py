@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....schemas.errors import SchemaError
-from ....schemas.features import BoundingBoxes, ClassLabel, Feature, Features
+from ....schemas.features import BoundingBoxes, ClassLabel, Feature, Features, item_class
 from ....schemas.features import Sequence as SequenceFeature
 from .annotations.model import BOX_LABELS, BOXES, FLAGS, NUM_BAD_BOXES, box_features
 from .side_tables import LabelTable, TableRows, UnlabelledError
@@ -143,9 +143,8 @@ def _united(features: Mapping[str, Features]) -> dict[str, Feature]:
         united[name] = _one(name, given)
     if isinstance(boxes := united.get(BOXES), BoundingBoxes):
         per_box = [name for name in (BOX_LABELS, *FLAGS) if name in united]
-        labels = united.get(BOX_LABELS)
-        of = labels.of if isinstance(labels, SequenceFeature) else None
-        classes = of.names if isinstance(of, ClassLabel) else ()
+        items = item_class(united.get(BOX_LABELS))
+        classes = () if items is None else items.names
         mends = NUM_BAD_BOXES in united
         united |= box_features(classes, set(per_box), boxes.image or "image", mends=mends)
     return united

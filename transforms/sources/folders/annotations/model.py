@@ -28,7 +28,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .....schemas.errors import SchemaError
-from .....schemas.features import BoundingBoxes, ClassLabel, Feature, Features, Scalar, Sequence
+from .....schemas.features import (
+    BoundingBoxes,
+    ClassLabel,
+    Feature,
+    Features,
+    Scalar,
+    Sequence,
+    item_class,
+)
 
 BOXES = "boxes"
 BOX_LABELS = "box_labels"
@@ -115,9 +123,8 @@ class Annotations:
             values = self.flags.get(flag, np.zeros(len(self.labels), np.bool_))
             columns[flag] = _lists(self.ends, pa.array(values.astype(np.int64)))
         check_declared(features, self.features("image"), of=f"the images of {self.name}")
-        labels = features.get(BOX_LABELS)
-        if isinstance(labels, Sequence) and isinstance(labels.of, ClassLabel):
-            columns[BOX_LABELS] = _lists(self.ends, pa.array(self._as_declared(labels.of, unfit)))
+        if (items := item_class(features.get(BOX_LABELS))) is not None:
+            columns[BOX_LABELS] = _lists(self.ends, pa.array(self._as_declared(items, unfit)))
         return {name: columns[name] for name in features}, unfit
 
     def _as_declared(self, label: ClassLabel, unfit: dict[int, str]) -> Ints:
@@ -318,10 +325,8 @@ class BoxFitter:
         known = box_features(("",), set(), image, mends=bad_boxes != "reject")
         check_declared(features, known, of=of)
         self._features, self._flags, self._bad_boxes = features, flags, bad_boxes
-        labels = features.get(BOX_LABELS)
-        self._names: tuple[str, ...] | None = None
-        if isinstance(labels, Sequence) and isinstance(labels.of, ClassLabel):
-            self._names = labels.of.names
+        items = item_class(features.get(BOX_LABELS))
+        self._names = None if items is None else items.names
 
     def fit(self, boxes: ImageBoxes, height: int, width: int, *, is_rotated: bool) -> FittedBoxes:
         """The boxes as fractions of an image of this size; see ``ImageBoxes.fitted``.
