@@ -42,6 +42,10 @@ from ..frame import RAW, RAW_DATASET
 FORMAT_VERSION = 1
 MAX_CLASSES = 50
 """Figures of classes are given for at most this many, the most frequent ones."""
+ASPECTS = ("lengths", "heights", "widths", "rates")
+"""What else than its value a feature has a number of in each record."""
+MEDIA_ASPECTS = ("brightness", "levels", "areas")
+"""What is measured of sampled images, sounds and boxes."""
 MAX_TOP = 50
 """At most this many frequent values are listed."""
 _MAX_EXACT = 2.0**53
@@ -51,6 +55,7 @@ _OUTER = 10
 """Where all values span more than this many times the middle 98 %, the outer bins hold the rest."""
 
 Json = dict[str, Any]
+_Floats = npt.NDArray[np.float64]
 
 
 def statistics_of(
@@ -70,7 +75,8 @@ def statistics_of(
         label: The label, if there is one.
         raw: Figures of the records as they were read, if steps change them.
     """
-    edges = _all_edges(list(measured.values()))
+    samples = {split: _samples(features, found) for split, found in measured.items()}
+    edges = _all_edges(measured, samples)
     splits = {}
     for split, infos in shards.items():
         counts = _sums(shard.label_counts for shard in infos)
@@ -79,7 +85,7 @@ def statistics_of(
         found = measured[split]
         described: dict[str, Json] = {}
         for name in sorted(features, key=str.encode):
-            facts = _describe(name, features[name], found, edges.get(name))
+            facts = _describe(name, features[name], found, samples[split], edges)
             described[name] = {"num_missing": missing[name], **facts}
         if label is not None and isinstance(features[label], ClassLabel) and counts:
             described[label] |= {"top": _most(counts), "top_of": counts.total()}
@@ -98,9 +104,14 @@ def _of_raw_columns(raw: RawTotals) -> Json:
     for name in sorted(raw.features, key=str.encode):
         feature = raw.features[name]
         facts = {"num_missing": raw.num_missing[name], **_exact(name, exact)}
-        if counts := raw.values.get(name):
-            shown = _shown(feature, counts)
-            facts |= {"top": _most(shown), "top_of": shown.total()}
+        if counts := raw.texts.get(name):
+            facts |= {"top": _most(counts), "top_of": counts.total()}
+        elif (tally := raw.tallies.get(name)) is not None and facts["count"]:
+            low, high = float(facts["min"]), float(facts["max"])
+            numbers = tally.numbers(low, high)
+            edges = _edges(numbers, tally.counts, low, high)
+            few = not tally.level and (isinstance(feature, ClassLabel) or len(numbers) <= MAX_TOP)
+            facts |= _of_values(feature, numbers, tally.counts, edges, few=few)
         features[name] = facts
     return {"num_records": raw.num_records, "features": features}
 
@@ -112,28 +123,56 @@ def _sums(counts: Iterator[Mapping[str, int]]) -> Counter[str]:
     return total
 
 
-def _all_edges(splits: Sequence[SplitStatistics]) -> dict[str, list[float]]:
-    """Edges of the bins of each feature's histogram, the same in all splits.
+_Key = tuple[str, str]
+"""A feature and an aspect."""
 
-    A feature without values has none.
-    """
+
+def _samples(features: Features, split: SplitStatistics) -> dict[_Key, _Floats]:
+    """Sampled numbers, and what was measured of sampled media."""
+    return split.sampled | {
+        (name, aspect): values
+        for name, media in split.media.items()
+        for aspect, values in _of_media(features[name], media).items()
+    }
+
+
+def _all_edges(
+    splits: Mapping[str, SplitStatistics], samples: Mapping[str, Mapping[_Key, _Floats]]
+) -> dict[_Key, list[float]]:
+    """Edges of the bins of each histogram, the same in all splits; none without values."""
     edges = {}
-    for name in splits[0].sampled if splits else ():
-        values = np.sort(np.concatenate([split.sampled[name] for split in splits]))
-        values = values[: np.searchsorted(values, np.inf)]
-        numbers = [split.numbers[name, "values"] for split in splits]
-        lows = [float(found.min) for found in numbers if found.min is not None]
-        highs = [float(found.max) for found in numbers if found.max is not None]
-        if len(values):
-            edges[name] = _edges(values, min(lows), max(highs))
+    for key in {key: None for sampled in samples.values() for key in sampled}:
+        parts = [sampled[key] for sampled in samples.values() if key in sampled]
+        values, counts = _counted(np.concatenate(parts))
+        if not len(values):
+            continue
+        exact = [split.numbers[key] for split in splits.values() if key in split.numbers]
+        lows = [float(found.min) for found in exact if found.min is not None]
+        highs = [float(found.max) for found in exact if found.max is not None]
+        low, high = (min(lows), max(highs)) if lows else values[[0, -1]].tolist()
+        edges[key] = _edges(values, counts, low, high)
     return edges
 
 
-def _edges(values: npt.NDArray[np.float64], low: float, high: float) -> list[float]:
-    """Edges of bins from the lowest to the highest value, given sorted sampled ones."""
+def _counted(sampled: _Floats) -> tuple[_Floats, npt.NDArray[np.int64]]:
+    """The distinct finite values, ascending, and how often each occurs."""
+    values, counts = np.unique(sampled[np.isfinite(sampled)], return_counts=True)
+    return values, counts
+
+
+def _quantiles(values: _Floats, counts: npt.NDArray[np.int64], shares: Sequence[float]) -> _Floats:
+    """The values below which these shares of all lie."""
+    ends = np.cumsum(counts)
+    ranks = np.round(np.array(shares) * (ends[-1] - 1))
+    found: _Floats = values[np.searchsorted(ends, ranks, side="right")]
+    return found
+
+
+def _edges(values: _Floats, counts: npt.NDArray[np.int64], low: float, high: float) -> list[float]:
+    """Edges of bins from the lowest to the highest value, given ascending ones."""
     if low == high or not math.isfinite(high - low):
         return [low, high]
-    first, last = (float(values[round(at * (len(values) - 1))]) for at in (0.01, 0.99))
+    first, last = _quantiles(values, counts, (0.01, 0.99)).tolist()
     if 0 < (last - first) * _OUTER < high - low:
         edges = [low, *np.linspace(first, last, _NUM_BINS - 1).tolist(), high]
     elif high - low < _NUM_BINS and low.is_integer() and bool((values == np.round(values)).all()):
@@ -145,18 +184,28 @@ def _edges(values: npt.NDArray[np.float64], low: float, high: float) -> list[flo
 
 
 def _describe(
-    name: str, feature: Feature, split: SplitStatistics, edges: list[float] | None
+    name: str,
+    feature: Feature,
+    split: SplitStatistics,
+    samples: Mapping[_Key, _Floats],
+    edges: Mapping[_Key, list[float]],
 ) -> Json:
     """The figures of one feature of one split."""
     facts = _exact(name, split)
+    for aspect in (*ASPECTS, *MEDIA_ASPECTS):
+        if (sampled := samples.get((name, aspect))) is not None:
+            facts.setdefault(aspect, _figures(Numbers.of(sampled)))
+            facts[aspect] |= _spread(*_counted(sampled), edges.get((name, aspect)))
     if (items := item_class(feature)) is not None:
         classes = _shown(items, split.classes[name])
         facts |= {"top": _most(classes, len(classes)), "top_of": classes.total()}
     elif name in split.texts:
         known = Counter(text for text in split.texts[name] if text is not None)
         facts |= {"top": _most(known), "top_of": known.total()}
-    elif name in split.sampled:
-        facts |= _sampled(feature, split.sampled[name], edges, facts["distinct"]["count"])
+    elif (sampled := samples.get((name, "values"))) is not None:
+        values, counts = _counted(sampled)
+        few = isinstance(feature, ClassLabel) or facts["distinct"]["count"] <= MAX_TOP
+        facts |= _of_values(feature, values, counts, edges.get((name, "values")), few=few)
     return facts | _media(feature, split.media.get(name, []))
 
 
@@ -166,7 +215,7 @@ def _exact(name: str, split: SplitStatistics) -> Json:
     if (values := split.numbers.get((name, "values"))) is not None:
         facts |= _figures(values)
         facts |= {"num_zeros": values.num_zeros, "num_non_finite": values.num_non_finite}
-    for aspect in ("lengths", "heights", "widths", "rates"):
+    for aspect in ASPECTS:
         if (found := split.numbers.get((name, aspect))) is not None:
             facts[aspect] = _figures(found)
     if name in split.hashes:
@@ -192,30 +241,37 @@ def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _sampled(
+def _of_values(
     feature: Feature,
-    sampled: npt.NDArray[np.float64],
+    values: _Floats,
+    counts: npt.NDArray[np.int64],
     edges: list[float] | None,
-    distinct: int,
+    *,
+    few: bool,
 ) -> Json:
-    values = np.sort(sampled[np.isfinite(sampled)])
+    """Frequent values, histogram and quantiles, given the values, ascending, and their numbers."""
     facts: Json = {}
-    is_exact = not len(values) or float(np.abs(values).max()) <= _MAX_EXACT
-    if isinstance(feature, ClassLabel) or (distinct <= MAX_TOP and is_exact):
-        unique, counts = np.unique(values, return_counts=True)
-        facts["top"] = _most(_shown(feature, dict(zip(unique, counts.tolist(), strict=True))))
-        facts["top_of"] = len(values)
-    if isinstance(feature, ClassLabel) or edges is None or _dtype(feature) == "bool":
+    is_exact = not len(values) or float(np.abs(values[[0, -1]]).max()) <= _MAX_EXACT
+    if few and is_exact:
+        facts["top"] = _most(_shown(feature, dict(zip(values, counts.tolist(), strict=True))))
+        facts["top_of"] = int(counts.sum())
+    if isinstance(feature, ClassLabel) or _dtype(feature) == "bool":
         return facts
-    in_bins = [len(values)]
+    return facts | _spread(values, counts, edges)
+
+
+def _spread(values: _Floats, counts: npt.NDArray[np.int64], edges: list[float] | None) -> Json:
+    """Histogram and quantiles, given the values, ascending, and their numbers."""
+    if edges is None:
+        return {}
+    in_bins = [int(counts.sum())]
     if len(edges) > 2:
-        ends = np.searchsorted(values, edges)
-        ends[0], ends[-1] = 0, len(values)
-        in_bins = np.diff(ends).tolist()
-    facts["histogram"] = {"edges": edges, "counts": in_bins}
+        places = np.searchsorted(edges, values, side="right") - 1
+        weights = np.bincount(places.clip(0, len(edges) - 2), counts, len(edges) - 1)
+        in_bins = weights.astype(int).tolist()
+    facts: Json = {"histogram": {"edges": edges, "counts": in_bins}}
     if len(values):
-        at = np.round(np.linspace(0, 1, 11) * (len(values) - 1)).astype(int)
-        facts["quantiles"] = values[at].tolist()
+        facts["quantiles"] = _quantiles(values, counts, np.linspace(0, 1, 11).tolist()).tolist()
     return facts
 
 
@@ -244,6 +300,7 @@ def _most(counts: Counter[Any], most: int = MAX_TOP) -> list[list[Any]]:
 
 def _media(feature: Feature, measured: Sequence[Any]) -> Json:
     """Figures of the sampled pixels, sounds or boxes."""
+    measured = [one for one in measured if one is not None]
     if not measured:
         return {}
     if isinstance(feature, Mask):
@@ -271,25 +328,51 @@ def _media(feature: Feature, measured: Sequence[Any]) -> Json:
     if isinstance(feature, Audio):
         num, squares = (sum(column) for column in zip(*measured, strict=True))
         return {"level": math.sqrt(squares / num) if num else None}
-    areas = np.array([area for boxes in measured for area in boxes], np.float64)
-    return {"areas": _figures(Numbers.of(areas))} if isinstance(feature, BoundingBoxes) else {}
+    return {}
+
+
+def _of_media(feature: Feature, measured: Sequence[Any]) -> dict[str, _Floats]:
+    """The mean of each sampled image, the level of each sound, the area of each box."""
+    known = [one for one in measured if one is not None]
+    if not known:
+        return {}
+    if isinstance(feature, BoundingBoxes):
+        return {"areas": np.array([area for boxes in known for area in boxes], np.float64)}
+    if isinstance(feature, Mask) or not isinstance(feature, Image | Audio):
+        return {}
+    known = [one for one in known if one[0]]
+    if isinstance(feature, Audio):
+        return {"levels": np.array([math.sqrt(squares / num) for num, squares in known])}
+    num = feature.channels
+    return {"brightness": np.array([sum(one[1 : 1 + num]) / one[0] / num for one in known])}
 
 
 def _of_classes(features: Features, label: str | None, split: SplitStatistics) -> Json:
-    """Figures of single numbers for each class of the label, from the sample."""
+    """Figures of each class of the label, from the sample."""
     feature = features.get(label) if label is not None else None
-    if label is None or not isinstance(feature, ClassLabel) or label not in split.sampled:
+    if label is None or not isinstance(feature, ClassLabel):
         return {}
-    codes = split.sampled[label]
+    if (codes := split.sampled.get((label, "values"))) is None:
+        return {}
     known, counts = np.unique(codes[np.isfinite(codes)].astype(int), return_counts=True)
     most = sorted(zip((-counts).tolist(), known.tolist(), strict=True))[:MAX_CLASSES]
-    numbers = [name for name in split.sampled if not isinstance(features[name], ClassLabel)]
-    return {
-        feature.names[code]: {
-            name: _figures(Numbers.of(split.sampled[name][codes == code])) for name in numbers
-        }
-        for _, code in sorted(most, key=lambda pair: pair[1])
-    }
+    classes = {}
+    for _, code in sorted(most, key=lambda pair: pair[1]):
+        rows = np.flatnonzero(codes == code)
+        facts: dict[str, Json] = {}
+        for (name, aspect), values in split.sampled.items():
+            if aspect != "values":
+                facts.setdefault(name, {})[aspect] = _figures(Numbers.of(values[rows]))
+            elif not isinstance(features[name], ClassLabel):
+                facts.setdefault(name, {}).update(_figures(Numbers.of(values[rows])))
+        for name, media in split.media.items():
+            some = [media[row] for row in rows if row < len(media) and media[row] is not None]
+            found = _media(features[name], some)
+            for aspect, values in _of_media(features[name], some).items():
+                found[aspect] = _figures(Numbers.of(values))
+            facts.setdefault(name, {}).update(found)
+        classes[feature.names[code]] = facts
+    return classes
 
 
 def statistics_json(statistics: Json) -> bytes:

@@ -91,6 +91,10 @@ def test_numbers_are_those_of_the_table(
     assert facts["num_zeros"] == (known == 0).sum()
     distinct = facts["distinct"]["count"]
     assert distinct == pytest.approx(known.nunique(), rel=0.2)
+    if name != "is_new":
+        assert sum(facts["histogram"]["counts"]) == len(known)
+        expected = np.quantile(floats, np.linspace(0, 1, 11), method="closest_observation")
+        assert facts["quantiles"] == pytest.approx(expected, abs=0.01 * np.ptp(floats))
 
 
 @pytest.mark.parametrize("name", ["rooms", "city", "is_new", "kind"])
@@ -158,6 +162,8 @@ def test_the_report_shows_them(snapshot: ss.Snapshot, table: pd.DataFrame) -> No
     page = render([gather(snapshot)]).decode()
     missing = table["age"].isna().sum()
     assert "Raw columns" in page
+    rows = page.partition("Raw columns</h2>")[2].partition("</section>")[0]
+    assert rows.count("<svg") == 6  # not of streets, each of which is rare, and of vectors
     assert f"({missing:,} of {NUM:,})" in page
 
 

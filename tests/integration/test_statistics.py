@@ -15,6 +15,7 @@ from PIL import Image
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 import snapshard as ss
+from snapshard.pipelines.inspect.report.charts import Histogram
 from snapshard.pipelines.inspect.report.evidence import gather
 from snapshard.pipelines.inspect.report.facts import Limits
 from snapshard.pipelines.inspect.report.facts import facts_of as facts_of_page
@@ -75,6 +76,13 @@ def facts_of(snapshot: ss.Snapshot, split: str, name: str) -> dict[str, Any]:
     return facts
 
 
+def chart_of(snapshot: ss.Snapshot, name: str) -> Histogram:
+    page = facts_of_page(gather(snapshot), Limits())
+    (chart,) = (facts.chart for facts in page.features if facts.name == name)
+    assert isinstance(chart, Histogram)
+    return chart
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("name", ["price", "rooms", "is_new"])
 def test_numbers(
@@ -110,6 +118,11 @@ def test_classes(snapshot: ss.Snapshot, frames: dict[str, pd.DataFrame]) -> None
     prices = frames["train"].groupby("kind", observed=True)["price"].mean()
     assert {name: facts["price"]["mean"] for name, facts in by_class.items()} == pytest.approx(
         prices.to_dict()
+    )
+    bytes_ = frames["train"]["city"].map(lambda city: len(city.encode()))
+    lengths = bytes_.groupby(frames["train"]["kind"], observed=True).mean()
+    assert {name: facts["city"]["lengths"]["mean"] for name, facts in by_class.items()} == (
+        pytest.approx(lengths.to_dict())
     )
 
 
@@ -181,6 +194,16 @@ def test_images_and_boxes(tmp_path: Path) -> None:
     pixels = np.array(widths) * 10
     assert (facts["heights"]["min"], facts["heights"]["max"]) == (10, 10)
     assert (facts["widths"]["mean"], facts["widths"]["max"]) == (np.mean(widths), 29)
+    assert facts["widths"]["histogram"]["counts"] == [2] * 10
+    assert (
+        facts["widths"]["quantiles"]
+        == np.sort(widths)[np.round(np.arange(11) * 1.9).astype(int)].tolist()
+    )
+    assert snapshot.statistics is not None
+    red = snapshot.statistics["splits"]["train"]["classes"]["red"]["image"]
+    assert (red["channel_means"], red["brightness"]["mean"]) == ([250, 0, 10], 260 / 3)
+    assert (red["widths"]["count"], red["widths"]["mean"]) == (10, np.mean(widths))
+    assert chart_of(snapshot, "image").caption == "width"
     assert pixels.sum() == facts["widths"]["count"] * facts["widths"]["mean"] * 10
 
 
@@ -276,21 +299,30 @@ def test_modes_of_files_and_shares_of_masks(
     assert facts_of(snapshot, "train", "mask")["shares"] == pytest.approx(shares)
 
 
-def test_rates_of_sounds(tmp_path: Path) -> None:
-    (tmp_path / "sounds").mkdir()
+def test_sounds_and_their_classes(tmp_path: Path) -> None:
     for number in range(6):
-        rate = 8_000 if number else 16_000
-        with wave.open(str(tmp_path / "sounds" / f"{number}.wav"), "wb") as file:
+        rate, name = (8_000, "quiet") if number else (16_000, "loud")
+        path = tmp_path / "sounds" / name / f"{number}.wav"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with wave.open(str(path), "wb") as file:
             file.setparams((1, 2, rate, 0, "NONE", ""))
-            file.writeframes(np.full(50 + number, 99, "<i2").tobytes())
+            file.writeframes(np.full(50 + number, 512 if number else 8192, "<i2").tobytes())
     recipe = ss.Recipe(
         name="sounds",
-        source=ss.AudioFolder(str(tmp_path / "sounds"), label=None),
+        source=ss.AudioFolder(str(tmp_path / "sounds")),
         prepare=[ss.audio.decode("audio")],
         splits=ss.Splits(train=1.0),
     )
-    rates = facts_of(ss.build(recipe, tmp_path / "out"), "train", "audio")["rates"]
+    snapshot = ss.build(recipe, tmp_path / "out")
+    facts = facts_of(snapshot, "train", "audio")
+    rates = facts["rates"]
     assert (rates["count"], rates["min"], rates["max"]) == (6, 8_000, 16_000)
+    assert facts["levels"]["quantiles"][::10] == [2**-6, 2**-2]
+    assert snapshot.statistics is not None
+    quiet = snapshot.statistics["splits"]["train"]["classes"]["quiet"]["audio"]
+    assert (quiet["rates"]["count"], quiet["rates"]["max"]) == (5, 8_000)
+    assert (quiet["lengths"]["mean"], quiet["level"]) == (53, 2**-6)
+    assert chart_of(snapshot, "audio").caption == "length"
 
 
 def test_classes_of_lists_are_counted(tmp_path: Path) -> None:

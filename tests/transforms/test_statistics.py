@@ -19,6 +19,7 @@ from snapshard.transforms.examples.statistics import (
     RawTotals,
     ShardStatistics,
     SplitStatistics,
+    Tally,
     estimate_distinct,
     exact_sums,
 )
@@ -135,7 +136,9 @@ def test_the_sample_is_the_first_records_of_each_shard(
     amounts = columns.column("amount").to_numpy(zero_copy_only=False)
     first = np.concatenate([amounts[:2048], amounts[17_001 : 17_001 + 2048]])
     assert split.num_sampled == len(first)
-    assert np.array_equal(split.sampled["amount"], first.astype(np.float64), equal_nan=True)
+    assert np.array_equal(
+        split.sampled["amount", "values"], first.astype(np.float64), equal_nan=True
+    )
     assert split.texts["name"][0] == "name 0"
 
 
@@ -214,6 +217,37 @@ def test_sums_are_exact(make: Any) -> None:
         numbers = [Fraction(float(number)) for number in row if np.isfinite(number)]
         assert total == sum(numbers)
         assert squares == sum(number * number for number in numbers)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rng: rng.normal(size=9_000),
+        lambda rng: rng.normal(1.7e9, 1e6, 9_000).round(),
+        lambda rng: rng.lognormal(0, 30, 9_000) * rng.choice([-1, 1], 9_000),
+        lambda rng: rng.integers(-200, 200, 9_000) / 8,
+        lambda rng: np.append(rng.normal(size=900), [5e-324, 1.7e308, -1.7e308, -0.0, np.nan]),
+    ],
+    ids=["normal", "times", "many sizes", "few", "extremes"],
+)
+def test_numbers_are_counted_in_buckets(make: Any) -> None:
+    numbers = make(np.random.default_rng(0))
+    tally, parts = Tally(), Tally()
+    tally.add(numbers)
+    for part in np.array_split(numbers[::-1], 7):
+        more = Tally()
+        more.add(part)
+        parts.merge(Tally(*json.loads(json.dumps(more.to_json()))))
+    assert tally.to_json() == parts.to_json()
+    known = np.sort(numbers[np.isfinite(numbers)])
+    assert tally.counts.sum() == len(known)
+    found = np.repeat(tally.numbers(known[0], known[-1]), tally.counts)
+    if len(np.unique(known)) <= 512:
+        assert np.array_equal(found, known)
+    else:
+        assert 256 < len(tally.buckets) <= 512
+        ranks = np.searchsorted(known, found) / len(known)
+        assert np.abs(ranks - np.arange(len(known)) / len(known)).max() < 0.05
 
 
 def test_raw_figures_do_not_depend_on_runs_and_batches() -> None:

@@ -13,7 +13,8 @@ records of each shard, 4,096 for a split: keys are hashes, so these are a unifor
 
 Where steps change records, each run is measured as well as it was read. How records are divided
 into runs must not matter: sums are exact, of integers. There is no sample, as the records of a run
-are in the source's order: frequent values are counted where a column has at most 64 different ones.
+are in the source's order: all numbers are counted, close ones together where there are many, and
+texts where a column has at most 64 different ones.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ _MAX_TEXT = 100
 """Bytes of a sampled text."""
 NUM_HASHES = 256
 MAX_TALLIED = 64
-"""Different values of a raw column that are counted, at most."""
+"""Different texts of a raw column that are counted, at most."""
+_MAX_BUCKETS = 512
+"""Buckets that the numbers of a raw column are counted in, at most."""
 
 Array = npt.NDArray[Any]
 
@@ -266,6 +269,76 @@ class _Stream:
             self.hashes = smallest(self.hashes, _hashes_of_numbers(chunk))
 
 
+class Tally:
+    """How often numbers occur: each one, or those of a bucket where more than 512 are different.
+
+    The bits of a float64, with those of negative ones inverted, are an integer that grows with the
+    number. A bucket holds numbers whose integers agree but for the last ``level`` bits; the level
+    is the lowest with at most 512 buckets, so neither the order of numbers nor how they are divided
+    matters, and close numbers are told apart as well as far ones (as in HdrHistogram, by Tene).
+
+    Attributes:
+        buckets: The integers without these bits, ascending: int64[n].
+        counts: The numbers in each bucket: int64[n].
+    """
+
+    def __init__(self, level: int = 0, buckets: str = "", counts: str = "") -> None:
+        """Begins without numbers, or with what :meth:`to_json` returned."""
+        self.level = level
+        self.buckets: npt.NDArray[np.int64] = _decoded(buckets, np.int64)
+        self.counts: npt.NDArray[np.int64] = _decoded(counts, np.int64)
+
+    def to_json(self) -> list[Any]:
+        """Plain JSON."""
+        return [self.level, _encoded(self.buckets), _encoded(self.counts)]
+
+    def add(self, numbers: Array) -> None:
+        """Counts more numbers; those that are not finite are left out."""
+        wide = numbers.astype(np.float64) + 0.0  # -0.0 is 0.0
+        bits = wide[np.isfinite(wide)].view(np.int64)
+        self._merge(*np.unique(_in_order(bits) >> self.level, return_counts=True))
+
+    def merge(self, other: Tally) -> None:
+        """Adds what another one counted."""
+        level = max(self.level, other.level)
+        self.buckets, self.level = self.buckets >> level - self.level, level
+        self._merge(other.buckets >> level - other.level, other.counts)
+
+    def _merge(self, buckets: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+        """Adds buckets of the same level; leaves out more bits while there are too many."""
+        merged = np.concatenate([self.buckets, buckets])
+        order = np.argsort(merged, kind="stable")
+        merged, counts = merged[order], np.concatenate([self.counts, counts])[order]
+        starts = _starts(merged)
+        while len(starts) > _MAX_BUCKETS:
+            self.level, merged = self.level + 1, merged >> 1
+            starts = _starts(merged)
+        self.buckets = merged[starts]
+        self.counts = np.add.reduceat(counts, starts) if len(starts) else counts
+
+    def numbers(self, low: float, high: float) -> npt.NDArray[np.float64]:
+        """A number for each bucket: the only one in it, or its middle.
+
+        Args:
+            low: The lowest of all numbers.
+            high: The highest one.
+        """
+        middle = (self.buckets << self.level) + ((1 << self.level) >> 1)
+        with np.errstate(invalid="ignore"):
+            found: npt.NDArray[np.float64] = _in_order(middle).view(np.float64).clip(low, high)
+        return found
+
+
+def _starts(ascending: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """Where each distinct value begins."""
+    return np.flatnonzero(np.diff(ascending, prepend=ascending[:1] - 1))
+
+
+def _in_order(bits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Integers that grow with the float64 of these bits; and the bits, given such integers."""
+    return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
+
+
 def smallest(known: npt.NDArray[np.uint64], more: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The smallest distinct hashes of both, ascending, at most NUM_HASHES."""
     if len(known) == NUM_HASHES:
@@ -323,6 +396,7 @@ class ExampleMeasures:
         ordered = sorted(features, key=str.encode)
         self.streams: dict[tuple[str, str], Read] = {}
         """By feature and aspect: "values", "lengths", "heights", "widths" or "rates"."""
+        sides: dict[tuple[str, str], str] = {}
         self.class_lists = {
             name: len(items.names)
             for name in ordered
@@ -333,11 +407,9 @@ class ExampleMeasures:
         for name in ordered:
             feature = features[name]
             if isinstance(feature, Image) and not feature.fixed_size:
-                for side in ("height", "width"):
-                    self.streams[name, f"{side}s"] = _column(f"{name}/{side}")
-            if isinstance(feature, Audio):
-                for side in side_columns(name, feature):
-                    self.streams[name, "rates"] = _column(side)
+                sides |= {(name, f"{side}s"): f"{name}/{side}" for side in ("height", "width")}
+            if isinstance(feature, Audio) and (rate := side_columns(name, feature)):
+                sides[name, "rates"] = rate[0]
             form = tensor_form(feature)
             if form is None:
                 continue
@@ -347,13 +419,20 @@ class ExampleMeasures:
                 self.streams[name, "lengths"] = _list_lengths(name, feature)
             if form.dtype != "string" and not isinstance(feature, Audio):
                 self.streams[name, "values"] = _values(name, form)
+        self.streams |= {key: _column(side) for key, side in sides.items()}
         single = {name: form for name in ordered if (form := _single(features[name]))}
-        if len(single) > MAX_SAMPLED_FEATURES:
+        is_wide = len(single) > MAX_SAMPLED_FEATURES
+        if is_wide:
             single = {}
         most = SAMPLE_RECORDS if sampled else 0
         self.num_sampled = min(most, _SAMPLE_VALUES // max(1, len(single)))
-        self.sampled = [name for name, form in single.items() if form.dtype != "string"]
+        self.numbers = [name for name, form in single.items() if form.dtype != "string"]
+        """Features of a single number, or class."""
         self.texts = [name for name, form in single.items() if form.dtype == "string"]
+        of_records = [key for key in self.streams if key[1] != "values" and not is_wide]
+        keys = [*((name, "values") for name in self.numbers), *of_records]
+        self.sampled = {key: sides.get(key, key[0]) for key in keys}
+        """What a record has one number of, by feature and aspect; and the column with its gaps."""
         media = {name: _media_measure(features[name]) for name in ordered if sampled}
         self.media = {name: measure for name, measure in media.items() if measure is not None}
 
@@ -498,10 +577,10 @@ class ShardStatistics:
             num_shards: Shards of the split, which share its sample.
         """
         self._measures = measures
-        sampled = {(name, "values") for name in measures.sampled}
+        hashed = {(name, "values") for name in measures.numbers}
         summed = not measures.num_sampled and len(measures.features) <= MAX_SAMPLED_FEATURES
         self.streams = {
-            key: _Stream(hashed=key in sampled, summed=summed) for key in measures.streams
+            key: _Stream(hashed=key in hashed, summed=summed) for key in measures.streams
         }
         self._classes = {name: np.zeros(num, int) for name, num in measures.class_lists.items()}
         self._texts = {name: np.empty(0, np.uint64) for name in measures.texts}
@@ -534,12 +613,12 @@ class ShardStatistics:
 
     def _sample(self, rows: pa.RecordBatch) -> None:
         numbers = np.full((len(self._measures.sampled), rows.num_rows), np.nan)
-        for place, name in enumerate(self._measures.sampled):
-            column = rows.column(name)
+        for place, (key, gaps) in enumerate(self._measures.sampled.items()):
+            column = rows.column(gaps)
             known = slice(None)
             if column.null_count:
                 known = column.is_valid().to_numpy(zero_copy_only=False)
-            numbers[place, known] = self._measures.streams[name, "values"](rows)
+            numbers[place, known] = self._measures.streams[key](rows)
         self._numbers.append(numbers)
         for name, texts in self._sampled_texts.items():
             cut = pc.binary_slice(rows.column(name), 0, _MAX_TEXT)
@@ -547,10 +626,11 @@ class ShardStatistics:
 
     def _measure_media(self, rows: pa.RecordBatch) -> None:
         for name, measure in self._measures.media.items():
-            for cell in _known(rows.column(name)):
-                if self._media_bytes[name] > 0:
+            for cell in rows.column(name):
+                is_measured = cell.is_valid and self._media_bytes[name] > 0
+                if is_measured:
                     self._media_bytes[name] -= _num_bytes(cell)
-                    self._media[name].append(measure(cell))
+                self._media[name].append(measure(cell) if is_measured else None)
 
     def to_json(self) -> dict[str, Any]:
         """The figures as plain JSON: see :class:`SplitStatistics`."""
@@ -582,6 +662,10 @@ def _encoded(values: Array) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
+def _decoded(text: str, dtype: Any) -> Array:
+    return np.frombuffer(base64.b64decode(text), dtype)
+
+
 class RawStatistics:
     """Measures the records of a run as they were read, before any step."""
 
@@ -595,8 +679,8 @@ class RawStatistics:
         self._exact = ShardStatistics(measures, num_shards=1)
         self._num_records = 0
         self._num_missing = Counter[str]()
-        names = (*measures.sampled, *measures.texts)
-        self._values: dict[str, Counter[Any]] = {name: Counter() for name in names}
+        self._texts: dict[str, Counter[str]] = {name: Counter() for name in measures.texts}
+        self._tallies = {name: Tally() for name in measures.numbers}
 
     def add(self, columns: pa.RecordBatch) -> None:
         """Takes the next records of the run.
@@ -609,20 +693,13 @@ class RawStatistics:
         for name, feature in self._measures.features.items():
             if is_optional(feature):
                 self._num_missing[name] += columns.column(name).null_count
-        for name in [*self._values]:
-            _count_values(self._values, name, self._counted(name, columns))
-
-    def _counted(self, name: str, columns: pa.RecordBatch) -> Mapping[Any, int]:
-        """The numbers of a feature's values; strings are cut, and only finite numbers count."""
-        is_text = name in self._measures.texts
-        if is_text:
-            values = pc.binary_slice(_known(columns.column(name)), 0, _MAX_TEXT)
-        else:
-            numbers = self._measures.streams[name, "values"](columns)
-            values = pa.array(numbers[np.isfinite(numbers)] + 0)  # -0.0 is 0.0
-        found, counts = pc.value_counts(values).flatten()
-        shown = [_as_text(one) for one in found.to_pylist()] if is_text else found.to_pylist()
-        return dict(zip(shown, counts.to_pylist(), strict=True))
+        for name, tally in self._tallies.items():
+            tally.add(self._measures.streams[name, "values"](columns))
+        for name in [*self._texts]:
+            cut = pc.binary_slice(_known(columns.column(name)), 0, _MAX_TEXT)
+            texts, counts = pc.value_counts(cut).flatten()
+            shown = map(_as_text, texts.to_pylist())
+            _count_texts(self._texts, name, dict(zip(shown, counts.to_pylist(), strict=True)))
 
     def to_json(self) -> dict[str, Any]:
         """The figures as plain JSON: see :class:`RawTotals`."""
@@ -635,7 +712,8 @@ class RawStatistics:
                 for (name, aspect), stream in self._exact.streams.items()
                 if stream.sums is not None
             ],
-            "values": {name: list(counts.items()) for name, counts in self._values.items()},
+            "texts": {name: list(counts.items()) for name, counts in self._texts.items()},
+            "tallies": {name: tally.to_json() for name, tally in self._tallies.items()},
         }
 
 
@@ -646,7 +724,8 @@ class RawTotals:
         features: Features of the records.
         num_records: Number of records.
         num_missing: Number of records without a value, by feature.
-        values: Numbers of each value of the features that have at most 64 different ones.
+        texts: Numbers of each text of the features that have at most 64 different ones.
+        tallies: How often the numbers of each feature occur.
     """
 
     def __init__(self, features: Features) -> None:
@@ -656,7 +735,8 @@ class RawTotals:
         self._exact = SplitStatistics(measures)
         self.num_records = 0
         self.num_missing = Counter[str]()
-        self.values: dict[str, Counter[Any]] = {name: Counter() for name in self._exact.hashes}
+        self.texts: dict[str, Counter[str]] = {name: Counter() for name in measures.texts}
+        self.tallies = {name: Tally() for name in measures.numbers}
         self._sums: dict[tuple[str, str], _Sums] = {}
 
     def add(self, run: Mapping[str, Any]) -> None:
@@ -668,9 +748,11 @@ class RawTotals:
             self._sums[name, aspect] = (before[0] + one, before[1] + square)
         self.num_records += run["num_records"]
         self.num_missing.update(run["num_missing"])
-        for name in [*self.values]:
-            more = run["values"].get(name)
-            _count_values(self.values, name, None if more is None else dict(more))
+        for name, tally in self.tallies.items():
+            tally.merge(Tally(*run["tallies"][name]))
+        for name in [*self.texts]:
+            more = run["texts"].get(name)
+            _count_texts(self.texts, name, None if more is None else dict(more))
 
     def finish(self) -> SplitStatistics:
         """The figures that :class:`SplitStatistics` has without a sample, once all runs are in."""
@@ -695,14 +777,12 @@ def _set_exact(numbers: Numbers, sums: _Sums | None) -> None:
             numbers.squares = float(squares - total * total / numbers.count)
 
 
-def _count_values(
-    values: dict[str, Counter[Any]], name: str, more: Mapping[Any, int] | None
-) -> None:
-    """Counts more values of a feature; forgets it once it has too many different ones."""
+def _count_texts(texts: dict[str, Counter[str]], name: str, more: Mapping[str, int] | None) -> None:
+    """Counts more texts of a feature; forgets it once it has too many different ones."""
     if more is not None:
-        values[name].update(more)
-    if more is None or len(values[name]) > MAX_TALLIED:
-        del values[name]
+        texts[name].update(more)
+    if more is None or len(texts[name]) > MAX_TALLIED:
+        del texts[name]
 
 
 def _as_text(value: bytes) -> str:
@@ -716,7 +796,7 @@ class SplitStatistics:
         numbers: By feature and aspect, as :class:`ExampleMeasures` names them.
         hashes: The smallest hashes of a feature's values.
         texts: Single strings of the sampled records, of at most 100 bytes.
-        media: What was measured of each sampled image, sound or list of boxes.
+        media: What was measured of each sampled record's image, sound or boxes; None if nothing.
         classes: The numbers of each class in lists of classes, by its index.
         num_sampled: Number of sampled records.
     """
@@ -725,12 +805,12 @@ class SplitStatistics:
         """Begins without shards."""
         self.classes: dict[str, Counter[int]] = {name: Counter() for name in measures.class_lists}
         self.numbers = {key: Numbers() for key in measures.streams}
-        self.hashes = {n: np.empty(0, np.uint64) for n in (*measures.sampled, *measures.texts)}
+        self.hashes = {n: np.empty(0, np.uint64) for n in (*measures.numbers, *measures.texts)}
         self.texts: dict[str, list[str | None]] = {name: [] for name in measures.texts}
         self.media: dict[str, list[Any]] = {name: [] for name in measures.media}
         self.num_sampled = 0
-        self._names = measures.sampled
-        self._tables: list[npt.NDArray[np.float64]] = [np.empty((len(self._names), 0))]
+        self._keys = list(measures.sampled)
+        self._tables: list[npt.NDArray[np.float64]] = [np.empty((len(self._keys), 0))]
 
     def add(self, shard: Mapping[str, Any]) -> None:
         """Adds the next shard: what :meth:`ShardStatistics.to_json` returned."""
@@ -741,19 +821,19 @@ class SplitStatistics:
             self.hashes[name] = smallest(known, hashes)
         for name, texts in self.texts.items():
             texts += shard["texts"][name]
+        num = shard["num_sampled"]
         for name, media in self.media.items():
-            media += shard["media"][name]
+            found = shard["media"][name]
+            media += found + [None] * (num - len(found))
         for name, counts in self.classes.items():
             counts.update(dict(shard["classes"][name]))
-        num = shard["num_sampled"]
         self.num_sampled += num
-        self._tables.append(_decoded(shard["numbers"], np.float64).reshape(len(self._names), num))
+        self._tables.append(_decoded(shard["numbers"], np.float64).reshape(len(self._keys), num))
 
     @functools.cached_property
-    def sampled(self) -> dict[str, npt.NDArray[np.float64]]:
-        """Single numbers of the sampled records: float64[num_sampled], NaN where one is missing."""
-        return dict(zip(self._names, np.concatenate(self._tables, axis=1), strict=True))
+    def sampled(self) -> dict[tuple[str, str], npt.NDArray[np.float64]]:
+        """Numbers of the sampled records, by feature and aspect: float64[num_sampled].
 
-
-def _decoded(text: str, dtype: Any) -> Array:
-    return np.frombuffer(base64.b64decode(text), dtype)
+        NaN where one is missing.
+        """
+        return dict(zip(self._keys, np.concatenate(self._tables, axis=1), strict=True))

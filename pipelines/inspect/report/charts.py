@@ -40,6 +40,8 @@ class Histogram:
     height: int
     axis: Sequence[tuple[float, str, str]]
     """Places below it, how texts are aligned with them, and the texts."""
+    caption: str
+    """Of what it is, if not of the feature's values."""
     row_height: int = _HEIGHT
     width: int = WIDTH
 
@@ -66,7 +68,9 @@ def _short(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")
 
 
-def histogram(series: Sequence[tuple[str, Mapping[str, Any]]]) -> Histogram | None:
+def histogram(
+    series: Sequence[tuple[str, Mapping[str, Any]]], *, caption: str = ""
+) -> Histogram | None:
     """The chart of a numeric feature.
 
     All bins are drawn equally wide: only the first and the last one differ, which reach to the
@@ -74,6 +78,7 @@ def histogram(series: Sequence[tuple[str, Mapping[str, Any]]]) -> Histogram | No
 
     Args:
         series: Title and statistics of each split; their histograms have the same edges.
+        caption: Of what it is, if not of the feature's values.
 
     Returns:
         The chart; None if no split has a histogram.
@@ -104,6 +109,7 @@ def histogram(series: Sequence[tuple[str, Mapping[str, Any]]]) -> Histogram | No
         rows=rows,
         height=len(rows) * _HEIGHT,
         axis=_axis(edges),
+        caption=caption,
     )
 
 

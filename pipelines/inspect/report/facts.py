@@ -45,14 +45,18 @@ from .pictures import (
     sheets,
 )
 
-_MOST = 5
-"""Frequent values of a raw column that are named."""
 _TEXT = 80
 """Characters that are shown of a value."""
 _MAX_REJECTS_READ = 20_000
 _REJECTS_SHOWN = 4
 _SHARD_BARS = 200
 _SPANS = {"lengths": "length", "heights": "height", "widths": "width", "rates": "rate (Hz)"}
+_DRAWN = _SPANS | {
+    "brightness": "mean of an image's pixels",
+    "levels": "root mean square of a sound",
+    "areas": "area of a box, as a share of the image",
+}
+"""What is drawn of values that are no numbers."""
 _TELLING = 0.1
 """The most frequent values are drawn if they make up this part of the records."""
 
@@ -130,8 +134,9 @@ class Facts:
     listed: Sequence[tuple[str, str, str]]
     """Name, type and missing values of all others."""
     num_features: int
-    raw: Sequence[tuple[str, str, str, str]]
-    """Columns as they were read, if steps change them: name, type, missing values, figures."""
+    raw: Sequence[FeatureFacts]
+    """Columns as they were read, if steps change them."""
+    num_raw: int
     no_statistics: str
     """Why there are no statistics, if so."""
     trouble: str
@@ -157,6 +162,7 @@ def facts_of(evidence: Evidence, limits: Limits) -> Facts:
         if len(evidence.sample) and is_shown(feature)
     ]
     class_unit, classes, class_splits, rarest = _classes(evidence)
+    raw = _raw_columns(evidence)
     drawn, others = _chosen(evidence, limits.charts)
     return Facts(
         name=manifest.name,
@@ -179,7 +185,8 @@ def facts_of(evidence: Evidence, limits: Limits) -> Facts:
         features=[_feature(evidence, name, limits.values) for name in drawn],
         listed=[_line(evidence, name) for name in others[: limits.listed]],
         num_features=len(evidence.features),
-        raw=_raw_columns(evidence)[: limits.listed],
+        raw=[_raw_column(evidence, *column, limits.values) for column in raw[: limits.charts]],
+        num_raw=len(raw),
         no_statistics=evidence.no_statistics if evidence.statistics is None else "",
         trouble=evidence.sample.trouble,
         sheets=media,
@@ -383,21 +390,26 @@ def _feature(evidence: Evidence, name: str, num_values: int) -> FeatureFacts:
     )
 
 
-def _raw_columns(evidence: Evidence) -> list[tuple[str, str, str, str]]:
-    """Rows of the columns as they were read; none if no step changes them."""
-    raw = (evidence.statistics or {}).get(RAW, {"num_records": 0, "features": {}})
+def _raw_columns(evidence: Evidence) -> list[tuple[str, Feature]]:
+    """The columns as they were read; none if no step changes them."""
+    if RAW not in (evidence.statistics or {}):
+        return []
     parts = evidence.build.get("fingerprint_parts", {}).get("prepare", {})
-    rows = []
-    for name, feature in features_from_json(parts.get("raw", {})).items():
-        if (facts := raw["features"].get(name)) is None:
-            continue
-        figures = [f"{key} {text}" for key, text in _numbers_of([("", facts)], feature)]
-        most = [f"{value} ({count:,})" for value, count in facts.get("top", [])[:_MOST]]
-        if most:
-            figures.append("most frequent: " + ", ".join(shorten(one, _TEXT) for one in most))
-        missing = _missing_of(feature, facts["num_missing"], raw["num_records"])
-        rows.append((name, describe(feature), missing, " · ".join(figures)))
-    return rows
+    return list(features_from_json(parts.get("raw", {})).items())
+
+
+def _raw_column(evidence: Evidence, name: str, feature: Feature, num_values: int) -> FeatureFacts:
+    raw = (evidence.statistics or {})[RAW]
+    facts: Mapping[str, Any] = raw["features"].get(name, {"num_missing": 0})
+    return FeatureFacts(
+        name=name,
+        type=describe(feature),
+        is_label=False,
+        missing=_missing_of(feature, facts["num_missing"], raw["num_records"]),
+        missing_by_split=(),
+        numbers=_numbers_of([("", facts)], feature),
+        chart=_chart([("", facts)], feature, num_values),
+    )
 
 
 def _chart(
@@ -417,6 +429,11 @@ def _chart(
         return bars(tops, most=num_values)
     if (drawn := histogram(series)) is not None:
         return drawn
+    for aspect, caption in _DRAWN.items():
+        spread = [(split, stats[aspect]) for split, stats in series if stats.get(aspect)]
+        varies = any(len(one.get("histogram", {}).get("edges", ())) > 2 for _, one in spread)
+        if varies and (drawn := histogram(spread, caption=caption)) is not None:
+            return drawn
     shares = [
         (split, {_class_name(feature, key): value for key, value in stats["shares"].items()})
         for split, stats in series

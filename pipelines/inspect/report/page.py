@@ -7,7 +7,7 @@ import functools
 import http.server
 import pathlib
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jinja2
@@ -20,7 +20,7 @@ from ...snapshot import Snapshot
 from ..drift import compare, difference_lines
 from .charts import Histogram
 from .evidence import Evidence, gather
-from .facts import Limits, facts_of
+from .facts import FeatureFacts, Limits, facts_of
 
 MAX_BYTES = 2_000_000
 """Maximum length of a page."""
@@ -35,7 +35,9 @@ def render(evidence: list[Evidence]) -> bytes:
     template = _environment().get_template("page.html.j2")
     while True:
         sides = [facts_of(one, limits) for one in evidence]
-        content = template.render(sides=sides, both=_both(sides), differences=differences).encode()
+        both, raw = _both([one.features for one in sides]), _both([one.raw for one in sides])
+        page = template.render(sides=sides, both=both, raw=raw, differences=differences)
+        content = page.encode()
         if len(content) <= MAX_BYTES or limits == limits.halved():
             return content
         limits = limits.halved()
@@ -77,7 +79,7 @@ def serve_page(
     Raises:
         RecipeError: if the port cannot be used.
     """
-    content = render([gather(snapshot)])
+    content = b""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         """Answers with the page, and nothing else."""
@@ -104,14 +106,15 @@ def serve_page(
     with contextlib.suppress(KeyboardInterrupt), server:  # how it is meant to end
         url = f"http://127.0.0.1:{server.server_port}/"
         started(url)
+        content = render([gather(snapshot)])  # requests wait
         if browser:
             webbrowser.open(url)
         server.serve_forever()
 
 
-def _both(sides: list[Any]) -> list[tuple[str, list[Any]]]:
+def _both(columns: list[Sequence[FeatureFacts]]) -> list[tuple[str, list[FeatureFacts | None]]]:
     """The features that have a chart, each with its facts of every snapshot (None without)."""
-    by_name = [{one.name: one for one in side.features} for side in sides]
+    by_name = [{one.name: one for one in side} for side in columns]
     names = dict.fromkeys(name for side in by_name for name in side)
     return [(name, [side.get(name) for side in by_name]) for name in names]
 
