@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ...schemas.blocks import Block, SourceFile
 from ...schemas.errors import RecipeError
 from ...schemas.recipe import NumbersRecords, Source
+from ...transforms.rejects import printable
 from ...transforms.sources.extracted import ExtractedTable
 from ...transforms.storage import redact
 from ...transforms.storage.decompress import compression_of, other_compression
@@ -73,8 +74,9 @@ class IdList:
     def _held(self) -> frozenset[str]:
         return frozenset(self.ids)
 
-    def __contains__(self, record_id: object) -> bool:
-        return record_id in self._held
+    def __contains__(self, record_id: str) -> bool:
+        """Whether it names a record: one that is not UTF-8 also in the form that is shown."""
+        return record_id in self._held or printable(record_id) in self._held
 
     def to_json(self) -> dict[str, object]:
         """What the fingerprint and the manifest hold of it."""
@@ -151,11 +153,17 @@ def exclude_records(blocks: Sequence[Block], excluded: IdList, source: Source) -
     for number, block in enumerate(blocks):
         for part in block.ranges:
             parts[part.path].append((number, part.start, part.stop))
+    not_utf8 = {shown: path for path in parts if (shown := printable(path)) != path}
     table = source.name if isinstance(source, ExtractedTable) else None
     by_offset = not isinstance(source, NumbersRecords)
     left_out: dict[int, list[str]] = defaultdict(list)
-    for record_id in excluded.ids:
-        path, _, position = record_id.rpartition("#")
+    ids = [(*record_id.rpartition("#")[::2], record_id) for record_id in excluded.ids]
+    ids += [
+        (not_utf8[shown], position, f"{not_utf8[shown]}#{position}")
+        for shown, position, _ in ids
+        if shown in not_utf8
+    ]
+    for path, position, record_id in ids:
         if table is not None and (path == table or path.startswith(f"{table}/")):
             numbers: Iterable[int] = range(len(blocks))
         else:

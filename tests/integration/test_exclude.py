@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -577,6 +578,24 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
         for snapshot in (whole, rest)
     ]
     assert codes == [3, 0]
+
+
+def test_an_id_as_it_is_shown(tmp_path: Path) -> None:
+    """The index shows bytes that are not UTF-8 as an escape, and ids are copied from there."""
+    (tmp_path / "data").mkdir()
+    for number, name in enumerate((b"caf\xe9.csv", b"tea.csv")):
+        path = bytes(tmp_path / "data") + b"/" + name
+        Path(os.fsdecode(path)).write_text("x,y\n" + "".join(f"{number}{k},0\n" for k in range(9)))
+        Path(os.fsdecode(path)).with_suffix(".txt").write_text(f"text {number}")
+    source = ss.Csv(str(tmp_path / "data" / "*.csv"))
+    (tmp_path / "all").mkdir()
+    whole = ss.build(recipe_of(source, None), tmp_path / "all")
+    gone = [one for one in examples_of(whole) if one.startswith(r"caf\xe9.csv#")][:3]
+    rest = ss.build(recipe_of(source, put_list(tmp_path, gone)), tmp_path / "out")
+    assert set(examples_of(whole)) - set(examples_of(rest)) == set(gone)
+    files = ss.TextFiles(str(tmp_path / "data"), per="file")
+    survey = survey_of(recipe_of(files, put_list(tmp_path, [r"caf\xe9.txt"])), tmp_path)
+    assert [file.path for file in survey.inventory.files] == ["tea.txt"]
 
 
 @pytest.mark.parametrize("declared", [False, True])
