@@ -248,6 +248,21 @@ BAD: dict[str, tuple[dict[str, bytes], str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("known", "other"),
+    [("cls", "label"), ("npy", "array"), ("txt", "text"), ("png", "image"), ("json", "json.n")],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_name_of_two_kinds_is_refused(
+    tmp_path: pathlib.Path, known: str, other: str, *, swapped: bool
+) -> None:
+    content = GOOD.get(known, b"text")
+    members = [(f"a.{known}", content), (f"b.{other}", b"7"), (f"c.{known}", content)]
+    write(tmp_path, members[::-1][:2] if swapped else members)
+    with pytest.raises(SchemaError, match="in some samples and"):
+        read(WebDataset("a.tar"), tmp_path)
+
+
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_sample_is_a_reject(tmp_path: pathlib.Path, kind: str) -> None:
     parts, reason = BAD[kind]
