@@ -414,9 +414,11 @@ def read_latest(url: str) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         fingerprint = None
     if not isinstance(fingerprint, str) or not _is_fingerprint(fingerprint):
-        raise DamagedSnapshotError(
-            f"{storage.redact(url)} names no fingerprint. Build again to replace it."
+        error = DamagedSnapshotError(
+            f"{storage.redact(url)} names no fingerprint. A build replaces it."
         )
+        error.file = storage.redact(url)
+        raise error
     return fingerprint
 
 

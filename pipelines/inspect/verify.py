@@ -122,7 +122,8 @@ def check_snapshot(
         folder = locate(path)
     except DamagedSnapshotError as error:
         findings = Findings()
-        findings.damage(MANIFEST, "missing", str(error))
+        name = error.file.rpartition("/")[2] or MANIFEST
+        findings.damage(name, "missing", str(error).removeprefix(f"{error.file} "))
         return _make_report(storage.absolute(os.fspath(path)), None, findings)
     findings = Findings()
     manifest = _read_manifest(folder, findings)

@@ -32,7 +32,8 @@ def survey_notices(survey: Survey) -> Iterator[str]:
     """What the list of files and the features say, before a record is read."""
     problems = Counter(file.problem for file in survey.inventory.files if file.problem)
     for problem, number in problems.most_common():
-        yield f"{number:,} file{'s' * (number != 1)} will become rejects: {problem}"
+        become = "files will become rejects" if number > 1 else "file will become a reject"
+        yield f"{number:,} {become}: {problem}"
     recipe, prepared = survey.recipe, survey.features.prepared
     for name, feature in prepared.items():
         if isinstance(feature, ClassLabel) and len(feature.names) < 2:

@@ -241,7 +241,7 @@ def test_what_the_files_say_is_told_before_they_are_read(tmp_path: Path) -> None
     warned = Warned()
     ss.build(recipe, tmp_path / "out", progress=warned)
     assert warned.messages[:2] == [
-        "1 file will become rejects: dangling symbolic link",
+        "1 file will become a reject: dangling symbolic link",
         "feature 'label' has only the class 'cat'",
     ]
     assert set(warned.messages) <= set(forecast(recipe, progress=Silent()).warnings)

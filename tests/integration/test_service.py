@@ -216,6 +216,19 @@ class TestRefused:
             reader.dataset("train", BATCH, service="grpc://localhost:1")
 
     @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            ({"procesing_mode": "dynamic"}, "procesing_mode"),
+            ({"processing_mode": tf.data.experimental.service.ShardingPolicy.FILE}, "Leave proc"),
+        ],
+    )
+    def test_arguments_that_cannot_work(
+        self, reader: types.ModuleType, two_workers: str, more: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            reader.dataset("train", BATCH, service={"service": two_workers, **more})
+
+    @pytest.mark.parametrize(
         "options",
         [
             {"seed": 1},

@@ -178,7 +178,7 @@ def test_warns_of_what_a_build_would_trip_over(tmp_path: Path, picture: Any) -> 
     assert forecasted.num_examples == 6
     found = "\n".join(forecasted.warnings)
     assert "about 2 rejects, but only 0 are allowed" in found
-    assert "1 file will become rejects: dangling symbolic link" in found
+    assert "1 file will become a reject: dangling symbolic link" in found
     assert "many/text.png" in found
     assert "no 'few' in " in found
     assert "images differ in size: pass image_size=" in found

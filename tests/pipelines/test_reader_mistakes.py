@@ -125,6 +125,7 @@ def ids(dataset: Any) -> list[int]:
         ({"root": ""}, "root='' must be the folder or URL"),
         ({"service": 3}, "service=3 must be an address"),
         ({"service": ("grpc://a:1",)}, "service=.* must be an address"),
+        ({"service": {"processing_mode": "dynamic"}}, 'with the address as its "service"'),
         ({"augment": lambda one, seed: None}, "augment= must return the changed example"),
         ({"augment_batch": lambda batch, seeds: None}, "augment_batch= must return the changed"),
         (

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.inspect.verify import check_snapshot
 from snapshard.pipelines.publish.step import point_latest
 from snapshard.pipelines.reader.emit import LATEST_READER_FILE
 from snapshard.schemas.errors import DamagedSnapshotError, RecipeError
 from snapshard.schemas.manifest import file_entry, json_checksum
 from snapshard.schemas.naming import OutputPaths
+from snapshard.schemas.progress import Silent
 
 FEATURES = {"x": ss.Scalar("int64"), "label": ss.ClassLabel(("no", "yes"))}
 RECORDS = [{"x": i, "label": i % 2} for i in range(5)]
@@ -174,6 +176,11 @@ def test_pointer_is_no_path(make: Any, tmp_path: Path, pointer: str) -> None:
     (tmp_path / "made" / "latest.json").write_text(pointer)
     with pytest.raises(DamagedSnapshotError, match=r"latest\.json names no fingerprint"):
         ss.Snapshot.open(tmp_path / "made")
+    (damage,) = check_snapshot(tmp_path / "made", progress=Silent()).damages
+    assert (damage.file, damage.what) == (
+        "latest.json",
+        "names no fingerprint. A build replaces it.",
+    )
 
 
 def test_manifest_that_is_none(make: Any, tmp_path: Path) -> None:

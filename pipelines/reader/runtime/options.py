@@ -269,10 +269,14 @@ def _check_places(options: Options) -> None:
     root, service = options.root, options.service
     if root is not None and not (isinstance(root, str | os.PathLike) and os.fspath(root)):
         raise ValueError(f"root={root!r} must be the folder or URL of the snapshot.")
-    if service is not None and not isinstance(service, str | Mapping):
+    is_service = isinstance(service, str) or (
+        isinstance(service, Mapping) and isinstance(service.get("service"), str)
+    )
+    if service is not None and not is_service:
         raise ValueError(
             f'service={service!r} must be an address such as "grpc://host:port", or a dict of the '
-            "arguments of tf.data.experimental.service.distribute."
+            "arguments of tf.data.experimental.service.distribute, with the address as its "
+            '"service".'
         )
     if options.cache not in (None, "memory", "decoded"):
         raise ValueError(

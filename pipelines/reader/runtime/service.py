@@ -26,7 +26,9 @@ _ORDERS = 8
 _RANGES = 8
 """Pieces for all workers together to share, for each piece that a worker has open."""
 _CONNECT_S = 5.0
-_EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
+_Policy = tf.data.experimental.service.ShardingPolicy
+_EXACT = {"distributed_epoch", "dynamic", _Policy.DYNAMIC}
+_OF_KNOWN_WORKERS = {_Policy.FILE, _Policy.DATA, _Policy.FILE_OR_DATA, _Policy.HINT}
 
 
 def share_work(plan: Plan) -> Plan:
@@ -43,6 +45,12 @@ def share_work(plan: Plan) -> Plan:
             f"service={url!r}: no dispatcher answers ({error}). Start one with `snapshard serve`, "
             "and pass the grpc:// address that it prints."
         )
+    if asked["processing_mode"] in _OF_KNOWN_WORKERS:
+        raise ValueError(
+            f"service=: the mode {asked['processing_mode']} needs a dispatcher that was given the "
+            "addresses of all workers; `snapshard serve` gives none. Leave processing_mode out: "
+            "each record is then read once."
+        )
     exact = is_exact(options)
     pieces = [
         piece if "://" in piece.path else piece._replace(path=os.path.abspath(piece.path))
@@ -54,7 +62,10 @@ def share_work(plan: Plan) -> Plan:
         orders = [random.sample(pieces, len(pieces)) for _ in range(_ORDERS)]
     # Registered once, since each registration takes 0.1 s and freezes captured values: a captured
     # seed would be the same in every epoch.
-    distribute = tf.data.experimental.service.distribute(**asked)
+    try:
+        distribute = tf.data.experimental.service.distribute(**asked)
+    except TypeError as error:
+        raise ValueError(f"service={options.service!r}: {error}.") from None
     datasets = [unconverted(_work)(plan, order).apply(distribute) for order in orders]
     spec = datasets[0].element_spec
     variants = tf.stack([tf.data.experimental.to_variant(dataset) for dataset in datasets])
