@@ -18,7 +18,8 @@ class SnapshardError(Exception):
 
     exit_code = 1
     file = ""
-    """The path or URL of the file that it is about, without credentials, if it is about one."""
+    """The path or URL of the file that it is about, without credentials; of a record its path in
+    the source."""
     record = ""
     """The id of the record that it is about, or of the first of several."""
 
@@ -47,10 +48,10 @@ class RejectsError(DataError):
     """More records were rejected than the recipe allows, or all of them."""
 
     @classmethod
-    def of(cls, message: str, *, record: str) -> RejectsError:
-        """The error with the id of the first record of the most frequent reason."""
+    def of(cls, message: str, *, record: str, file: str) -> RejectsError:
+        """The error with the first record of the most frequent reason, and its file."""
         error = cls(message)
-        error.record = record
+        error.record, error.file = record, file
         return error
 
 

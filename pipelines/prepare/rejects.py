@@ -94,6 +94,7 @@ def check_prepared(survey: Survey, prepared: Prepared, workspace: Workspace) -> 
             f"in total or by stage). {_try_again(survey)} "
             f"{_where_rejects_are(workspace)}",
             record=record,
+            file=_file_of(survey, record),
         )
     num_before = prepared.entries.total("num_records")  # of the stages before the last
     if num_kept == 0 and num_before:
@@ -118,6 +119,7 @@ def check_prepared(survey: Survey, prepared: Prepared, workspace: Workspace) -> 
             f"needs a record.\n{reasons}\nFix the files. {_try_again(survey)} "
             f"{_where_rejects_are(workspace)}",
             record=record,
+            file=_file_of(survey, record),
         )
     if num_kept == 0 and prepared.num_excluded:
         number = human_count(prepared.num_excluded, "records")
@@ -183,6 +185,10 @@ def _keep_refused(
     }
     storage.put_bytes(workspace.refused, json.dumps(facts, sort_keys=True).encode())
     return tally.describe(), tally.groups()[0][2].first[0][0]
+
+
+def _file_of(survey: Survey, record_id: str) -> str:
+    return record_id.rpartition("#")[0] if survey.recipe.files.numbered else record_id
 
 
 def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: int) -> str:

@@ -315,6 +315,7 @@ def test_an_error_about_records_names_the_first(
         cli.main(["build", str(recipe), "--out", str(tmp_path / "out"), "--json"])
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["class"], error["record"]) == ("RejectsError", "numbers.csv#6")
+    assert error["file"] == "numbers.csv"
 
 
 def test_plan_and_inspect_answer_in_json(
