@@ -416,9 +416,11 @@ class _Outputs:
         self.num_found = 0
         remote = any(not storage.is_local(folder) for folder in self._missing)
         self.seconds = SECONDS_BETWEEN_REMOTE_LOOKS if remote else SECONDS_BETWEEN_LOOKS
+        """To wait after a look: at least 20 times as long as one takes."""
 
     def look(self) -> None:
         """Counts the files that exist by now."""
+        started = time.monotonic()
         for folder, names in list(self._missing.items()):
             try:
                 seen = names.intersection(storage.list_names(folder))
@@ -429,3 +431,4 @@ class _Outputs:
             names -= seen
             if not names:
                 del self._missing[folder]
+        self.seconds = max(self.seconds, 20 * (time.monotonic() - started))

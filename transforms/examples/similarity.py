@@ -75,14 +75,21 @@ def image_sketch(image: Image | None) -> npt.NDArray[np.void] | None:
     """An :data:`IMAGE_SKETCH` of a grey image; None if it shows nothing to compare."""
     if image is None:
         return None
-    thumbnail = np.asarray(image.resize((_THUMBNAIL, _THUMBNAIL), PIL.Image.Resampling.BOX))
-    if thumbnail.std() < _FLAT:
+    thumbnail = _shrunk(image, _THUMBNAIL, _THUMBNAIL)
+    wide = thumbnail.astype(np.int64)
+    if len(wide) * (wide @ wide) - wide.sum() ** 2 < (_FLAT * len(wide)) ** 2:
         return None
-    grey = np.asarray(image.resize((9, 8), PIL.Image.Resampling.BOX))
+    grey = _shrunk(image, 8, 9).reshape(8, 9)
     sketch = np.zeros((), IMAGE_SKETCH)
     sketch["hash"] = np.packbits(grey[:, 1:] > grey[:, :-1]).view(np.uint64)[0]
-    sketch["thumbnail"] = thumbnail.ravel()
+    sketch["thumbnail"] = thumbnail
     return sketch
+
+
+def _shrunk(image: Image, height: int, width: int) -> npt.NDArray[np.uint8]:
+    """The grey values of a smaller image: uint8[height * width]."""
+    shrunk = image.resize((width, height), PIL.Image.Resampling.BOX)
+    return np.frombuffer(shrunk.tobytes(), np.uint8)
 
 
 def text_sketch(content: bytes) -> npt.NDArray[np.void] | None:

@@ -179,6 +179,8 @@ class KeyHistogram:
             num_pending += len(histogram.bin)
             if num_pending > max(max_pending, len(merged.bin)):
                 merged, pending, num_pending = _concatenate([merged, *pending]), [], 0
+        if len(pending) == 1 and not len(merged.bin):
+            return pending[0]
         return _concatenate([merged, *pending]) if pending else merged
 
     @classmethod
