@@ -18,8 +18,9 @@ from ..snapshot import Snapshot, build_facts, read_latest
 from ..survey.survey import Survey
 from .drift import SHOWN, Difference, Profile, compare, difference_lines, schema_differences
 
-_NOT_COMPARED = ("distinct", "max", "min", "num_zeros")
-"""Figures that a lock does not have."""
+_NOT_COMPARED = ("brightness", "distinct", "levels", "max", "min", "num_zeros", "rates")
+_MEANS_ALONE = ("areas", "heights", "lengths", "widths")
+"""Figures that a lock does not have, or whose means it has alone."""
 
 
 def pin(recipe_file: str, out: str) -> str:
@@ -90,7 +91,13 @@ def _compared(splits: Mapping[str, Any]) -> dict[str, Any]:
         name: {
             "num_examples": split["num_examples"],
             "features": {
-                feature: {key: value for key, value in facts.items() if key not in _NOT_COMPARED}
+                feature: {
+                    key: {"mean": value["mean"], "deviation": value["deviation"]}
+                    if key in _MEANS_ALONE
+                    else value
+                    for key, value in facts.items()
+                    if key not in _NOT_COMPARED
+                }
                 for feature, facts in split["features"].items()
             },
         }

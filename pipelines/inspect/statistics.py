@@ -56,6 +56,8 @@ _OUTER = 10
 
 Json = dict[str, Any]
 _Floats = npt.NDArray[np.float64]
+_Key = tuple[str, str]
+"""A feature and an aspect."""
 
 
 def statistics_of(
@@ -121,10 +123,6 @@ def _sums(counts: Iterator[Mapping[str, int]]) -> Counter[str]:
     for mapping in counts:
         total.update(mapping)
     return total
-
-
-_Key = tuple[str, str]
-"""A feature and an aspect."""
 
 
 def _samples(features: Features, split: SplitStatistics) -> dict[_Key, _Floats]:
@@ -343,7 +341,7 @@ def _of_media(feature: Feature, measured: Sequence[Any]) -> dict[str, _Floats]:
     known = [one for one in known if one[0]]
     if isinstance(feature, Audio):
         return {"levels": np.array([math.sqrt(squares / num) for num, squares in known])}
-    num = feature.channels
+    num = min(3, feature.channels)  # without transparency
     return {"brightness": np.array([sum(one[1 : 1 + num]) / one[0] / num for one in known])}
 
 
@@ -366,7 +364,7 @@ def _of_classes(features: Features, label: str | None, split: SplitStatistics) -
             elif not isinstance(features[name], ClassLabel):
                 facts.setdefault(name, {}).update(_figures(Numbers.of(values[rows])))
         for name, media in split.media.items():
-            some = [media[row] for row in rows if row < len(media) and media[row] is not None]
+            some = [media[row] for row in rows if row < len(media)]
             found = _media(features[name], some)
             for aspect, values in _of_media(features[name], some).items():
                 found[aspect] = _figures(Numbers.of(values))

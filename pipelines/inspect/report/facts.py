@@ -392,15 +392,15 @@ def _feature(evidence: Evidence, name: str, num_values: int) -> FeatureFacts:
 
 def _raw_columns(evidence: Evidence) -> list[tuple[str, Feature]]:
     """The columns as they were read; none if no step changes them."""
-    if RAW not in (evidence.statistics or {}):
-        return []
+    measured = (evidence.statistics or {}).get(RAW, {"features": {}})["features"]
     parts = evidence.build.get("fingerprint_parts", {}).get("prepare", {})
-    return list(features_from_json(parts.get("raw", {})).items())
+    columns = features_from_json(parts.get("raw", {})).items()
+    return [(name, feature) for name, feature in columns if name in measured]
 
 
 def _raw_column(evidence: Evidence, name: str, feature: Feature, num_values: int) -> FeatureFacts:
     raw = (evidence.statistics or {})[RAW]
-    facts: Mapping[str, Any] = raw["features"].get(name, {"num_missing": 0})
+    facts: Mapping[str, Any] = raw["features"][name]
     return FeatureFacts(
         name=name,
         type=describe(feature),
