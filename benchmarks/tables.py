@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 from build import spread
-from memory import tree_pss
+from memory import tree_memory
 
 PEERS = Path(__file__).resolve().parent / "peers"
 TITLES = {
@@ -123,7 +123,7 @@ def run_once(command: list[str], *, num_rows: int) -> dict[str, float]:
         def sample() -> None:
             nonlocal peak
             while not ended.wait(0.1):
-                peak = max(peak, tree_pss(process.pid))
+                peak = max(peak, tree_memory(process.pid)[2])
 
         thread = threading.Thread(target=sample)
         thread.start()

@@ -24,6 +24,11 @@ def load(name: str) -> Any:
     return module
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in BENCHMARKS.glob("*.py")))
+def test_what_a_script_imports_is_there(name: str) -> None:
+    assert load(name).__doc__
+
+
 def batches(places: Any, size: int) -> list[Any]:
     return [places[start : start + size] for start in range(0, len(places), size)]
 
