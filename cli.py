@@ -791,8 +791,10 @@ def report(
     from .pipelines.snapshot import Snapshot
 
     snapshots = [Snapshot.open(path) for path in (snapshot, other) if path is not None]
-    place, num_bytes = write_report(snapshots, output)
+    place, num_bytes, reasons = write_report(snapshots, output)
     terminal.say(f"wrote {place}, {terminal.human_bytes(num_bytes)}")
+    for reason in reasons:
+        terminal.show_warning(f"the page is incomplete. {reason}")
 
 
 @app.command("open")

@@ -43,7 +43,7 @@ def render(evidence: list[Evidence]) -> bytes:
         limits = limits.halved()
 
 
-def write_report(snapshots: list[Snapshot], output: str | None) -> tuple[str, int]:
+def write_report(snapshots: list[Snapshot], output: str | None) -> tuple[str, int, list[str]]:
     """Writes the page of a snapshot, or of two.
 
     Args:
@@ -51,7 +51,7 @@ def write_report(snapshots: list[Snapshot], output: str | None) -> tuple[str, in
         output: The file; by default ``report.html`` in the folder of the one snapshot.
 
     Returns:
-        Its place and length in bytes.
+        Its place, its length in bytes, and why something is missing from it.
 
     Raises:
         RecipeError: if there are two snapshots and no output.
@@ -60,9 +60,12 @@ def write_report(snapshots: list[Snapshot], output: str | None) -> tuple[str, in
     if output is None and len(snapshots) > 1:
         raise RecipeError("A page of two snapshots belongs to neither: name it with --output FILE.")
     place = join(snapshots[0].path, REPORT) if output is None else storage.absolute(output)
-    content = render([gather(snapshot) for snapshot in snapshots])
+    evidence = [gather(snapshot) for snapshot in snapshots]
+    content = render(evidence)
     storage.put_bytes(place, content)
-    return place, len(content)
+    reasons = [(one.no_statistics if one.statistics is None else "") for one in evidence]
+    reasons += [one.sample.trouble for one in evidence]
+    return place, len(content), [reason for reason in reasons if reason]
 
 
 def serve_page(
