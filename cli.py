@@ -794,7 +794,7 @@ def report(
     place, num_bytes, reasons = write_report(snapshots, output)
     terminal.say(f"wrote {place}, {terminal.human_bytes(num_bytes)}")
     for reason in reasons:
-        terminal.show_warning(f"the page is incomplete. {reason}")
+        terminal.show_warning(f"the page is incomplete: {reason}")
 
 
 @app.command("open")

@@ -415,8 +415,9 @@ class _Outputs:
         self.total = sum(map(len, self._missing.values()))
         self.num_found = 0
         remote = any(not storage.is_local(folder) for folder in self._missing)
-        self.seconds = SECONDS_BETWEEN_REMOTE_LOOKS if remote else SECONDS_BETWEEN_LOOKS
-        """To wait after a look: at least 20 times as long as one takes."""
+        self._least = SECONDS_BETWEEN_REMOTE_LOOKS if remote else SECONDS_BETWEEN_LOOKS
+        self.seconds = self._least
+        """To wait after a look: at least 20 times as long as it took."""
 
     def look(self) -> None:
         """Counts the files that exist by now."""
@@ -431,4 +432,4 @@ class _Outputs:
             names -= seen
             if not names:
                 del self._missing[folder]
-        self.seconds = max(self.seconds, 20 * (time.monotonic() - started))
+        self.seconds = max(self._least, 20 * (time.monotonic() - started))

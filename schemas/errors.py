@@ -18,8 +18,8 @@ class SnapshardError(Exception):
 
     exit_code = 1
     file = ""
-    """The path or URL of the file that it is about, without credentials; of a record its path in
-    the source."""
+    """Path or URL of the file concerned, without credentials; for a record, the file's path in the
+    source."""
     record = ""
     """The id of the record that it is about, or of the first of several."""
 

@@ -19,8 +19,9 @@ from ..survey.survey import Survey
 from .drift import SHOWN, Difference, Profile, compare, difference_lines, schema_differences
 
 _NOT_COMPARED = ("brightness", "distinct", "levels", "max", "min", "num_zeros", "rates")
+"""Figures that are not compared, and not in a lock."""
 _MEANS_ALONE = ("areas", "heights", "lengths", "widths")
-"""Figures that a lock does not have, or whose means it has alone."""
+"""Figures of which a lock has only mean and deviation."""
 
 
 def pin(recipe_file: str, out: str) -> str:

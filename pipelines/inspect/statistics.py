@@ -35,6 +35,7 @@ from ...transforms.examples.statistics import (
     Numbers,
     RawTotals,
     SplitStatistics,
+    Tally,
     estimate_distinct,
 )
 from ..frame import RAW, RAW_DATASET
@@ -43,7 +44,7 @@ FORMAT_VERSION = 1
 MAX_CLASSES = 50
 """Figures of classes are given for at most this many, the most frequent ones."""
 ASPECTS = ("lengths", "heights", "widths", "rates")
-"""What else than its value a feature has a number of in each record."""
+"""Numbers that a record has of a feature besides its value."""
 MEDIA_ASPECTS = ("brightness", "levels", "areas")
 """What is measured of sampled images, sounds and boxes."""
 MAX_TOP = 50
@@ -109,13 +110,29 @@ def _of_raw_columns(raw: RawTotals) -> Json:
         if counts := raw.texts.get(name):
             facts |= {"top": _most(counts), "top_of": counts.total()}
         elif (tally := raw.tallies.get(name)) is not None and facts["count"]:
-            low, high = float(facts["min"]), float(facts["max"])
-            numbers = tally.numbers(low, high)
-            edges = _edges(numbers, tally.counts, low, high)
-            few = not tally.level and (isinstance(feature, ClassLabel) or len(numbers) <= MAX_TOP)
-            facts |= _of_values(feature, numbers, tally.counts, edges, few=few)
+            facts |= _of_tally(feature, tally, float(facts["min"]), float(facts["max"]))
         features[name] = facts
     return {"num_records": raw.num_records, "features": features}
+
+
+def _of_tally(feature: Feature, tally: Tally, low: float, high: float) -> Json:
+    """Frequent values, histogram and quantiles of all numbers; interpolated inside buckets."""
+    spans, counts = tally.spans(low, high), tally.counts
+    begins = spans[:, 0]
+    edges = _edges(begins, counts, low, high)
+    if not tally.level:
+        few = isinstance(feature, ClassLabel) or len(counts) <= MAX_TOP
+        return _of_values(feature, begins, counts, edges, few=few)
+    if isinstance(feature, ClassLabel):
+        return {}
+    after = np.cumsum(counts)
+    curve = spans.ravel(), np.stack([after - counts, after], axis=1).ravel()
+    below = np.interp(edges, *curve).round().astype(int)
+    quantiles = np.interp(np.linspace(0, 1, 11) * int(after[-1]), *curve[::-1])
+    return {
+        "histogram": {"edges": edges, "counts": np.diff(below).tolist()},
+        "quantiles": quantiles.tolist(),
+    }
 
 
 def _sums(counts: Iterator[Mapping[str, int]]) -> Counter[str]:
@@ -159,7 +176,7 @@ def _counted(sampled: _Floats) -> tuple[_Floats, npt.NDArray[np.int64]]:
 
 
 def _quantiles(values: _Floats, counts: npt.NDArray[np.int64], shares: Sequence[float]) -> _Floats:
-    """The values below which these shares of all lie."""
+    """The values at these ranks, as shares of all."""
     ends = np.cumsum(counts)
     ranks = np.round(np.array(shares) * (ends[-1] - 1))
     found: _Floats = values[np.searchsorted(ends, ranks, side="right")]
@@ -364,11 +381,12 @@ def _of_classes(features: Features, label: str | None, split: SplitStatistics) -
             elif not isinstance(features[name], ClassLabel):
                 facts.setdefault(name, {}).update(_figures(Numbers.of(values[rows])))
         for name, media in split.media.items():
-            some = [media[row] for row in rows if row < len(media)]
+            some = [media[row] for row in rows]
             found = _media(features[name], some)
             for aspect, values in _of_media(features[name], some).items():
                 found[aspect] = _figures(Numbers.of(values))
-            facts.setdefault(name, {}).update(found)
+            if found:
+                facts.setdefault(name, {}).update(found)
         classes[feature.names[code]] = facts
     return classes
 

@@ -122,8 +122,11 @@ def check_snapshot(
         folder = locate(path)
     except DamagedSnapshotError as error:
         findings = Findings()
-        name = error.file.rpartition("/")[2] or MANIFEST
-        findings.damage(name, "missing", str(error).removeprefix(f"{error.file} "))
+        if error.file:
+            what = str(error).removeprefix(f"{error.file} ")
+            findings.damage(error.file.rpartition("/")[2], "content", what)
+        else:
+            findings.damage(MANIFEST, "missing", str(error))
         return _make_report(storage.absolute(os.fspath(path)), None, findings)
     findings = Findings()
     manifest = _read_manifest(folder, findings)

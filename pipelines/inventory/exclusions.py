@@ -75,7 +75,7 @@ class IdList:
         return frozenset(self.ids)
 
     def __contains__(self, record_id: str) -> bool:
-        """Whether it names a record: one that is not UTF-8 also in the form that is shown."""
+        r"""Whether the list has the id; one that is not UTF-8 may be listed as shown (``\xNN``)."""
         return record_id in self._held or printable(record_id) in self._held
 
     def to_json(self) -> dict[str, object]:
@@ -157,13 +157,16 @@ def exclude_records(blocks: Sequence[Block], excluded: IdList, source: Source) -
     table = source.name if isinstance(source, ExtractedTable) else None
     by_offset = not isinstance(source, NumbersRecords)
     left_out: dict[int, list[str]] = defaultdict(list)
-    ids = [(*record_id.rpartition("#")[::2], record_id) for record_id in excluded.ids]
-    ids += [
-        (not_utf8[shown], position, f"{not_utf8[shown]}#{position}")
-        for shown, position, _ in ids
-        if shown in not_utf8
-    ]
-    for path, position, record_id in ids:
+    ids = dict.fromkeys(excluded.ids)
+    for record_id in excluded.ids:
+        shown, _, position = record_id.rpartition("#")
+        split, _, below = shown.partition("/")
+        if own := not_utf8.get(shown):
+            ids[f"{own}#{position}"] = None
+        elif own := not_utf8.get(below):
+            ids[f"{split}/{own}#{position}"] = None
+    for record_id in ids:
+        path, _, position = record_id.rpartition("#")
         if table is not None and (path == table or path.startswith(f"{table}/")):
             numbers: Iterable[int] = range(len(blocks))
         else:

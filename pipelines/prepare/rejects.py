@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +22,7 @@ from ...schemas.recipe import CrossStep
 from ...schemas.reject_budgets import TOTAL, Exceeded, exceeded_budgets
 from ...schemas.visible import human_count
 from ...transforms import storage
-from ...transforms.rejects import RejectWriter, tally_file
+from ...transforms.rejects import RejectWriter, iterate_rows, tally_file
 from ...transforms.runs.summary import RunEntry
 from ..survey.survey import Survey
 from .run_files import run_rejects
@@ -87,14 +87,14 @@ def check_prepared(survey: Survey, prepared: Prepared, workspace: Workspace) -> 
     num_records = num_kept + counts.total() + prepared.num_filtered
     exceeded = exceeded_budgets(counts, survey.recipe.reject_budgets(num_records))
     if exceeded:
-        reasons, record = _keep_refused(survey, prepared, workspace, num_records=num_records)
+        reasons, first = _keep_refused(survey, prepared, workspace, num_records=num_records)
         raise RejectsError.of(
             f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
             "Fix the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
             f"in total or by stage). {_try_again(survey)} "
             f"{_where_rejects_are(workspace)}",
-            record=record,
-            file=_file_of(survey, record),
+            record=first["id"],
+            file=first["source"],
         )
     num_before = prepared.entries.total("num_records")  # of the stages before the last
     if num_kept == 0 and num_before:
@@ -112,14 +112,14 @@ def check_prepared(survey: Survey, prepared: Prepared, workspace: Workspace) -> 
             f"The filters in prepare= keep none of {num_records:,} records. Nothing was published."
         )
     if num_kept == 0 and counts.total():
-        reasons, record = _keep_refused(survey, prepared, workspace, num_records=num_records)
+        reasons, first = _keep_refused(survey, prepared, workspace, num_records=num_records)
         share = "The only record was" if num_records == 1 else f"All {num_records:,} records were"
         raise RejectsError.of(
             f"{share} rejected; nothing was published. max_rejects= allows it, but a snapshot "
             f"needs a record.\n{reasons}\nFix the files. {_try_again(survey)} "
             f"{_where_rejects_are(workspace)}",
-            record=record,
-            file=_file_of(survey, record),
+            record=first["id"],
+            file=first["source"],
         )
     if num_kept == 0 and prepared.num_excluded:
         number = human_count(prepared.num_excluded, "records")
@@ -167,16 +167,19 @@ def _where_rejects_are(workspace: Workspace) -> str:
 
 def _keep_refused(
     survey: Survey, prepared: Prepared, workspace: Workspace, *, num_records: int
-) -> tuple[str, str]:
+) -> tuple[str, Mapping[str, str]]:
     """Writes the rejects of a refused build to the workspace.
 
     Returns:
-        A text with their counts, and the id of the first one of the most frequent reason.
+        A text with their counts, and ``id`` and ``source`` of the first one of the most frequent
+        reason.
     """
     with storage.scratch_folder(workspace.root) as scratch:
         path = join(scratch, "rejects.parquet")
         gather_rejects(prepared.entries, workspace, path)
         tally = tally_file(path)
+        record = tally.groups()[0][2].first[0][0]
+        first = next(row for row in iterate_rows(path, ["id", "source"]) if row["id"] == record)
         storage.put_file(path, workspace.refused_rejects)
     facts = {
         "num_records": num_records,
@@ -184,11 +187,7 @@ def _keep_refused(
         "source": source_shown(survey),
     }
     storage.put_bytes(workspace.refused, json.dumps(facts, sort_keys=True).encode())
-    return tally.describe(), tally.groups()[0][2].first[0][0]
-
-
-def _file_of(survey: Survey, record_id: str) -> str:
-    return record_id.rpartition("#")[0] if survey.recipe.files.numbered else record_id
+    return tally.describe(), first
 
 
 def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: int) -> str:

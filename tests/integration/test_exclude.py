@@ -598,6 +598,17 @@ def test_an_id_as_it_is_shown(tmp_path: Path) -> None:
     assert [file.path for file in survey.inventory.files] == ["tea.txt"]
 
 
+def test_an_id_as_it_is_shown_below_its_split(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    arrays_of_splits(tmp_path / "data")
+    (tmp_path / "data" / "mnist.npz").rename(os.fsdecode(bytes(tmp_path) + b"/data/caf\xe9.npz"))
+    source = ss.Numpy(str(tmp_path / "data" / "*.npz"), split_arrays=True)
+    listed = put_list(tmp_path, [r"train/caf\xe9.npz#3"])
+    survey = survey_of(recipe_of(source, listed), tmp_path)
+    excluded = {one for block in survey.inventory.blocks for one in block.excluded}
+    assert excluded == {"train/caf\udce9.npz#3"}
+
+
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_class_that_only_an_excluded_row_has_is_inferred(tmp_path: Path, declared: bool) -> None:
     """docs/takedown.md: types and classes come from all rows of a file, unless declared."""

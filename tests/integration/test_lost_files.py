@@ -85,5 +85,5 @@ def test_its_report_says_so(intact: Path, tmp_path: Path, call: Any, pattern: st
     _halve(file)
     code, _, told = call("report", folder)
     assert code == 0, told
-    assert "warning: the page is incomplete. Its records could not be read: " in told
+    assert "warning: the page is incomplete: Its records could not be read: " in told
     assert "records could not be read: " in (folder / "report.html").read_text()

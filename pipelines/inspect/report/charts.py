@@ -41,7 +41,7 @@ class Histogram:
     axis: Sequence[tuple[float, str, str]]
     """Places below it, how texts are aligned with them, and the texts."""
     caption: str
-    """Of what it is, if not of the feature's values."""
+    """What is counted, if not the feature's values."""
     row_height: int = _HEIGHT
     width: int = WIDTH
 
@@ -78,7 +78,7 @@ def histogram(
 
     Args:
         series: Title and statistics of each split; their histograms have the same edges.
-        caption: Of what it is, if not of the feature's values.
+        caption: What is counted, if not the feature's values.
 
     Returns:
         The chart; None if no split has a histogram.

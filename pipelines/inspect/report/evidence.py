@@ -68,6 +68,11 @@ class Evidence:
     no_statistics: str = "The snapshot was built by an older version. Build it again."
 
     @property
+    def why_no_statistics(self) -> str:
+        """Why there are no statistics; empty if there are."""
+        return self.no_statistics if self.statistics is None else ""
+
+    @property
     def features(self) -> Mapping[str, Feature]:
         """The snapshot's features."""
         return self.snapshot.manifest.features
@@ -212,7 +217,7 @@ def expected_seconds(snapshot: Snapshot) -> float:
         + 18e-6 * num_records * len(features)
         + 1.5e-3 * num_images
         + 4e-3 * num_sounds
-        + 1e-3 * min(len(features), 300)
+        + 2e-3 * min(len(features), 300)  # of columns as they were read, too
         + 20e-6 * min(snapshot.manifest.num_rejects, 20_000)
     )
 

@@ -56,7 +56,7 @@ _DRAWN = _SPANS | {
     "levels": "root mean square of a sound",
     "areas": "area of a box, as a share of the image",
 }
-"""What is drawn of values that are no numbers."""
+"""What charts show of features that are not single numbers."""
 _TELLING = 0.1
 """The most frequent values are drawn if they make up this part of the records."""
 
@@ -94,7 +94,7 @@ class FeatureFacts:
     missing_by_split: Sequence[tuple[str, str]]
     numbers: Sequence[tuple[str, str]]
     """Statistics of all splits together."""
-    chart: Histogram | Bars | None
+    charts: Sequence[Histogram | Bars]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ def facts_of(evidence: Evidence, limits: Limits) -> Facts:
         num_features=len(evidence.features),
         raw=[_raw_column(evidence, *column, limits.values) for column in raw[: limits.charts]],
         num_raw=len(raw),
-        no_statistics=evidence.no_statistics if evidence.statistics is None else "",
+        no_statistics=evidence.why_no_statistics,
         trouble=evidence.sample.trouble,
         sheets=media,
         **_first_rows(evidence, limits),
@@ -386,7 +386,7 @@ def _feature(evidence: Evidence, name: str, num_values: int) -> FeatureFacts:
         missing=_missing(evidence, name),
         missing_by_split=gaps,
         numbers=_numbers_of(series, feature),
-        chart=_chart(series, feature, num_values),
+        charts=_charts(series, feature, num_values),
     )
 
 
@@ -408,13 +408,14 @@ def _raw_column(evidence: Evidence, name: str, feature: Feature, num_values: int
         missing=_missing_of(feature, facts["num_missing"], raw["num_records"]),
         missing_by_split=(),
         numbers=_numbers_of([("", facts)], feature),
-        chart=_chart([("", facts)], feature, num_values),
+        charts=_charts([("", facts)], feature, num_values),
     )
 
 
-def _chart(
+def _charts(
     series: Sequence[tuple[str, Mapping[str, Any]]], feature: Feature, num_values: int
-) -> Histogram | Bars | None:
+) -> list[Histogram | Bars]:
+    """The chart of a feature's values, or those of what varies besides them."""
     tops = []
     for split, stats in series:
         if values := {str(value): float(number) for value, number in stats.get("top", [])}:
@@ -426,20 +427,21 @@ def _chart(
     )
     few = all(len(values) <= 12 for _, values, _ in tops)
     if tops and (few or not numeric):
-        return bars(tops, most=num_values)
-    if (drawn := histogram(series)) is not None:
-        return drawn
-    for aspect, caption in _DRAWN.items():
-        spread = [(split, stats[aspect]) for split, stats in series if stats.get(aspect)]
-        varies = any(len(one.get("histogram", {}).get("edges", ())) > 2 for _, one in spread)
-        if varies and (drawn := histogram(spread, caption=caption)) is not None:
-            return drawn
-    shares = [
-        (split, {_class_name(feature, key): value for key, value in stats["shares"].items()})
-        for split, stats in series
-        if stats.get("shares")
-    ]
-    return bars([(t, v, sum(v.values())) for t, v in shares], most=num_values)
+        drawn: list[Histogram | Bars | None] = [bars(tops, most=num_values)]
+    elif numeric:
+        drawn = [histogram(series)]
+    else:
+        shares = [
+            (split, {_class_name(feature, key): value for key, value in stats["shares"].items()})
+            for split, stats in series
+            if stats.get("shares")
+        ]
+        drawn = [bars([(t, v, sum(v.values())) for t, v in shares], most=num_values)]
+        for aspect, caption in _DRAWN.items():
+            spread = [(split, stats[aspect]) for split, stats in series if stats.get(aspect)]
+            if any(len(one.get("histogram", {}).get("edges", ())) > 2 for _, one in spread):
+                drawn.append(histogram(spread, caption=caption))
+    return [chart for chart in drawn if chart is not None]
 
 
 def _class_name(feature: Feature, index: str) -> str:

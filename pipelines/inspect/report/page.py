@@ -63,8 +63,7 @@ def write_report(snapshots: list[Snapshot], output: str | None) -> tuple[str, in
     evidence = [gather(snapshot) for snapshot in snapshots]
     content = render(evidence)
     storage.put_bytes(place, content)
-    reasons = [(one.no_statistics if one.statistics is None else "") for one in evidence]
-    reasons += [one.sample.trouble for one in evidence]
+    reasons = [why for one in evidence for why in (one.why_no_statistics, one.sample.trouble)]
     return place, len(content), [reason for reason in reasons if reason]
 
 

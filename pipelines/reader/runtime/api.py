@@ -131,6 +131,7 @@ def dataset(
             a split of more bytes.
         service: Address of a tf.data service that shares the work, or all arguments of
             ``tf.data.experimental.service.distribute``. Every record once ("distributed_epoch").
+            ``ShardingPolicy.FILE`` and ``DATA`` need a dispatcher that knows all its workers.
         parallelism: Number of batches parsed, and of streams read, at a time; None lets tf.data
             decide.
         prefetch: Number of batches kept ready; None lets tf.data decide, 0 prepares each batch when

@@ -26,30 +26,22 @@ _ORDERS = 8
 _RANGES = 8
 """Pieces for all workers together to share, for each piece that a worker has open."""
 _CONNECT_S = 5.0
-_Policy = tf.data.experimental.service.ShardingPolicy
-_EXACT = {"distributed_epoch", "dynamic", _Policy.DYNAMIC}
-_OF_KNOWN_WORKERS = {_Policy.FILE, _Policy.DATA, _Policy.FILE_OR_DATA, _Policy.HINT}
+_EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
 
 
 def share_work(plan: Plan) -> Plan:
     """Reads epochs of parsed batches from the workers of a service.
 
     Raises:
-        ValueError: if no dispatcher answers.
+        ValueError: if no dispatcher answers, or an argument is unknown.
     """
     options = plan.options
     asked = asked_of(options)
-    url = str(asked.get("service"))
+    url = asked["service"]
     if error := _error_of(url.removeprefix("grpc://")):
         raise ValueError(
             f"service={url!r}: no dispatcher answers ({error}). Start one with `snapshard serve`, "
             "and pass the grpc:// address that it prints."
-        )
-    if asked["processing_mode"] in _OF_KNOWN_WORKERS:
-        raise ValueError(
-            f"service=: the mode {asked['processing_mode']} needs a dispatcher that was given the "
-            "addresses of all workers; `snapshard serve` gives none. Leave processing_mode out: "
-            "each record is then read once."
         )
     exact = is_exact(options)
     pieces = [

@@ -600,20 +600,18 @@ class PartTypes:
     values: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
     def add(self, parts: Mapping[str, bytes]) -> None:
-        """Adds a sample. Unreadable parts, and samples with two parts of one kind, are ignored.
+        """Adds a sample. Unreadable parts are ignored.
 
         Raises:
-            SchemaError: if its parts have the names, but not the kinds, of those of other samples.
+            SchemaError: if a name has different kinds.
         """
-        if len({kind_of(part)[1] for part in parts}) < len(parts):
-            return
         self.num_samples += 1
         for name, kind, value in _values(parts):
             if (other := self.kinds.setdefault(name, kind)) != kind:
                 raise SchemaError(
-                    f"{name!r} is {kind} in some samples and {other} in others: .cls is stored as "
-                    "label, .npy as array, .txt as text, pictures as image, sounds as audio; a "
-                    "part with any other suffix keeps its name. Rename the parts that do."
+                    f"The feature {name!r} comes from parts of two kinds, {other} and {kind}. "
+                    "Rename one of them: .cls, .npy, .txt, images and sounds are stored as label, "
+                    "array, text, image and audio, any other part under its own name."
                 )
             self.counts[name] = self.counts.get(name, 0) + 1
             self.values.setdefault(name, []).append(_type_of(kind, value))
