@@ -163,7 +163,7 @@ def test_the_report_shows_them(snapshot: ss.Snapshot, table: pd.DataFrame) -> No
     missing = table["age"].isna().sum()
     assert "Raw columns" in page
     rows = page.partition("Raw columns</h2>")[2].partition("</section>")[0]
-    assert rows.count("<svg") == 6  # not of streets, each of which is rare, and of vectors
+    assert rows.count("<svg viewBox") == 6  # not of streets, each of which is rare, and of vectors
     assert f"({missing:,} of {NUM:,})" in page
 
 

@@ -443,6 +443,18 @@ class TestCharts:
         assert [name for _, name in chart.names] == ["x"]
         assert [text for *_, text in chart.texts] == ["75 %", "100 %"]
         assert chart.num_hidden == 1
+        chart = charts.bars([("a", {"9": 30, "10": 70}, 100)], most=9, order=float)
+        assert chart is not None
+        assert [name for _, name in chart.names] == ["9", "10"]
+
+    @pytest.mark.parametrize(("days", "axis"), [(400, "1970-07-20"), (0.5, "1970-01-01T06:00:00")])
+    def test_times_are_dates(self, days: float, axis: str) -> None:
+        edges = np.linspace(0, days * 86_400, 21)
+        stats = {s: {"t": numeric_stats(edges, edges)} for s in NUMS}
+        evidence = made({"t": ss.Timestamp("s")}, stats=stats)
+        (chart,) = facts_of(evidence, Limits()).features[0].charts
+        assert isinstance(chart, charts.Histogram)
+        assert [text for *_, text in chart.axis][1] == axis
 
 
 @pytest.fixture(scope="module")

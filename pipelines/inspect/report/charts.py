@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,7 @@ class Bars:
     height: int
     num_hidden: int
     """Values that have no row."""
+    name_width: int = _NAME_WIDTH - 4
     width: int = WIDTH
 
 
@@ -68,8 +69,15 @@ def _short(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")
 
 
+def _shown(number: float) -> str:
+    return human_number(number, digits=5)
+
+
 def histogram(
-    series: Sequence[tuple[str, Mapping[str, Any]]], *, caption: str = ""
+    series: Sequence[tuple[str, Mapping[str, Any]]],
+    *,
+    caption: str = "",
+    show: Callable[[float], str] = _shown,
 ) -> Histogram | None:
     """The chart of a numeric feature.
 
@@ -79,6 +87,7 @@ def histogram(
     Args:
         series: Title and statistics of each split; their histograms have the same edges.
         caption: What is counted, if not the feature's values.
+        show: Writes a number.
 
     Returns:
         The chart; None if no split has a histogram.
@@ -101,21 +110,21 @@ def histogram(
         median, text = None, f"{title}: no median"
         if len(deciles := stats.get("quantiles") or []) == 11:
             median = round(float(np.interp(deciles[5], edges, np.arange(len(edges)))) * wide, 1)
-            low, half, high = (human_number(deciles[at]) for at in (1, 5, 9))
+            low, half, high = (show(deciles[at]) for at in (1, 5, 9))
             text = f"{title}: a tenth below {low}, half below {half}, nine tenths below {high}"
         top = number * _HEIGHT
         rows.append(Row(title=title, top=top, outline=outline, median=median, text=text))
     return Histogram(
         rows=rows,
         height=len(rows) * _HEIGHT,
-        axis=_axis(edges),
+        axis=_axis(edges, show),
         caption=caption,
     )
 
 
-def _axis(edges: Sequence[float]) -> list[tuple[float, str, str]]:
+def _axis(edges: Sequence[float], show: Callable[[float], str]) -> list[tuple[float, str, str]]:
     middle, last = len(edges) // 2, len(edges) - 1
-    texts = [human_number(edge, digits=5) for edge in edges]
+    texts = [show(edge) for edge in edges]
     usual = 1.5 * (edges[middle] - edges[middle - 1])
     if edges[1] - edges[0] > usual:
         texts[0] = f"{texts[0]} to {texts[1]}"
@@ -128,7 +137,10 @@ def _axis(edges: Sequence[float]) -> list[tuple[float, str, str]]:
 
 
 def bars(
-    series: Sequence[tuple[str, Mapping[str, float], float | None]], *, most: int
+    series: Sequence[tuple[str, Mapping[str, float], float | None]],
+    *,
+    most: int,
+    order: Callable[[str], float] | None = None,
 ) -> Bars | None:
     """A chart of named values.
 
@@ -136,6 +148,7 @@ def bars(
         series: Of each column its title, its values by name, and their whole, of which shares are
             shown, largest first; None shows the values in their order.
         most: Maximum number of rows, of the largest values in all columns together.
+        order: Orders the names, instead.
 
     Returns:
         The chart; None if there are no values.
@@ -148,7 +161,8 @@ def bars(
         for name, share in shares[-1][1].items():
             totals[name] += share
     is_ranked = any(whole is not None for *_, whole in series)
-    ordered = sorted(totals, key=lambda name: -totals[name] if is_ranked else 0)[:most]
+    by_total = (lambda name: -totals[name]) if is_ranked else (lambda _: 0.0)
+    ordered = sorted(totals, key=order or by_total)[:most]
     if not ordered:
         return None
     step = (WIDTH - _NAME_WIDTH) / len(shares)

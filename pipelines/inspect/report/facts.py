@@ -427,7 +427,13 @@ def _charts(
     )
     few = all(len(values) <= 12 for _, values, _ in tops)
     if tops and (few or not numeric):
-        drawn: list[Histogram | Bars | None] = [bars(tops, most=num_values)]
+        order = float if numeric else None
+        drawn: list[Histogram | Bars | None] = [bars(tops, most=num_values, order=order)]
+    elif isinstance(feature, Timestamp):
+        edges = next((s["histogram"]["edges"] for _, s in series if "histogram" in s), [0])
+        first, last = (_value(edges[place], feature)[:10] for place in (0, -1))
+        length = 10 if first != last else 19  # a date, or with its time
+        drawn = [histogram(series, show=lambda number: _value(number, feature)[:length])]
     elif numeric:
         drawn = [histogram(series)]
     else:
