@@ -254,12 +254,48 @@ def content_of(member: TarMember) -> Content:
     return Content(start=member.start, num_bytes=member.num_bytes)
 
 
-class TarArchive(AbstractArchiveFileSystem):
+class MemberFileSystem(AbstractArchiveFileSystem):
+    """The files of an archive: their paths and facts, as fsspec asks for them."""
+
+    cachable = False
+    root_marker = ""
+    _members: Mapping[str, Any]
+
+    def _get_dirs(self) -> None:
+        """Does nothing: members are found when the archive is opened."""
+
+    def _is_file(self, path: str) -> bool:
+        return path in self._members
+
+    def _info(self, path: str) -> dict[str, Any]:
+        """Name, size, type and problem of a file."""
+        raise NotImplementedError
+
+    def find(self, path: str, detail: bool = False, **_: Any) -> Any:
+        """All files below a folder, by path."""
+        prefix = f"{path.strip('/')}/" if path.strip("/") else ""
+        below = [name for name in self._members if name.startswith(prefix) and self._is_file(name)]
+        return {name: self._info(name) for name in below} if detail else below
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """Name, size and type of a file or folder.
+
+        Raises:
+            FileNotFoundError: if it does not exist.
+        """
+        path = path.strip("/")
+        if self._is_file(path):
+            return self._info(path)
+        is_above = any(name == path or name.startswith(f"{path}/") for name in self._members)
+        if not path or is_above:
+            return {"name": path, "size": 0, "type": "directory"}
+        raise FileNotFoundError(path)
+
+
+class TarArchive(MemberFileSystem):
     """The regular files of a tar archive, compressed or not, and links to them."""
 
     protocol = "tar"
-    cachable = False
-    root_marker = ""
 
     def __init__(
         self,
@@ -391,28 +427,6 @@ class TarArchive(AbstractArchiveFileSystem):
         if behind % BLOCK_BYTES:
             return f"it ends at byte {self._num_bytes:,}, in the middle of a block of zeros"
         return ""
-
-    def _get_dirs(self) -> None:
-        """Does nothing: members are found when the archive is opened."""
-
-    def find(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """All files below a folder, by path."""
-        prefix = f"{path.strip('/')}/" if path.strip("/") else ""
-        found = {name: self._info(name) for name in self._members if name.startswith(prefix)}
-        return found if detail else list(found)
-
-    def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Name, size and type of a file or folder.
-
-        Raises:
-            FileNotFoundError: if it does not exist.
-        """
-        path = path.strip("/")
-        if path in self._members:
-            return self._info(path)
-        if not path or any(name.startswith(f"{path}/") for name in self._members):
-            return {"name": path, "size": 0, "type": "directory"}
-        raise FileNotFoundError(path)
 
     def _info(self, path: str) -> dict[str, Any]:
         member = self._members[path]

@@ -20,12 +20,10 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from fsspec.archive import AbstractArchiveFileSystem
-
 from ...schemas.errors import DataError
 from ...schemas.limits import FREE_BYTES
 from .decompress import Ranges, Read, made_of
-from .tar import MAX_NAME_BYTES, REPLACED, normal_name, too_long_name
+from .tar import MAX_NAME_BYTES, REPLACED, MemberFileSystem, normal_name, too_long_name
 
 FOLDER_WITH_BYTES = "name of a folder, and bytes as a file has them"
 """The problem of a member whose name is most likely damaged."""
@@ -66,12 +64,10 @@ def _bytes_before(file: Any, start: int) -> int:
     return 0 if stated == _ZIP64 else start - int(stated)
 
 
-class ZipArchive(AbstractArchiveFileSystem):
+class ZipArchive(MemberFileSystem):
     """The files of a zip archive."""
 
     protocol = "zip"
-    cachable = False
-    root_marker = ""
 
     def __init__(
         self,
@@ -172,40 +168,18 @@ class ZipArchive(AbstractArchiveFileSystem):
             else:
                 num_bytes += info.file_size
 
-    def _get_dirs(self) -> None:
-        """Does nothing: members are found when the archive is opened."""
-
-    def find(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """All files below a folder, by path, including folders that claim to have bytes."""
-        prefix = f"{path.strip('/')}/" if path.strip("/") else ""
-        found = {
-            name: self._info(name)
-            for name, info in self._members.items()
-            if name.startswith(prefix) and (name in self._problems or not _is_folder(info))
-        }
-        return found if detail else list(found)
-
-    def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Name, size and type of a file or folder.
-
-        Raises:
-            FileNotFoundError: if it does not exist.
-        """
-        path = path.strip("/")
+    def _is_file(self, path: str) -> bool:
+        """Whether it is a file, or a folder that claims to have bytes."""
         info = self._members.get(path)
-        if info is not None and (path in self._problems or not _is_folder(info)):
-            return self._info(path)
-        if not path or info or any(name.startswith(f"{path}/") for name in self._members):
-            return {"name": path, "size": 0, "type": "directory"}
-        raise FileNotFoundError(path)
+        return info is not None and (path in self._problems or not _is_folder(info))
 
-    def _info(self, name: str) -> dict[str, Any]:
-        info = self._members[name]
+    def _info(self, path: str) -> dict[str, Any]:
+        info = self._members[path]
         facts = {
-            "name": name,
+            "name": path,
             "size": info.file_size,
             "type": "file",
-            "problem": self._problems.get(name, ""),
+            "problem": self._problems.get(path, ""),
         }
         if self._stamp:
             # Equal length and CRC-32 are easily forged, and occur by chance in large sets.
