@@ -101,6 +101,15 @@ class RunnerError(SnapshardError):
     """An engine or one of its workers ended. Exit code 1; a new start resumes the build."""
 
 
+class ReasonedError(ValueError):
+    """Content that cannot be read, with a reason to group rejects by."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        """Stores both."""
+        super().__init__(message)
+        self.reason = reason
+
+
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 RECORD_ERROR = "RecordError"

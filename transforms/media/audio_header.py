@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
+from ...schemas.errors import ReasonedError
+
 SUFFIXES = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 """The usual suffixes of sounds."""
 MAX_SAMPLES = 100_000_000
@@ -85,12 +87,8 @@ class SoundHeader(NamedTuple):
     """If ``samples`` is None: their approximate number, if it can be estimated."""
 
 
-class UnreadableSoundError(ValueError):
-    """Bytes that cannot be decoded as a sound, with a reason to group by."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+class UnreadableSoundError(ReasonedError):
+    """Bytes that cannot be decoded as a sound."""
 
 
 def read_header(

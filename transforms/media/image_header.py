@@ -16,6 +16,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...schemas.errors import ReasonedError
+
 SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """The usual suffixes of images."""
 MAX_PIXELS = 178_956_970
@@ -70,12 +72,8 @@ class ImageHeader(NamedTuple):
     """Of all frames of a GIF with several, which are decoded along with the one that counts."""
 
 
-class UnreadableImageError(ValueError):
-    """Bytes that cannot be decoded as an image, with a reason to group by."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+class UnreadableImageError(ReasonedError):
+    """Bytes that cannot be decoded as an image."""
 
 
 def rotated_frame(header: ImageHeader) -> UnreadableImageError:

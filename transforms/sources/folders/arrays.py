@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ....schemas.blocks import SourceFile
 from ....schemas.config import config_class
-from ....schemas.errors import DataError, SchemaError
+from ....schemas.errors import DataError, ReasonedError, SchemaError
 from ....schemas.features import Dtype, Feature, Features
 from ....schemas.recipe import OpenSource
 from ...examples.row_values import UnfitError
@@ -26,12 +26,8 @@ BATCH_BYTES = 8 << 20
 _DTYPES = frozenset(get_args(Dtype)) - {"string"}
 
 
-class UnreadableArrayError(ValueError):
-    """A file that is no array of the declared type, with a reason to group by."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+class UnreadableArrayError(ReasonedError):
+    """A file that is no array of the declared type."""
 
 
 @config_class

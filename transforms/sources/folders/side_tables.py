@@ -54,7 +54,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ....schemas.blocks import Block, FileRange, SourceFile
-from ....schemas.errors import DataError, RecipeError, SchemaError
+from ....schemas.errors import DataError, ReasonedError, RecipeError, SchemaError
 from ....schemas.features import (
     BoundingBoxes,
     ClassLabel,
@@ -118,12 +118,8 @@ _FORM = (
 )
 
 
-class UnlabelledError(ValueError):
-    """A file has no features besides its content, with a reason to group by."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+class UnlabelledError(ReasonedError):
+    """A file has no features besides its content."""
 
 
 def is_table(url: str, *, of_images: bool = False) -> bool:
