@@ -220,6 +220,7 @@ class _Stream:
         self.sums: _Sums | None = (Fraction(0), Fraction(0)) if summed else None
         self.numbers = Numbers()
         self.hashes = np.empty(0, np.uint64) if hashed else None
+        self.tally = Tally() if hashed and summed else None
         self._held: list[Array] = []
         self._num_held = 0
 
@@ -269,6 +270,8 @@ class _Stream:
         self.numbers.merge(numbers)
         if self.hashes is not None:
             self.hashes = smallest(self.hashes, _hashes_of_numbers(chunk))
+        if self.tally is not None:
+            self.tally.add(chunk)
 
 
 class Tally:
@@ -689,7 +692,6 @@ class RawStatistics:
         self._num_records = 0
         self._num_missing = Counter[str]()
         self._texts: dict[str, Counter[str]] = {name: Counter() for name in measures.texts}
-        self._tallies = {name: Tally() for name in measures.numbers}
 
     def add(self, columns: pa.RecordBatch) -> None:
         """Takes the next records of the run.
@@ -702,8 +704,6 @@ class RawStatistics:
         for name, feature in self._measures.features.items():
             if is_optional(feature):
                 self._num_missing[name] += columns.column(name).null_count
-        for name, tally in self._tallies.items():
-            tally.add(self._measures.streams[name, "values"](columns))
         for name in [*self._texts]:
             cut = pc.binary_slice(_known(columns.column(name)), 0, _MAX_TEXT)
             texts, counts = pc.value_counts(cut).flatten()
@@ -722,7 +722,11 @@ class RawStatistics:
                 if stream.sums is not None
             ],
             "texts": {name: list(counts.items()) for name, counts in self._texts.items()},
-            "tallies": {name: tally.to_json() for name, tally in self._tallies.items()},
+            "tallies": {
+                name: stream.tally.to_json()
+                for (name, _), stream in self._exact.streams.items()
+                if stream.tally is not None
+            },
         }
 
 

@@ -14,6 +14,9 @@ import PIL.Image
 
 from .image_header import ImageHeader, read_header
 
+_COLOURS = {"L": "GRAY", "RGB": "RGB"}
+"""simplejpeg's names of the modes that it decodes to."""
+
 
 def small_image(
     content: bytes, *, mode: str, side: int, max_pixels: int
@@ -44,15 +47,16 @@ def _jpeg(content: bytes, mode: str, side: int) -> npt.NDArray[np.uint8] | None:
     """The pixels of a JPEG; None if Pillow must decide what they are, or whether it is damaged."""
     import simplejpeg  # type: ignore[import-untyped, unused-ignore]
 
-    wanted = {"L": "GRAY", "RGB": "RGB"}.get(mode)
+    if mode not in _COLOURS:
+        return None
     try:
-        height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
-        if wanted is None or colours not in ("Gray", "YCbCr", "RGB"):
+        height, width, stored, _ = simplejpeg.decode_jpeg_header(content)
+        if stored not in ("Gray", "YCbCr", "RGB"):
             return None
         scale = next(s for s in (8, 4, 2, 1) if min(height, width) >= s * side or s == 1)
         size = math.ceil(height / scale), math.ceil(width / scale)
         smaller = {} if scale == 1 else {"min_height": size[0], "min_width": size[1]}
-        pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(content, wanted, **smaller)
+        pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(content, _COLOURS[mode], **smaller)
     except ValueError:
         return None
     if pixels.shape[:2] != size:

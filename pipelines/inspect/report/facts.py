@@ -88,10 +88,10 @@ class FeatureFacts:
 
     name: str
     type: str
-    is_label: bool
+    is_label: bool = False
     missing: str
     """The share of records without a value, and how many."""
-    missing_by_split: Sequence[tuple[str, str]]
+    missing_by_split: Sequence[tuple[str, str]] = ()
     numbers: Sequence[tuple[str, str]]
     """Statistics of all splits together."""
     charts: Sequence[Histogram | Bars]
@@ -372,19 +372,27 @@ def _line(evidence: Evidence, name: str) -> tuple[str, str, str]:
 
 
 def _feature(evidence: Evidence, name: str, num_values: int) -> FeatureFacts:
-    feature = evidence.features[name]
     series = [(split, stats) for split in evidence.splits if (stats := evidence.stats(split, name))]
     gaps = []
     if evidence.num_missing(name):
         for split, stats in series:
             share = stats.get("num_missing", 0) / max(1, evidence.num_examples(split))
             gaps.append((split, percentage(share)))
+    facts = _column(name, evidence.features[name], series, num_values, _missing(evidence, name))
+    return dataclasses.replace(facts, is_label=name == evidence.label, missing_by_split=gaps)
+
+
+def _column(
+    name: str,
+    feature: Feature,
+    series: Sequence[tuple[str, Mapping[str, Any]]],
+    num_values: int,
+    missing: str,
+) -> FeatureFacts:
     return FeatureFacts(
         name=name,
         type=describe(feature),
-        is_label=name == evidence.label,
-        missing=_missing(evidence, name),
-        missing_by_split=gaps,
+        missing=missing,
         numbers=_numbers_of(series, feature),
         charts=_charts(series, feature, num_values),
     )
@@ -401,15 +409,8 @@ def _raw_columns(evidence: Evidence) -> list[tuple[str, Feature]]:
 def _raw_column(evidence: Evidence, name: str, feature: Feature, num_values: int) -> FeatureFacts:
     raw = (evidence.statistics or {})[RAW]
     facts: Mapping[str, Any] = raw["features"][name]
-    return FeatureFacts(
-        name=name,
-        type=describe(feature),
-        is_label=False,
-        missing=_missing_of(feature, facts["num_missing"], raw["num_records"]),
-        missing_by_split=(),
-        numbers=_numbers_of([("", facts)], feature),
-        charts=_charts([("", facts)], feature, num_values),
-    )
+    missing = _missing_of(feature, facts["num_missing"], raw["num_records"])
+    return _column(name, feature, [("", facts)], num_values, missing)
 
 
 def _charts(
@@ -429,8 +430,8 @@ def _charts(
     if tops and (few or not numeric):
         order = float if numeric else None
         drawn: list[Histogram | Bars | None] = [bars(tops, most=num_values, order=order)]
-    elif isinstance(feature, Timestamp):
-        edges = next((s["histogram"]["edges"] for _, s in series if "histogram" in s), [0])
+    elif isinstance(feature, Timestamp) and numeric:
+        edges = next(stats["histogram"]["edges"] for _, stats in series if "histogram" in stats)
         first, last = (_value(edges[place], feature)[:10] for place in (0, -1))
         length = 10 if first != last else 19  # a date, or with its time
         drawn = [histogram(series, show=lambda number: _value(number, feature)[:length])]
